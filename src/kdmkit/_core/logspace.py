@@ -1,0 +1,38 @@
+"""Log-domain arithmetic in which −∞ is an ordinary value: zero weight, zero gradient, never NaN."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# exp(-80) is below float32's rounding of a sum that holds a 1, and far above its denormals.
+NEGLIGIBLE = -80.0
+
+
+def finite_max(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch 1"]:
+    """The maximum over the last dimension, detached; 0 where every entry is −∞."""
+    top = scores.detach().amax(-1, keepdim=True)
+    return torch.where(torch.isneginf(top), torch.zeros_like(top), top)
+
+
+def safe_log(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """log x with log 0 = −∞ and a zero (not infinite) gradient there."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).log(), -math.inf)
+
+
+def safe_logsumexp(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch"]:
+    """logsumexp over the last dimension; a row of −∞ gives −∞ and no gradient.
+
+    >>> safe_logsumexp(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]]))
+    tensor([0.6931,   -inf])
+    """
+    top = finite_max(scores)
+    return safe_log((scores - top).exp().sum(-1)) + top.squeeze(-1)
+
+
+def log_normalize(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+    """Scores shifted to sum to one in the probability domain; a row of −∞ stays −∞."""
+    total = safe_logsumexp(scores).unsqueeze(-1)
+    return scores - torch.where(torch.isneginf(total), torch.zeros_like(total), total)

@@ -1,0 +1,6 @@
+"""Kernel density matrices as distributions: tensors and a kernel, no parameters of their own."""
+
+from kdmkit.distributions.joint import JointKDM
+from kdmkit.distributions.kdm import KDM
+
+__all__ = ["KDM", "JointKDM"]

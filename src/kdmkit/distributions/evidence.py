@@ -1,0 +1,107 @@
+"""From what a user passes to `infer` to weighted points of the known variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kdmkit._core.checks import as_tensor, expected
+from kdmkit.distributions.inference import Evidence
+from kdmkit.distributions.kdm import KDM, check_value
+from kdmkit.distributions.weights import Given, Weights
+
+if TYPE_CHECKING:
+    from kdmkit.distributions.joint import JointKDM
+
+
+def gather_evidence(
+    joint: JointKDM, given: JointKDM | None, evidence: Mapping[str, Any], observed: Mapping[str, Any]
+) -> Evidence:
+    """Points, KDMs and a joint KDM as one set of weighted points: independent parts multiply."""
+    masks = _masks(observed, [*(given.variables if given is not None else ()), *evidence])
+    values: dict[str, Tensor] = {}
+    weights: Weights | None = None
+    for part_values, part_weights in _parts(joint, given, evidence, masks):
+        values, weights = _product(values, weights, part_values, part_weights)
+    if weights is not None:
+        points = max(value.shape[0] for value in values.values())
+        values = {name: value.expand(points, *value.shape[1:]) for name, value in values.items()}
+    return Evidence(values, weights, masks)
+
+
+def _masks(observed: Mapping[str, Any], known: list[str]) -> dict[str, Tensor]:
+    masks = {}
+    for name, mask in observed.items():
+        if name not in known:
+            raise ValueError(expected("observed", f"variables with evidence, {known}", repr(name)))
+        tensor = as_tensor(f"observed[{name!r}]", mask)
+        if tensor.dtype != torch.bool:
+            raise TypeError(expected(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
+        masks[name] = tensor
+    return masks
+
+
+def _parts(
+    joint: JointKDM, given: JointKDM | None, evidence: Mapping[str, Any], masks: Mapping[str, Tensor]
+) -> list[tuple[dict[str, Tensor], Weights | None]]:
+    parts: list[tuple[dict[str, Tensor], Weights | None]] = []
+    if given is not None:
+        repeated = [name for name in evidence if name in given.variables]
+        if repeated:
+            raise ValueError(
+                expected("evidence", "variables that the joint evidence does not hold", repeated)
+            )
+        values = {name: _points(joint, name, given.marginal(name)) for name in given.variables}
+        parts.append((values, given._weights))
+    for name, value in evidence.items():
+        if isinstance(value, KDM):
+            parts.append(({name: _points(joint, name, value)}, value._weights))
+        else:
+            parts.append(({name: _tensor(joint, name, value, masks.get(name)).unsqueeze(0)}, None))
+    return parts
+
+
+def _points(joint: JointKDM, name: str, rho: KDM) -> Tensor:
+    """The components of an input KDM, with the dimension that counts them in front."""
+    kernel = joint.kernels[name]
+    if not kernel.same_family(rho.kernel):
+        raise ValueError(expected(name, f"a KDM with the kernel {kernel}", rho.kernel))
+    if rho.event_shape != joint.event_shapes[name]:
+        raise ValueError(
+            expected(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
+        )
+    return rho.components.movedim(rho.components.ndim - kernel.event_dim - 1, 0)
+
+
+def _tensor(joint: JointKDM, name: str, value: Any, mask: Tensor | None) -> Tensor:
+    kernel, components, event = joint.kernels[name], joint.components[name], joint.event_shapes[name]
+    value = kernel.as_events(name, value, event, components)
+    if mask is not None:
+        value = _fill(value, mask, components, kernel.event_rank(value))
+    return check_value(name, value, kernel, event, components, joint._validate_args)
+
+
+def _fill(value: Tensor, mask: Tensor, components: Tensor, rank: int) -> Tensor:
+    """A harmless value where evidence is missing: whatever stands there (NaN, say) must not be read."""
+    keep = mask.reshape(*mask.shape, *([1] * rank))
+    if rank == 0:
+        return torch.where(keep, value, torch.zeros_like(value))
+    stand_in = components.detach().reshape(-1, *components.shape[components.ndim - rank :])[0]
+    return torch.where(keep, value, stand_in.to(value.dtype))
+
+
+def _product(
+    values: dict[str, Tensor], weights: Weights | None, more: dict[str, Tensor], more_weights: Weights | None
+) -> tuple[dict[str, Tensor], Weights | None]:
+    """All pairs of the points of two independent parts."""
+    if weights is None or more_weights is None:
+        return {**values, **more}, more_weights if weights is None else weights
+    a, b = weights.log_weights, more_weights.log_weights
+    n_a, n_b = a.shape[-1], b.shape[-1]
+    paired = (a.unsqueeze(-1) + b.unsqueeze(-2)).flatten(-2)
+    left = {n: v if v.shape[0] == 1 else v.repeat_interleave(n_b, 0) for n, v in values.items()}
+    right = {n: v if v.shape[0] == 1 else v.repeat(n_a, *([1] * (v.ndim - 1))) for n, v in more.items()}
+    return {**left, **right}, Given(paired)

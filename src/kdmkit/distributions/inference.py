@@ -1,0 +1,159 @@
+"""Inference (the paper's Algorithm 1): from evidence on some variables to weights for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.distributions.mixing import Entry, mix, scores
+from kdmkit.distributions.weights import Given, Weights
+from kdmkit.kernels import Kernel
+
+# Pairs of (evidence component, joint component) whose weights are held at once.
+_PAIRS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known: L weighted points of some variables, for every element of a batch.
+
+    Args:
+        values: by variable, of shape `(L, *batch, *event)`, or `(L, *event)` where the batch shares them.
+        weights: over the L points; None for one point of weight 1 (then L = 1).
+        observed: by variable, of shape `(*batch,)`: False where the variable is missing.
+    """
+
+    values: Mapping[str, Tensor]
+    weights: Weights | None
+    observed: Mapping[str, Bool[Tensor, "*batch"]]
+
+
+class Inferred(Weights):
+    """p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)), computed on demand.
+
+    Sums that are linear in p'' go through `attend`, densities through differences of `log_mix`: the matrix
+    (batch × m) exists only if `log_weights` is asked for. Where x_l overlaps with no component, its weights
+    are the prior's.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        kernels: Mapping[str, Kernel],
+        components: Mapping[str, Tensor],
+        prior: Weights,
+    ) -> None:
+        self._evidence, self._kernels, self._components, self._prior = evidence, kernels, components, prior
+
+    def _entries(self, *, normalized: bool) -> list[Entry]:
+        evidence = self._evidence
+        return [
+            Entry(
+                self._kernels[name],
+                value,
+                self._components[name],
+                # One normaliser per component matters to the weights; a common one only to the evidence.
+                normalized or self._kernels[name].per_component,
+                evidence.observed.get(name),
+            )
+            for name, value in evidence.values.items()
+        ]
+
+    @cached_property
+    def batch_shape(self) -> torch.Size:
+        shapes = [self._prior.batch_shape]
+        for entry in self._entries(normalized=False):
+            shapes += [entry.components_batch, entry.lead[1:]]
+        if self._evidence.weights is not None:
+            shapes.append(self._evidence.weights.batch_shape)
+        return torch.broadcast_shapes(*shapes)
+
+    @cached_property
+    def _lse(self) -> Float[Tensor, "l *batch"]:
+        """log Σ_j exp(ℓ_j + log_overlap(x_l, x'_j))."""
+        return mix(self._entries(normalized=False), self._prior.log_weights)[1]
+
+    @cached_property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
+        log_density = mix(self._entries(normalized=True), self._prior.log_weights)[1]
+        return self._over_points(log_density).expand(self.batch_shape)
+
+    def _over_points(self, log_values: Float[Tensor, "l *lead"]) -> Float[Tensor, "*lead"]:
+        """log Σ_l p_l exp(log_values_l)."""
+        weights = self._evidence.weights
+        if weights is None:
+            return log_values.squeeze(0)
+        log_values = log_values.movedim(0, -1)
+        return safe_logsumexp(log_values + weights.log_weights.to(log_values.dtype))
+
+    def average(self, values: Float[Tensor, "*batch m v"]) -> Float[Tensor, "*batch v"]:
+        averages, lse = mix(self._entries(normalized=False), self._prior.log_weights, values)
+        assert averages is not None
+        prior = self._prior.average(values).to(averages.dtype)
+        averages = torch.where(torch.isneginf(lse).unsqueeze(-1), prior, averages)
+        weights = self._evidence.weights
+        if weights is None:
+            result = averages.squeeze(0)
+        else:
+            result = weights.average(averages.movedim(0, -2))
+        return result.expand(*self.batch_shape, values.shape[-1])
+
+    def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
+        # A leading dimension for the evidence's points, in front of every leading dimension of the values.
+        rank = max(len(self.batch_shape), *(len(entry.lead) for entry in entries))
+        known = [_with_rank(entry, rank) for entry in self._entries(normalized=False)]
+        joint = mix([*known, *entries], self._prior.log_weights)[1]
+        lse = self._lse.reshape(
+            self._lse.shape[0], *([1] * (rank + 1 - self._lse.ndim)), *self._lse.shape[1:]
+        )
+        alive = ~torch.isneginf(lse)
+        conditional = joint - torch.where(alive, lse, torch.zeros_like(lse))
+        if self._can_miss:
+            conditional = torch.where(alive, conditional, self._prior.log_mix(entries))
+        return self._over_points(conditional)
+
+    @property
+    def _can_miss(self) -> bool:
+        """Whether a point may overlap with no component at all (compact and discrete kernels)."""
+        return any(not self._kernels[name].overlaps_everywhere for name in self._evidence.values)
+
+    @cached_property
+    def log_weights(self) -> Float[Tensor, "*batch m"]:
+        entries = self._entries(normalized=False)
+        m = self._prior.log_weights.shape[-1]
+        weights = self._evidence.weights
+        if weights is None:
+            return self._point_log_weights(entries).squeeze(0).expand(*self.batch_shape, m)
+        outer = weights.log_weights
+        step = max(1, _PAIRS // max(1, m * self.batch_shape.numel()))
+        blocks = []
+        for start in range(0, outer.shape[-1], step):
+            part = slice(start, start + step)
+            inner = self._point_log_weights([replace(e, value=e.value[part]) for e in entries])
+            blocks.append(safe_logsumexp(inner.movedim(0, -1) + outer[..., None, part].to(inner.dtype)))
+        return safe_logsumexp(torch.stack(blocks, -1)).expand(*self.batch_shape, m)
+
+    def _point_log_weights(self, entries: Sequence[Entry]) -> Float[Tensor, "l *batch m"]:
+        """log softmax_j of the scores, the prior's where there is no overlap."""
+        posterior = scores(entries, self._prior.log_weights)
+        total = safe_logsumexp(posterior).unsqueeze(-1)
+        alive = ~torch.isneginf(total)
+        posterior = posterior - torch.where(alive, total, torch.zeros_like(total))
+        return torch.where(alive, posterior, self._prior.log_weights)
+
+    def to(self, *args: object, **kwargs: object) -> Given:
+        return Given(self.log_weights.to(*args, **kwargs))  # type: ignore[call-overload]
+
+
+def _with_rank(entry: Entry, rank: int) -> Entry:
+    """Dimensions of size 1 after the first, so that `rank` dimensions follow it."""
+    missing = rank + 1 - (entry.value.ndim - entry.event_rank)
+    value = entry.value.reshape(entry.value.shape[0], *([1] * missing), *entry.value.shape[1:])
+    return replace(entry, value=value)

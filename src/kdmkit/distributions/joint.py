@@ -1,0 +1,286 @@
+"""Joint kernel density matrices over named variables, and inference between them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import as_tensor, expected
+from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.distributions.inference import Inferred
+from kdmkit.distributions.kdm import (
+    KDM,
+    _cast,
+    _checked,
+    check_components,
+    check_kernel,
+    check_value,
+    given_weights,
+)
+from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.sampling import choose, pick
+from kdmkit.distributions.weights import Weights
+from kdmkit.kernels import Kernel
+
+RESERVED = ("given", "target", "observed", "self")
+
+
+class JointKDM:
+    """A KDM over several variables: each component has a value of every variable, the kernels multiply.
+
+    Args:
+        components: by variable, `(m, *event)` or `(*batch, m, *event)`.
+        weights: `(*batch, m)`, non-negative and summing to 1; None is uniform.
+        kernels: by variable.
+        log_weights: log of the weights, instead of `weights`.
+        validate_args: whether arguments and values are checked.
+
+    >>> import kdmkit as kdm
+    >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.eye(2)}
+    >>> rho = kdm.JointKDM(components, None, {"x": kdm.RBF(0.5), "y": kdm.Cosine()})
+    >>> rho.infer(x=torch.tensor([[-1.0], [0.0]])).probs
+    tensor([[1.0000e+00, 1.1254e-07],
+            [5.0000e-01, 5.0000e-01]])
+    >>> rho.infer(y=torch.tensor(1)).mean
+    tensor([1.])
+    """
+
+    def __init__(
+        self,
+        components: Mapping[str, Any],
+        weights: Any = None,
+        kernels: Mapping[str, Kernel] | None = None,
+        *,
+        log_weights: Any = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        kernels = _check_variables(components, kernels)
+        tensors = {name: as_tensor(f"components[{name!r}]", value) for name, value in components.items()}
+        m_dims = {n: check_components(f"components[{n!r}]", tensors[n], kernels[n]) for n in kernels}
+        counts = {name: tensors[name].shape[m_dims[name]] for name in kernels}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                expected("components", "the same number of components for every variable", counts)
+            )
+        first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
+        validate = _checked(validate_args)
+        mixture = given_weights(weights, log_weights, tensors[first], m_dims[first], validate=validate)
+        self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
+        if validate:
+            for name, kernel in kernels.items():
+                kernel.check_events(f"components[{name!r}]", tensors[name], self.event_shapes[name])
+
+    def _set(
+        self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
+    ) -> None:
+        self.components, self.kernels, self._weights = components, kernels, weights
+        self._validate_args = validate_args
+        shapes = [components[n].shape[: -1 - kernels[n].event_dim] for n in kernels]
+        try:
+            self.batch_shape = torch.broadcast_shapes(weights.batch_shape, *shapes)
+        except RuntimeError as error:
+            got = f"weights {tuple(weights.batch_shape)}, components {[tuple(s) for s in shapes]}"
+            raise ValueError(expected("components", "batches that broadcast", got)) from error
+
+    @classmethod
+    def _made(
+        cls, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
+    ) -> JointKDM:
+        rho = cls.__new__(cls)
+        rho._set(components, weights, kernels, validate_args)
+        return rho
+
+    # ---- what it is made of
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(self.kernels)
+
+    @property
+    def event_shapes(self) -> dict[str, torch.Size]:
+        return {
+            name: self.components[name].shape[self.components[name].ndim - kernel.event_dim :]
+            for name, kernel in self.kernels.items()
+        }
+
+    @property
+    def n_components(self) -> int:
+        name, kernel = next(iter(self.kernels.items()))
+        return self.components[name].shape[-1 - kernel.event_dim]
+
+    @property
+    def weights(self) -> Float[Tensor, "*batch m"]:
+        return self.log_weights.exp()
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch m"]:
+        return self._weights.log_weights
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """As `KDM.log_evidence`, where this joint was inferred."""
+        if not isinstance(self._weights, Inferred):
+            raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
+        return self._weights.log_evidence
+
+    # ---- densities
+
+    def log_prob(self, **values: Any) -> Float[Tensor, "*lead"]:
+        """log f̂(x, y, …): log-overlaps of the variables add, log-normalisers add."""
+        return self._weights.log_mix(self._entries(values, normalized=True))
+
+    def log_projection(self, **values: Any) -> Float[Tensor, "*lead"]:
+        """log f(x, y, …), without normalisers."""
+        return self._weights.log_mix(self._entries(values, normalized=False))
+
+    def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
+        return self.log_projection(**values).exp()
+
+    def _entries(self, values: Mapping[str, Any], *, normalized: bool) -> list[Entry]:
+        self._check_names("values", values)
+        missing = [name for name in self.kernels if name not in values]
+        if missing:
+            raise ValueError(
+                expected(
+                    "values",
+                    f"all of {list(self.kernels)} (marginal() drops variables)",
+                    f"none for {missing}",
+                )
+            )
+        return [self._entry(name, values[name], normalized=normalized) for name in self.kernels]
+
+    def _entry(self, name: str, value: Any, *, normalized: bool) -> Entry:
+        kernel, components = self.kernels[name], self.components[name]
+        value = check_value(name, value, kernel, self.event_shapes[name], components, self._validate_args)
+        return Entry(kernel, value, components, normalized)
+
+    def _check_names(self, argument: str, names: Mapping[str, Any] | Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.kernels]
+        if unknown:
+            raise ValueError(expected(argument, f"variables among {list(self.kernels)}", unknown))
+
+    # ---- marginals and inference
+
+    @overload
+    def marginal(self, name: str, /) -> KDM: ...
+    @overload
+    def marginal(self, *names: str) -> KDM | JointKDM: ...
+    def marginal(self, *names: str) -> KDM | JointKDM:
+        """The distribution of some variables: the others are dropped, the weights stay.
+
+        One name gives a KDM, several a JointKDM.
+        """
+        self._check_target(names)
+        return self._over(names, self._weights)
+
+    def _over(self, names: Sequence[str], weights: Weights) -> KDM | JointKDM:
+        if len(names) == 1:
+            (name,) = names
+            return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
+        components = {name: self.components[name] for name in names}
+        kernels = {name: self.kernels[name] for name in names}
+        return JointKDM._made(components, weights, kernels, self._validate_args)
+
+    def _check_target(self, names: Sequence[str]) -> None:
+        self._check_names("target", names)
+        if not names or len(set(names)) < len(names):
+            raise ValueError(expected("target", "one or more different variables", list(names)))
+
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: str | Sequence[str] | None = None,
+        observed: Mapping[str, Any] | None = None,
+        **evidence: Any,
+    ) -> Any:
+        """The distribution of some variables given others (the paper's Algorithm 1).
+
+        p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)): for points Bayes' rule, for KDMs the weighted
+        sum over their components. The result shares this joint's components; only its weights carry a batch,
+        and they are computed when asked for.
+
+        Args:
+            given: evidence on several variables at once, a JointKDM over some of them.
+            target: the variable or variables to infer; None is all the rest.
+            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
+                variable is marginalised.
+            evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
+                kernels) or a KDM. Separate KDMs mean independence. Leading dimensions broadcast.
+
+        Returns:
+            A KDM for one target, a JointKDM for several, with `log_evidence`. Evidence that overlaps with
+            no component leaves the joint's own weights and has `log_evidence` −∞.
+        """
+        known = [*(given.variables if isinstance(given, JointKDM) else ()), *evidence]
+        self._check_names("evidence", known)
+        targets = self._targets(target, known)
+        collected = gather_evidence(self, given, evidence, observed or {})
+        posterior = Inferred(collected, self.kernels, self.components, self._weights)
+        return self._over(targets, posterior)
+
+    def _targets(self, target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+        if not known:
+            raise ValueError(expected("evidence", "at least one variable", "none (marginal() needs none)"))
+        if target is None:
+            rest = tuple(name for name in self.kernels if name not in known)
+            if not rest:
+                raise ValueError(expected("evidence", "at least one variable left to infer", "all of them"))
+            return rest
+        targets = (target,) if isinstance(target, str) else tuple(target)
+        self._check_target(targets)
+        both = [name for name in targets if name in known]
+        if both:
+            raise ValueError(expected("target", "variables without evidence", both))
+        return targets
+
+    # ---- draws and copies
+
+    def sample(
+        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
+        shape = torch.Size(sample_shape)
+        drawn = {}
+        with torch.no_grad():
+            index = choose(self.log_weights.expand(*self.batch_shape, -1), shape.numel(), generator)
+            for name, kernel in self.kernels.items():
+                chosen = pick(self.components[name], index, kernel.event_dim)
+                value = kernel.sample(chosen, index, generator)
+                drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
+        return drawn
+
+    def to(self, *args: Any, **kwargs: Any) -> JointKDM:
+        """A new joint on another device or in another dtype; kernels are copied, never moved."""
+        kernels = {name: copy.deepcopy(k).to(*args, **kwargs) for name, k in self.kernels.items()}
+        components = {name: _cast(c, *args, **kwargs) for name, c in self.components.items()}
+        return JointKDM._made(components, self._weights.to(*args, **kwargs), kernels, self._validate_args)
+
+    def __repr__(self) -> str:
+        return (
+            f"JointKDM(batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}, "
+            f"kernels={self.kernels})"
+        )
+
+
+def _check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
+    if not isinstance(components, Mapping) or not components:
+        raise TypeError(
+            expected("components", "a mapping from variable to tensor", type(components).__name__)
+        )
+    if not isinstance(kernels, Mapping):
+        raise TypeError(expected("kernels", "a mapping from variable to kernel", type(kernels).__name__))
+    if set(components) != set(kernels):
+        raise ValueError(
+            expected("kernels", f"the variables of components, {list(components)}", list(kernels))
+        )
+    bad = [name for name in components if not isinstance(name, str) or name in RESERVED]
+    if bad:
+        raise ValueError(expected("components", f"variables not named {', '.join(RESERVED)}", bad))
+    return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}

@@ -1,0 +1,148 @@
+"""Drawing from mixtures: exact draws, and draws that carry gradients."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.kernels import LocationScale
+
+
+def choose(
+    log_weights: Float[Tensor, "*batch m"], n: int, generator: torch.Generator | None
+) -> Int[Tensor, "n *batch"]:
+    """n indices per batch element, by inversion of the cumulative weights: any number of components."""
+    cumulative = log_weights.detach().double().exp().cumsum(-1)
+    batch = cumulative.shape[:-1]
+    uniform = torch.rand((*batch, n), dtype=torch.float64, device=cumulative.device, generator=generator)
+    # Strictly greater than the draw, so that a component of weight zero is never chosen.
+    index = torch.searchsorted(cumulative, uniform * cumulative[..., -1:], right=True)
+    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)
+    return torch.minimum(index, last).movedim(-1, 0)
+
+
+def pick(components: Tensor, index: Int[Tensor, "n *batch"], event_dim: int) -> Tensor:
+    """The chosen components: `(n, *batch, *event)` from shared `(m, *event)` or batched ones."""
+    m_dim = components.ndim - event_dim - 1
+    if m_dim == 0:
+        return components[index]
+    event = components.shape[m_dim + 1 :]
+    batch = index.shape[1:]
+    expanded = components.expand(*batch, *components.shape[m_dim:])
+    place = index.movedim(0, -1).reshape(*batch, -1, *([1] * event_dim)).expand(*batch, -1, *event)
+    return expanded.gather(len(batch), place).movedim(len(batch), 0)
+
+
+def implicit(
+    kernel: LocationScale, x: Tensor, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+) -> Tensor:
+    """x with the gradient of implicit reparameterisation (Figurnov et al., 2018).
+
+    With F_k(x_k | x_<k) = Σ_j w_j(x_<k)·Φ_jk(x_k), dx_k = −(∂F_k/∂θ dθ + ∂F_k/∂x_<k dx_<k)/f_k: dimension
+    after dimension, unbiased for weights, components and bandwidths.
+
+    Args:
+        x: exact draws, `(n, *batch, d)`.
+        components: `(*batch, m, d)`, or `(m, d)`.
+    """
+    inner = kernel.whitened()
+    u = kernel.whiten(x).detach()
+    c = kernel.whiten(components)
+    log_w = log_weights
+    scale = inner.scale(c)
+    moved = []
+    for k in range(u.shape[-1]):
+        ck = c[..., k]
+        sk = (
+            scale[..., k]
+            if scale.ndim and scale.shape[-1] > 1
+            else scale.squeeze(-1)
+            if scale.ndim
+            else scale
+        )
+        moved.append(_move(inner, u[..., k], ck, sk, log_w))
+        # The next dimension is conditioned on this one, gradient included.
+        unit = (moved[-1].unsqueeze(-1) - ck) / sk
+        log_w = log_w + inner.unit_log_overlap(unit) + inner.unit_log_norm - sk.log()
+        log_w = log_w - safe_logsumexp(log_w).unsqueeze(-1)
+    return kernel.unwhiten(torch.stack(moved, -1))
+
+
+def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Tensor) -> Tensor:
+    """One dimension of `implicit`: x in value, −dF/f in derivative."""
+    unit = (x.unsqueeze(-1) - c) / scale
+    weights = log_w.exp()
+    with torch.no_grad():
+        below = (weights * kernel.unit_cdf(unit)).sum(-1) < 0.5
+        log_density = kernel.unit_log_overlap(unit) + kernel.unit_log_norm - scale.log()
+        density = safe_logsumexp(log_w + log_density).exp()
+    # By symmetry Φ(−u) = 1 − Φ(u): the smaller tail keeps its digits.
+    sign = torch.where(below, 1.0, -1.0).to(x.dtype)
+    tail = (weights * kernel.unit_cdf(sign.unsqueeze(-1) * unit)).sum(-1)
+    return x - sign * (tail - tail.detach()) / density
+
+
+def gumbel_weights(
+    log_weights: Float[Tensor, "*batch m"], n: int, temperature: float, generator: torch.Generator | None
+) -> tuple[Int[Tensor, "n *batch"], Float[Tensor, "n *batch m"]]:
+    """Exact component choices by Gumbel-max, and their softmax relaxation."""
+    shape = (n, *log_weights.shape)
+    noise = torch.empty(shape, dtype=log_weights.dtype, device=log_weights.device)
+    gumbel = -noise.exponential_(generator=generator).log()
+    perturbed = log_weights + gumbel
+    return perturbed.argmax(-1), torch.softmax(perturbed / temperature, -1)
+
+
+def gumbel(
+    kernel: LocationScale,
+    components: Tensor,
+    log_weights: Float[Tensor, "*batch m"],
+    n: int,
+    temperature: float,
+    hard: bool,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Gumbel-softmax draws with the kernel's own reparameterisation."""
+    index, soft = gumbel_weights(log_weights, n, temperature, generator)
+    if hard:
+        chosen = pick(components, index, 1)
+        # Zero in value; its gradient is how the draw would move if the weights did.
+        shift = soft - soft.detach()
+        centre = chosen + _average(shift, components.detach())
+    else:
+        shift = soft
+        centre = _average(soft, components)
+    noise = kernel.unit_draw(centre.detach(), generator)
+    if kernel.whitened() is not kernel:
+        return centre + kernel.unwhiten(noise)
+    if not kernel.per_component:
+        return centre + kernel.scale(centre) * noise
+    scale = kernel.scale(centre)
+    if hard:
+        return centre + noise * (kernel.scale_of(index, centre) + torch.matmul(shift, scale.detach()))
+    return centre + noise * torch.matmul(soft, scale)
+
+
+def _average(weights: Float[Tensor, "n *batch m"], components: Tensor) -> Tensor:
+    if components.ndim == 2:
+        return torch.matmul(weights, components)
+    return torch.matmul(weights.unsqueeze(-2), components).squeeze(-2)
+
+
+def gumbel_one_hot(
+    probs: Float[Tensor, "*batch k"],
+    n: int,
+    temperature: float,
+    hard: bool,
+    generator: torch.Generator | None,
+) -> Float[Tensor, "n *batch k"]:
+    """Relaxed or straight-through one-hot draws of a discrete distribution."""
+    positive = probs > 0
+    log_probs = torch.where(positive, torch.where(positive, probs, torch.ones_like(probs)).log(), -torch.inf)
+    index, soft = gumbel_weights(log_probs, n, temperature, generator)
+    if not hard:
+        return soft
+    one_hot = torch.nn.functional.one_hot(index, probs.shape[-1]).to(probs.dtype)
+    return one_hot + soft - soft.detach()

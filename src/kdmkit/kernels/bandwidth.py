@@ -1,0 +1,88 @@
+"""A positive scale with a lower bound, trainable or not."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit._core.checks import check_positive, expected
+
+# Relative to the given bandwidth: a bound that no sensible fit meets before data sets a better one.
+_TINY = 1e-6
+
+
+class Bandwidth(nn.Module):
+    """value = minimum + exp(raw).
+
+    The lower bound keeps maximum likelihood well posed: without it a component that sits on a sample grows
+    without limit as its bandwidth goes to zero.
+
+    Args:
+        name: how error messages call it.
+        value: a positive number or tensor. Plain numbers are kept in float64 so that they lose nothing.
+        minimum: the lower bound; None is a millionth of the smallest value.
+        trainable: whether `raw` asks for gradients.
+        max_dim: 1 for a number or `(d,)`; 2 admits `(m, 1)` and `(m, d)`, one row per component.
+
+    >>> Bandwidth("sigma", 0.3).value
+    tensor(0.3000, dtype=torch.float64)
+    """
+
+    raw: nn.Parameter
+    minimum: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        minimum: float | None = None,
+        *,
+        trainable: bool = False,
+        max_dim: int = 1,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        tensor = (
+            value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        )
+        if not tensor.is_floating_point():
+            tensor = tensor.double()
+        check_positive(name, tensor)
+        if tensor.ndim > max_dim:
+            shapes = "(), (d,), (m, 1) or (m, d)" if max_dim == 2 else "() or (d,)"
+            raise ValueError(expected(name, f"shape {shapes}", tuple(tensor.shape)))
+        bound = _TINY * float(tensor.min()) if minimum is None else float(minimum)
+        if not 0 <= bound < float(tensor.min()):
+            raise ValueError(
+                expected(f"{name}_min", f"0 ≤ {name}_min < {name} ({float(tensor.min()):g})", bound)
+            )
+        self.register_buffer("minimum", torch.tensor(bound, dtype=tensor.dtype))
+        self.raw = nn.Parameter((tensor - bound).log(), requires_grad=trainable)
+
+    @property
+    def value(self) -> Float[Tensor, "*shape"]:
+        return self.minimum + self.raw.exp()
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        tensor = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)
+        check_positive(self.name, tensor)
+        if bool((tensor <= self.minimum).any()):
+            wanted = f"> {self.name}_min ({self.minimum.item():g})"
+            raise ValueError(expected(self.name, wanted, f"{tensor.min().item():g}"))
+        with torch.no_grad():
+            self.raw.copy_((tensor - self.minimum).log().expand_as(self.raw))
+
+    def bound(self, minimum: float) -> None:
+        """Sets a new lower bound; values at or below it move just above."""
+        if minimum < 0:
+            raise ValueError(expected(f"{self.name}_min", "≥ 0", minimum))
+        value = self.value.detach()
+        with torch.no_grad():
+            self.minimum.fill_(minimum)
+            self.raw.copy_((value - minimum).clamp_min(_TINY * max(minimum, float(value.min()))).log())
+
+    @property
+    def per_component(self) -> bool:
+        return self.raw.ndim == 2

@@ -1,0 +1,99 @@
+"""A smoothed identity on integer codes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import as_tensor, check_label, expected, is_integer
+from kdmkit.kernels.base import Kernel
+from kdmkit.ops import Lookup, Term
+
+
+class Categorical(Kernel):
+    """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
+
+    The smoothing s says how likely another code is beside the component's own: 0 is the identity.
+
+    Args:
+        n: the number of categories.
+        smoothing: s, in [0, 1).
+        trainable: whether s asks for gradients (it must be positive then).
+
+    >>> Categorical(3, smoothing=0.5).probs(torch.tensor([0]))
+    tensor([[0.5000, 0.2500, 0.2500]])
+    """
+
+    discrete: ClassVar[bool] = True
+    event_dim: int = 0
+    logit: Tensor
+
+    def __init__(self, n: int, smoothing: float = 0.0, *, trainable: bool = False) -> None:
+        super().__init__()
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(expected("n", "a number of categories ≥ 1", n))
+        if not 0 <= smoothing < 1:
+            raise ValueError(expected("smoothing", "0 ≤ smoothing < 1", smoothing))
+        if trainable and smoothing == 0:
+            raise ValueError(expected("smoothing", "> 0 where it is trainable", smoothing))
+        self.n = n
+        logit = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
+        self.logit = nn.Parameter(torch.tensor(logit), requires_grad=trainable)
+
+    @property
+    def smoothing(self) -> Float[Tensor, ""]:
+        return self.logit.sigmoid()
+
+    def _table(self, components: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+        """log k² of each component with every code."""
+        same = nn.functional.one_hot(components.long(), self.n).bool()
+        return torch.where(same, torch.zeros((), device=same.device), self._log_smoothing(same.device))
+
+    def _log_smoothing(self, device: torch.device) -> Tensor:
+        finite = torch.isfinite(self.logit)
+        safe = nn.functional.logsigmoid(torch.where(finite, self.logit, torch.zeros_like(self.logit)))
+        return torch.where(finite, safe, torch.full_like(safe, -math.inf)).to(device)
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        return Lookup(x.unsqueeze(-1), self._table(components))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        same = x == components
+        return torch.where(same, torch.zeros((), device=same.device), self._log_smoothing(same.device))
+
+    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
+        return -torch.log1p((self.n - 1) * self.smoothing)
+
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        return (self._table(components) + self.log_norm(torch.Size())).exp()
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        probs = self.probs(components.reshape(-1)).detach()
+        return torch.multinomial(probs, 1, generator=generator).view(components.shape)
+
+    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
+        return as_tensor(argument, value, like=like)
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        if not is_integer(value):
+            raise TypeError(expected(argument, "integer codes", value.dtype))
+        check_label(argument, value, self.n)
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": "Categorical", "n": self.n, "smoothing": self.smoothing.item()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Categorical:
+        return cls(config["n"], config["smoothing"])
+
+    def same_family(self, other: Kernel) -> bool:
+        return isinstance(other, Categorical) and other.n == self.n
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}, smoothing={self.smoothing.item():.4g}"

@@ -1,0 +1,108 @@
+"""The cosine kernel: discrete distributions as amplitudes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import (
+    as_tensor,
+    check_event,
+    check_finite,
+    check_floating,
+    check_label,
+    expected,
+    is_integer,
+)
+from kdmkit.kernels.base import Kernel
+from kdmkit.ops import Lookup, Score, Term
+
+
+class Cosine(Kernel):
+    """k(x, c) = ⟨x, c⟩/(‖x‖·‖c‖): probabilities over an orthogonal basis of ℝⁿ.
+
+    A float vector is an amplitude: a distribution p enters as √p. An integer is a label and stands for its
+    basis vector.
+
+    >>> Cosine().log_overlap(torch.tensor([1.0, 0.0]), torch.tensor([0.2, 0.8]).sqrt()).exp()
+    tensor(0.2000)
+    """
+
+    discrete: ClassVar[bool] = True
+    event_dim: int = 1
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        if is_integer(x):
+            return Lookup(x.unsqueeze(-1), log_square(unit(components)))
+        return Score(_block, x, components)
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        if is_integer(x):
+            table = log_square(unit(components))
+            lead = torch.broadcast_shapes(x.shape, table.shape[:-1])
+            index = x.expand(lead).unsqueeze(-1)
+            return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
+        return log_square((unit(x) * unit(components)).sum(-1))
+
+    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
+        return torch.zeros(())
+
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        return unit(components).square()
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        probs = self.probs(components.detach())
+        code = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
+        one_hot = torch.nn.functional.one_hot(code.squeeze(-1), probs.shape[-1])
+        return one_hot.to(components.dtype).view(components.shape)
+
+    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
+        value = as_tensor(argument, value, like=like)
+        if not is_integer(value):
+            check_event(argument, value, event_shape)
+        return value
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        if is_integer(value):
+            check_label(argument, value, event_shape[-1])
+            return
+        check_floating(argument, value)
+        check_finite(argument, value)
+        if bool((value.detach() == 0).all(-1).any()):
+            raise ValueError(
+                expected(argument, "amplitudes with at least one nonzero entry", "a zero vector")
+            )
+
+    def event_rank(self, value: Tensor) -> int:
+        return 0 if is_integer(value) else 1
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": "Cosine"}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Cosine:
+        return cls()
+
+
+def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
+    """x/‖x‖, 0 with no gradient where x is 0. Scaled by its largest entry first, so nothing overflows."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    scaled = x / torch.where(largest > 0, largest, torch.ones_like(largest))
+    square = scaled.square().sum(-1, keepdim=True)
+    return scaled / torch.where(square > 0, square, torch.ones_like(square)).sqrt()
+
+
+def log_square(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """2·log|x|, −∞ with no gradient at 0."""
+    nonzero = x != 0
+    return torch.where(nonzero, 2 * torch.where(nonzero, x, torch.ones_like(x)).abs().log(), -math.inf)
+
+
+def _block(x: Tensor, components: Tensor, parameters: object) -> Tensor:
+    return log_square(torch.matmul(unit(x), unit(components).mT))

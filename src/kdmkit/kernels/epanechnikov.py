@@ -1,0 +1,63 @@
+"""The Epanechnikov kernel: compact support."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit.kernels.bandwidth import Bandwidth
+from kdmkit.kernels.location_scale import LocationScale, log_one_minus
+
+
+class Epanechnikov(LocationScale):
+    """k(x, c) = Π_i (1 − u_i²)₊ with u = (x − c)/h; its density is (15/16h)·(1 − u²)₊² in each dimension.
+
+    Args:
+        h: half the width of the support: a number, or `(d,)` for one per dimension.
+        h_min: lower bound of h while it is trained; None is a millionth of h.
+        trainable: whether h asks for gradients.
+
+    >>> kernel = Epanechnikov(2.0)
+    >>> kernel.log_overlap(torch.tensor([[0.0], [3.0]]), torch.zeros(1, 1)).exp()
+    tensor([1., 0.])
+    """
+
+    unit_log_norm: ClassVar[float] = math.log(15 / 16)
+    unit_variance: ClassVar[float] = 1 / 7
+    unit_radius: ClassVar[float] = 1.0
+
+    def __init__(self, h: Any = 1.0, *, h_min: float | None = None, trainable: bool = False) -> None:
+        super().__init__()
+        self.bandwidth = Bandwidth("h", h, h_min, trainable=trainable)
+
+    @property
+    def h(self) -> Float[Tensor, "*shape"]:
+        return self.bandwidth.value
+
+    @h.setter
+    def h(self, value: Any) -> None:
+        self.bandwidth.value = value
+
+    def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return 2 * log_one_minus(u.square())
+
+    def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        u = u.clamp(-1, 1)
+        square = u.square()
+        return 0.5 + (15 / 16) * u * (1 - square * (2 / 3 - square / 5))
+
+    def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        # (u + 1)/2 ~ Beta(3, 3), which is the law of the median of five uniform numbers.
+        uniform = torch.rand((*like.shape, 5), dtype=like.dtype, device=like.device, generator=generator)
+        return 2 * uniform.median(-1).values - 1
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": "Epanechnikov", "h": self.h.tolist(), "h_min": float(self.bandwidth.minimum)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Epanechnikov:
+        return cls(config["h"], h_min=config["h_min"])

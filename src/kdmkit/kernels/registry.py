@@ -1,0 +1,26 @@
+"""Kernels by the name in their configuration."""
+
+from typing import Any
+
+from torch import nn
+
+from kdmkit._core.checks import check_choice
+from kdmkit.kernels.base import Kernel
+
+_KERNELS: dict[str, type[Kernel]] = {}
+
+
+def register(*kernels: type[Kernel]) -> None:
+    """Makes kernels known to `kernel_from_config` by the names of their classes."""
+    _KERNELS.update({kernel.__name__: kernel for kernel in kernels})
+
+
+def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = None) -> Kernel:
+    """The kernel that `Kernel.config` described.
+
+    >>> import kdmkit as kdm
+    >>> kernel_from_config(kdm.RBF(0.3).config())
+    RBF(sigma=0.3)
+    """
+    check_choice("config['kernel']", config.get("kernel"), _KERNELS)
+    return _KERNELS[config["kernel"]].from_config(config, encoder=encoder)

@@ -1,0 +1,22 @@
+"""The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
+
+from kdmkit.ops.api import BACKENDS, Backend, attend, choose_backend, log_mix
+from kdmkit.ops.combine import combine
+from kdmkit.ops.dense import score_matrix
+from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term
+
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "ComponentDistance",
+    "Lookup",
+    "Masked",
+    "Score",
+    "SquaredDistance",
+    "Term",
+    "attend",
+    "choose_backend",
+    "combine",
+    "log_mix",
+    "score_matrix",
+]

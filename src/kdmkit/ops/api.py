@@ -1,0 +1,120 @@
+"""The two reductions that everything uses, and the choice of a backend."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import check_choice, expected
+from kdmkit.ops.chunked import chunked
+from kdmkit.ops.dense import dense, reference
+from kdmkit.ops.terms import Term, total_shape
+
+Backend = Literal["auto", "reference", "torch", "chunked"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked")
+
+# Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
+_DENSE_PAIRS = 1 << 22
+
+
+def choose_backend(terms: Sequence[Term]) -> Literal["torch", "chunked"]:
+    """The backend that `auto` means for these shapes: whole matrices while they are small."""
+    lead, n, m = total_shape(terms)
+    return "torch" if math.prod(lead) * n * m <= _DENSE_PAIRS else "chunked"
+
+
+def log_mix(
+    terms: Term | Sequence[Term],
+    log_weights: Float[Tensor, "*lead m"],
+    *,
+    backend: Backend = "auto",
+    block: tuple[int, int] | None = None,
+) -> Float[Tensor, "*lead n"]:
+    """log Σ_j exp(log_weights_j + Σ_terms scores_ij) for every query i.
+
+    Args:
+        terms: one term, or several whose scores add; queries `(*lead, n, k)`, components `(*lead, m, k)`.
+        log_weights: of shape `(m,)`, or `(*lead, 1, m)` per batch, or `(*lead, n, m)` per query.
+        backend: `"reference"` materialises differences of all pairs and is the oracle; `"torch"` is one
+            matrix product; `"chunked"` bounds memory; `"auto"` chooses by shape.
+        block: queries and components per block of the chunked backend.
+
+    Returns:
+        Of shape `(*lead, n)`; −∞ where a query meets no component.
+
+    >>> import kdmkit as kdm
+    >>> x, c = torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    >>> log_mix(kdm.RBF(1.0).term(x, c), torch.tensor([0.5, 0.5]).log()).exp()
+    tensor([0.6839])
+    """
+    return _reduce(terms, log_weights, None, backend, block)[1]
+
+
+def attend(
+    terms: Term | Sequence[Term],
+    log_weights: Float[Tensor, "*lead m"],
+    values: Float[Tensor, "*lead m v"],
+    *,
+    backend: Backend = "auto",
+    block: tuple[int, int] | None = None,
+) -> tuple[Float[Tensor, "*lead n v"], Float[Tensor, "*lead n"]]:
+    """Averages of `values` under softmax_j(log_weights_j + scores_ij), and the logsumexp of `log_mix`.
+
+    Args:
+        terms, log_weights, backend, block: as in `log_mix`.
+        values: of shape `(*lead, m, v)`.
+
+    Returns:
+        Averages `(*lead, n, v)`, 0 where a query meets no component, and logsumexps `(*lead, n)`.
+
+    >>> import kdmkit as kdm
+    >>> x, c = torch.zeros(1, 1), torch.tensor([[-1.0], [1.0]])
+    >>> attend(kdm.RBF(1.0).term(x, c), torch.zeros(2), torch.tensor([[0.0], [8.0]]))[0]
+    tensor([[4.]])
+    """
+    averages, lse = _reduce(terms, log_weights, values, backend, block)
+    assert averages is not None
+    return averages, lse
+
+
+def _reduce(
+    terms: Term | Sequence[Term],
+    log_weights: Tensor,
+    values: Tensor | None,
+    backend: Backend,
+    block: tuple[int, int] | None,
+) -> tuple[Tensor | None, Tensor]:
+    terms = [terms] if isinstance(terms, Term) else list(terms)
+    check_choice("backend", backend, BACKENDS)
+    _check_shapes(terms, log_weights, values)
+    if backend == "auto":
+        backend = choose_backend(terms)
+    with _full_precision(log_weights.device.type):
+        if backend == "reference":
+            return reference(terms, log_weights, values)
+        if backend == "torch":
+            return dense(terms, log_weights, values)
+        return chunked(terms, log_weights, values, block)
+
+
+def _full_precision(device_type: str) -> torch.autocast | nullcontext[None]:
+    """Autocast would run the products in half precision."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+def _check_shapes(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> None:
+    if not terms:
+        raise ValueError(expected("terms", "at least one", "none"))
+    _, n, m = total_shape(terms)
+    if log_weights.shape[-1:] != (m,) or (log_weights.ndim > 1 and log_weights.shape[-2] not in (1, n)):
+        raise ValueError(
+            expected("log_weights", f"shape ({m},) or (..., 1 or {n}, {m})", tuple(log_weights.shape))
+        )
+    if values is not None and (values.ndim < 2 or values.shape[-2] != m):
+        raise ValueError(expected("values", f"shape (..., {m}, v)", tuple(values.shape)))

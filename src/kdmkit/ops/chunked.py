@@ -1,0 +1,269 @@
+"""Backend `chunked`: online softmax over blocks of components, backward by recomputation.
+
+Memory is bounded by one block of scores, whatever the numbers of queries and components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kdmkit._core.logspace import NEGLIGIBLE, finite_max, safe_log
+from kdmkit.ops.combine import combine
+from kdmkit.ops.dense import result_dtype, row_constant
+from kdmkit.ops.terms import Term, total_shape
+
+# Pairs per block: large enough to hide the interpreter, small enough for the caches of a CPU.
+_PAIRS = {"cpu": 1 << 20}
+_PAIRS_DEFAULT = 1 << 25
+_COLUMNS = {"cpu": 2048}
+_COLUMNS_DEFAULT = 8192
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything about a reduction that is not a tensor."""
+
+    terms: tuple[Term, ...]
+    block: tuple[int, int]
+    has_values: bool
+
+    def rebuild(self, tensors: Sequence[Tensor]) -> list[Term]:
+        rebuilt, start = [], 0
+        for term in self.terms:
+            stop = start + len(term.tensors)
+            rebuilt.append(term.with_tensors(tensors[start:stop]).prepared())
+            start = stop
+        return rebuilt
+
+
+def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> tuple[int, int]:
+    """Queries and components per block."""
+    pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // math.prod(lead))
+    columns = min(m, _COLUMNS.get(device.type, _COLUMNS_DEFAULT))
+    return max(1, min(n, pairs // columns)), columns
+
+
+def _slices(length: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
+    if log_weights.ndim >= 2 and log_weights.shape[-2] != 1:
+        log_weights = log_weights[..., rows, :]
+    return log_weights[..., columns]
+
+
+def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
+    scores = _weights_block(log_weights, rows, columns)
+    for term in terms:
+        scores = term.queries(rows).columns(columns).matrix() + scores
+    return scores
+
+
+def _rows_forward(
+    terms: Sequence[Term],
+    log_weights: Tensor,
+    values: Tensor | None,
+    rows: slice,
+    step: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor | None, Tensor]:
+    """One block of queries against all components, merging the blocks' results as they come."""
+    averages: Tensor | None = None
+    lse: Tensor | None = None
+    for columns in _slices(terms[0].shape[2], step):
+        scores = _scores(terms, log_weights, rows, columns)
+        top = finite_max(scores)
+        weights = scores.sub_(top).to(dtype)
+        weights = torch.threshold_(weights, NEGLIGIBLE, -math.inf).exp_()
+        total = weights.sum(-1)
+        block_lse = safe_log(total).to(top.dtype) + top.squeeze(-1)
+        block_averages = None
+        if values is not None:
+            safe_total = torch.where(total > 0, total, torch.ones_like(total))
+            block_averages = torch.matmul(weights, values[..., columns, :]) / safe_total.unsqueeze(-1)
+        if lse is None:
+            averages, lse = block_averages, block_lse
+        elif averages is None or block_averages is None:
+            lse = torch.logaddexp(lse, block_lse)
+        else:
+            averages, lse = combine((averages, lse), (block_averages, block_lse))
+    assert lse is not None  # a reduction has at least one component
+    return averages, lse
+
+
+class _Chunked(torch.autograd.Function):
+    """(plan, log_weights, values, *tensors) → (averages, logsumexp), or (logsumexp,) without values."""
+
+    @staticmethod
+    def forward(plan: _Plan, log_weights: Tensor, values: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        terms = plan.rebuild(tensors)
+        lead, n, _ = total_shape(terms)
+        others = (log_weights, values) if plan.has_values else (log_weights,)
+        dtype = result_dtype(terms, *others)
+        used = values.to(dtype) if plan.has_values else None
+        parts = [
+            _rows_forward(terms, log_weights, used, rows, plan.block[1], dtype)
+            for rows in _slices(n, plan.block[0])
+        ]
+        if not parts:
+            empty = log_weights.new_zeros((*lead, 0), dtype=dtype)
+            return (
+                (log_weights.new_zeros((*lead, 0, values.shape[-1]), dtype=dtype), empty)
+                if used is not None
+                else (empty,)
+            )
+        lse = torch.cat([part[1] for part in parts], -1)
+        if used is None:
+            return (lse,)
+        return torch.cat([part[0] for part in parts if part[0] is not None], -2), lse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.plan = inputs[0]
+        ctx.save_for_backward(*inputs[1:], *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        n_out = 2 if plan.has_values else 1
+        saved = ctx.saved_tensors
+        log_weights, values, *tensors = saved[:-n_out]
+        result = _Backward(
+            plan, log_weights, values, tensors, saved[-n_out:], upstream, ctx.needs_input_grad[1:]
+        )
+        return (None, *result.run())
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], plan: _Plan, *inputs: Tensor) -> tuple[Any, Any]:
+        results = [
+            _Chunked.apply(
+                plan,
+                *(x if dim is None else x.select(dim, b) for x, dim in zip(inputs, in_dims[1:], strict=True)),
+            )
+            for b in range(info.batch_size)
+        ]
+        outputs = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return outputs, tuple(0 for _ in outputs)
+
+
+class _Backward:
+    """Gradients of one chunked reduction: every block of scores is computed again and thrown away."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        log_weights: Tensor,
+        values: Tensor,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        upstream: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> None:
+        self.plan, self.log_weights, self.values = plan, log_weights, values
+        self.terms = plan.rebuild(tensors)
+        self.roles = [role for term in self.terms for role in term.roles]
+        lse = outputs[-1]
+        self.lse = torch.where(torch.isneginf(lse), torch.zeros_like(lse), lse)
+        self.grad_lse = upstream[-1]
+        self.grad_averages = upstream[0] if plan.has_values else None
+        self.dot = (upstream[0] * outputs[0]).sum(-1, keepdim=True) if plan.has_values else None
+        self.needs_weights, self.needs_values, *self.needs = needs
+        self.grads = [
+            torch.zeros_like(t) if need else None for t, need in zip(tensors, self.needs, strict=True)
+        ]
+        self.grad_weights = torch.zeros_like(log_weights) if self.needs_weights else None
+        self.grad_values = torch.zeros_like(values) if self.needs_values else None
+
+    def run(self) -> tuple[Tensor | None, ...]:
+        _, n, m = total_shape(self.terms)
+        for rows in _slices(n, self.plan.block[0]):
+            for columns in _slices(m, self.plan.block[1]):
+                self._block(rows, columns)
+        return self.grad_weights, self.grad_values, *self.grads
+
+    def _block(self, rows: slice, columns: slice) -> None:
+        blocks, leaves = self._leaves(rows, columns)
+        with torch.enable_grad():
+            scores = blocks[0].matrix()
+            for block in blocks[1:]:
+                scores = scores + block.matrix()
+        log_weights = _weights_block(self.log_weights, rows, columns)
+        dtype = self.grad_lse.dtype
+        probability = (scores.detach() + log_weights - self.lse[..., rows].unsqueeze(-1)).to(dtype)
+        probability = torch.threshold_(probability, NEGLIGIBLE, -math.inf).exp_()
+        slope = self.grad_lse[..., rows].unsqueeze(-1)
+        if self.grad_averages is not None and self.dot is not None:
+            upstream = self.grad_averages[..., rows, :]
+            block_values = self.values[..., columns, :].to(upstream.dtype)
+            if self.grad_values is not None:
+                gained = torch.matmul(probability.mT.to(upstream.dtype), upstream)
+                _accumulate(self.grad_values[..., columns, :], gained)
+            slope = torch.matmul(upstream, block_values.mT) - self.dot[..., rows, :] + slope
+        grad_scores = probability * slope
+        if self.grad_weights is not None:
+            _accumulate(_weights_block(self.grad_weights, rows, columns), grad_scores)
+        self._push(scores, grad_scores.to(scores.dtype), leaves, rows, columns)
+
+    def _leaves(self, rows: slice, columns: slice) -> tuple[list[Term], list[Tensor]]:
+        """The block's terms on fresh leaves, so that a gradient stops at the slices."""
+        blocks, leaves, position = [], [], 0
+        for term in self.terms:
+            part = term.queries(rows).columns(columns)
+            fresh = []
+            for tensor in part.tensors:
+                fresh.append(tensor.detach().requires_grad_(self.needs[position]))
+                position += 1
+            blocks.append(part.with_tensors(fresh))
+            leaves.extend(fresh)
+        return blocks, leaves
+
+    def _push(
+        self, scores: Tensor, grad_scores: Tensor, leaves: list[Tensor], rows: slice, columns: slice
+    ) -> None:
+        wanted = [i for i, leaf in enumerate(leaves) if leaf.requires_grad]
+        if not wanted:
+            return
+        grads = torch.autograd.grad(scores, [leaves[i] for i in wanted], grad_scores, allow_unused=True)
+        for i, grad in zip(wanted, grads, strict=True):
+            target = self.grads[i]
+            if grad is None or target is None:
+                continue
+            if self.roles[i] == "query":
+                target = target[..., rows, :]
+            elif self.roles[i] == "component":
+                target = target[..., columns, :]
+            target.add_(grad)
+
+
+def _accumulate(target: Tensor, gradient: Tensor) -> None:
+    """Adds a gradient to a slice that may have been broadcast along leading dimensions."""
+    target.add_(gradient.sum_to_size(target.shape))
+
+
+@torch.compiler.disable
+def chunked(
+    terms: Sequence[Term],
+    log_weights: Float[Tensor, "*lead m"],
+    values: Float[Tensor, "*lead m v"] | None,
+    block: tuple[int, int] | None = None,
+) -> tuple[Tensor | None, Tensor]:
+    """The reduction by blocks; `block` is (queries, components) and by default fits the caches."""
+    lead, n, m = total_shape(terms)
+    others = (log_weights,) if values is None else (log_weights, values)
+    dtype = result_dtype(terms, *others)
+    plan = _Plan(tuple(terms), block or default_block(lead, n, m, log_weights.device), values is not None)
+    tensors = [tensor for term in terms for tensor in term.tensors]
+    *averages, lse = _Chunked.apply(plan, log_weights, log_weights if values is None else values, *tensors)
+    row = row_constant([term.prepared() for term in terms])
+    lse = (lse if row is None else lse + row).to(dtype)
+    return (averages[0] if averages else None), lse
