@@ -14,7 +14,7 @@ help:  ## show this list
 setup: $(STAMP)  ## create .venv with the pinned development set
 
 test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... goes to pytest)
-	$(BIN)/pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## linters, types and import contracts
 	$(BIN)/ruff check

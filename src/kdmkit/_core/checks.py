@@ -27,7 +27,8 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None) -> Tenso
             expected(argument, "a tensor or an array of numbers", type(value).__name__)
         ) from error
     if like is not None and like.is_floating_point() and tensor.is_floating_point():
-        tensor = tensor.to(like.dtype)
+        # Read again: torch takes Python's numbers for float32, and they would keep only its digits.
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
     return tensor
 
 
@@ -68,7 +69,8 @@ def simplex_tolerance(dtype: torch.dtype) -> float:
     Each weight carries a rounding error relative to itself, and those add up to at most a few units in the
     last place of the total, however many there are: summing happens in float64.
     """
-    return 64 * torch.finfo(dtype).eps
+    # bfloat16 has three digits, but weights that sum to 0.7 are wrong in any precision.
+    return min(64 * torch.finfo(dtype).eps, 1 / 16)
 
 
 def check_weights(argument: str, weights: Tensor) -> None:
@@ -83,7 +85,7 @@ def check_weights(argument: str, weights: Tensor) -> None:
     off = (total - 1).abs()
     if bool((off > simplex_tolerance(weights.dtype)).any()):
         worst = total.flatten()[off.flatten().argmax()].item()
-        raise ValueError(expected(argument, "non-negative values that sum to 1", f"a sum of {worst:.7g}"))
+        raise ValueError(expected(argument, "non-negative values that sum to 1", _sum_of(worst)))
 
 
 def check_log_weights(argument: str, log_weights: Tensor) -> None:
@@ -97,7 +99,13 @@ def check_log_weights(argument: str, log_weights: Tensor) -> None:
     off = (total - 1).abs()
     if bool((off > slack).any()):
         worst = total.flatten()[off.flatten().argmax()].item()
-        raise ValueError(expected(argument, "logarithms of weights that sum to 1", f"a sum of {worst:.7g}"))
+        raise ValueError(expected(argument, "logarithms of weights that sum to 1", _sum_of(worst)))
+
+
+def _sum_of(total: float) -> str:
+    """As many digits as tell the sum from 1."""
+    short = f"{total:.7g}"
+    return f"a sum of {total if short == '1' else short}"
 
 
 def check_choice(argument: str, value: object, choices: Iterable[object]) -> None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, expected
+from kdmkit.distributions._validation import check_value, common_batch
 from kdmkit.distributions.inference import Evidence
-from kdmkit.distributions.kdm import KDM, check_value
+from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.weights import Given, Weights
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def _tensor(joint: JointKDM, name: str, value: Any, mask: Tensor | None) -> Tens
     kernel, components, event = joint.kernels[name], joint.components[name], joint.event_shapes[name]
     value = kernel.as_events(name, value, event, components)
     if mask is not None:
-        value = _fill(value, mask, components, kernel.event_rank(value))
+        rank = kernel.event_rank(value)
+        common_batch({name: value.shape[: value.ndim - rank], f"observed[{name!r}]": mask.shape})
+        value = _fill(value, mask, components, rank)
     return check_value(name, value, kernel, event, components, joint._validate_args)
 
 

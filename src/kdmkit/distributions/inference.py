@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions.mixing import Entry, mix, scores
+from kdmkit.distributions._lazy import once_per_grad_mode
+from kdmkit.distributions._validation import common_batch
+from kdmkit.distributions.mixing import Entry, mix, mix_both, scores
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel
 
@@ -50,42 +51,50 @@ class Inferred(Weights):
         prior: Weights,
     ) -> None:
         self._evidence, self._kernels, self._components, self._prior = evidence, kernels, components, prior
+        batches = self._batches()
+        # Dimensions that follow the one of the evidence's points: its weights join only after the mixture.
+        self._rank = max(len(shape) for shape in batches.values())
+        if evidence.weights is not None:
+            batches["weights of the evidence"] = evidence.weights.batch_shape
+        self._batch_shape = common_batch(batches)
 
-    def _entries(self, *, normalized: bool) -> list[Entry]:
-        evidence = self._evidence
-        return [
-            Entry(
-                self._kernels[name],
-                value,
-                self._components[name],
-                # One normaliser per component matters to the weights; a common one only to the evidence.
-                normalized or self._kernels[name].per_component,
-                evidence.observed.get(name),
-            )
-            for name, value in evidence.values.items()
-        ]
+    def _batches(self) -> dict[str, torch.Size]:
+        shapes = {"weights of the joint": self._prior.batch_shape}
+        for name, value in self._evidence.values.items():
+            kernel, components = self._kernels[name], self._components[name]
+            shapes[name] = value.shape[1 : value.ndim - kernel.event_rank(value)]
+            shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.event_dim]
+        return shapes | {f"observed[{name!r}]": mask.shape for name, mask in self._evidence.observed.items()}
 
-    @cached_property
+    @property
     def batch_shape(self) -> torch.Size:
-        shapes = [self._prior.batch_shape]
-        for entry in self._entries(normalized=False):
-            shapes += [entry.components_batch, entry.lead[1:]]
-        if self._evidence.weights is not None:
-            shapes.append(self._evidence.weights.batch_shape)
-        return torch.broadcast_shapes(*shapes)
+        return self._batch_shape
 
-    @cached_property
+    def _entries(self, *, normalized: bool, rank: int | None = None) -> list[Entry]:
+        """What is known, with `rank` dimensions between the evidence's points and their events."""
+        rank = self._rank if rank is None else rank
+        values = self._evidence.values.items()
+        return [self._entry(name, value, normalized=normalized, rank=rank) for name, value in values]
+
+    def _entry(self, name: str, value: Tensor, *, normalized: bool, rank: int) -> Entry:
+        kernel = self._kernels[name]
+        value = _with_rank(value, rank, kernel.event_rank(value))
+        # One normaliser per component matters to the weights; a common one only to the evidence.
+        normalized = normalized or kernel.per_component
+        return Entry(kernel, value, self._components[name], normalized, self._evidence.observed.get(name))
+
+    @once_per_grad_mode
     def _lse(self) -> Float[Tensor, "l *batch"]:
         """log Σ_j exp(ℓ_j + log_overlap(x_l, x'_j))."""
         return mix(self._entries(normalized=False), self._prior.log_weights)[1]
 
-    @cached_property
+    @once_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
         log_density = mix(self._entries(normalized=True), self._prior.log_weights)[1]
         return self._over_points(log_density).expand(self.batch_shape)
 
-    def _over_points(self, log_values: Float[Tensor, "l *lead"]) -> Float[Tensor, "*lead"]:
+    def _over_points(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
         """log Σ_l p_l exp(log_values_l)."""
         weights = self._evidence.weights
         if weights is None:
@@ -93,26 +102,24 @@ class Inferred(Weights):
         log_values = log_values.movedim(0, -1)
         return safe_logsumexp(log_values + weights.log_weights.to(log_values.dtype))
 
-    def average(self, values: Float[Tensor, "*batch m v"]) -> Float[Tensor, "*batch v"]:
-        averages, lse = mix(self._entries(normalized=False), self._prior.log_weights, values)
+    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
+        rank = max(self._rank, values.ndim - 2)
+        averages, lse = mix(self._entries(normalized=False, rank=rank), self._prior.log_weights, values)
         assert averages is not None
         prior = self._prior.average(values).to(averages.dtype)
         averages = torch.where(torch.isneginf(lse).unsqueeze(-1), prior, averages)
         weights = self._evidence.weights
-        if weights is None:
-            result = averages.squeeze(0)
-        else:
-            result = weights.average(averages.movedim(0, -2))
-        return result.expand(*self.batch_shape, values.shape[-1])
+        return averages.squeeze(0) if weights is None else weights.average(averages.movedim(0, -2))
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
-        # A leading dimension for the evidence's points, in front of every leading dimension of the values.
-        rank = max(len(self.batch_shape), *(len(entry.lead) for entry in entries))
-        known = [_with_rank(entry, rank) for entry in self._entries(normalized=False)]
-        joint = mix([*known, *entries], self._prior.log_weights)[1]
-        lse = self._lse.reshape(
-            self._lse.shape[0], *([1] * (rank + 1 - self._lse.ndim)), *self._lse.shape[1:]
-        )
+        # The dimension of the evidence's points comes in front of every leading dimension of the values.
+        shapes = [shape for entry in entries for shape in (entry.lead, entry.components_batch)]
+        rank = max(self._rank, *map(len, shapes))
+        known = self._entries(normalized=False, rank=rank)
+        both = mix_both(known, entries, self._prior.log_weights)
+        if both is None:
+            both = _with_rank(self._lse, rank, 0), mix([*known, *entries], self._prior.log_weights)[1]
+        lse, joint = both
         alive = ~torch.isneginf(lse)
         conditional = joint - torch.where(alive, lse, torch.zeros_like(lse))
         if self._can_miss:
@@ -124,7 +131,7 @@ class Inferred(Weights):
         """Whether a point may overlap with no component at all (compact and discrete kernels)."""
         return any(not self._kernels[name].overlaps_everywhere for name in self._evidence.values)
 
-    @cached_property
+    @once_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:
         entries = self._entries(normalized=False)
         m = self._prior.log_weights.shape[-1]
@@ -152,8 +159,7 @@ class Inferred(Weights):
         return Given(self.log_weights.to(*args, **kwargs))  # type: ignore[call-overload]
 
 
-def _with_rank(entry: Entry, rank: int) -> Entry:
-    """Dimensions of size 1 after the first, so that `rank` dimensions follow it."""
-    missing = rank + 1 - (entry.value.ndim - entry.event_rank)
-    value = entry.value.reshape(entry.value.shape[0], *([1] * missing), *entry.value.shape[1:])
-    return replace(entry, value=value)
+def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:
+    """Dimensions of size 1 after the first, so that `rank` dimensions lie between it and the event's."""
+    missing = rank + 1 - (tensor.ndim - event_rank)
+    return tensor.reshape(tensor.shape[0], *([1] * missing), *tensor.shape[1:])

@@ -11,20 +11,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, expected
-from kdmkit.distributions.evidence import gather_evidence
-from kdmkit.distributions.inference import Inferred
-from kdmkit.distributions.kdm import (
-    KDM,
-    _cast,
-    _checked,
+from kdmkit.distributions._validation import (
+    check_bandwidth,
     check_components,
+    check_instance,
     check_kernel,
     check_value,
-    given_weights,
+    common_batch,
+    is_checked,
 )
+from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.distributions.inference import Inferred
+from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.sampling import choose, pick
-from kdmkit.distributions.weights import Weights
+from kdmkit.distributions.weights import Weights, cast, given_weights
 from kdmkit.kernels import Kernel
 
 RESERVED = ("given", "target", "observed", "self")
@@ -68,24 +69,21 @@ class JointKDM:
                 expected("components", "the same number of components for every variable", counts)
             )
         first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
-        validate = _checked(validate_args)
+        validate = is_checked(validate_args)
         mixture = given_weights(weights, log_weights, tensors[first], m_dims[first], validate=validate)
         self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
         if validate:
             for name, kernel in kernels.items():
                 kernel.check_events(f"components[{name!r}]", tensors[name], self.event_shapes[name])
+                check_bandwidth(f"kernels[{name!r}]", kernel, tensors[name])
 
     def _set(
         self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
     ) -> None:
         self.components, self.kernels, self._weights = components, kernels, weights
         self._validate_args = validate_args
-        shapes = [components[n].shape[: -1 - kernels[n].event_dim] for n in kernels]
-        try:
-            self.batch_shape = torch.broadcast_shapes(weights.batch_shape, *shapes)
-        except RuntimeError as error:
-            got = f"weights {tuple(weights.batch_shape)}, components {[tuple(s) for s in shapes]}"
-            raise ValueError(expected("components", "batches that broadcast", got)) from error
+        shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
+        self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
 
     @classmethod
     def _made(
@@ -119,14 +117,14 @@ class JointKDM:
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights
+        return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """As `KDM.log_evidence`, where this joint was inferred."""
         if not isinstance(self._weights, Inferred):
             raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
-        return self._weights.log_evidence
+        return self._weights.log_evidence.expand(self.batch_shape)
 
     # ---- densities
 
@@ -152,7 +150,9 @@ class JointKDM:
                     f"none for {missing}",
                 )
             )
-        return [self._entry(name, values[name], normalized=normalized) for name in self.kernels]
+        entries = {name: self._entry(name, values[name], normalized=normalized) for name in self.kernels}
+        common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
+        return list(entries.values())
 
     def _entry(self, name: str, value: Any, *, normalized: bool) -> Entry:
         kernel, components = self.kernels[name], self.components[name]
@@ -218,10 +218,14 @@ class JointKDM:
             A KDM for one target, a JointKDM for several, with `log_evidence`. Evidence that overlaps with
             no component leaves the joint's own weights and has `log_evidence` −∞.
         """
-        known = [*(given.variables if isinstance(given, JointKDM) else ()), *evidence]
+        if given is not None:
+            check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
+        observed = {} if observed is None else observed
+        check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
+        known = [*(given.variables if given is not None else ()), *evidence]
         self._check_names("evidence", known)
         targets = self._targets(target, known)
-        collected = gather_evidence(self, given, evidence, observed or {})
+        collected = gather_evidence(self, given, evidence, observed)
         posterior = Inferred(collected, self.kernels, self.components, self._weights)
         return self._over(targets, posterior)
 
@@ -249,7 +253,7 @@ class JointKDM:
         shape = torch.Size(sample_shape)
         drawn = {}
         with torch.no_grad():
-            index = choose(self.log_weights.expand(*self.batch_shape, -1), shape.numel(), generator)
+            index = choose(self.log_weights, shape.numel(), generator)
             for name, kernel in self.kernels.items():
                 chosen = pick(self.components[name], index, kernel.event_dim)
                 value = kernel.sample(chosen, index, generator)
@@ -259,7 +263,7 @@ class JointKDM:
     def to(self, *args: Any, **kwargs: Any) -> JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
         kernels = {name: copy.deepcopy(k).to(*args, **kwargs) for name, k in self.kernels.items()}
-        components = {name: _cast(c, *args, **kwargs) for name, c in self.components.items()}
+        components = {name: cast(c, *args, **kwargs) for name, c in self.components.items()}
         return JointKDM._made(components, self._weights.to(*args, **kwargs), kernels, self._validate_args)
 
     def __repr__(self) -> str:

@@ -11,13 +11,22 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, check_choice, check_log_weights, check_weights, expected
-from kdmkit._core.logspace import safe_log, safe_logsumexp
+from kdmkit._core.checks import as_tensor, check_choice, check_weights, expected
+from kdmkit.distributions._validation import (
+    check_bandwidth,
+    check_components,
+    check_instance,
+    check_kernel,
+    check_value,
+    common_batch,
+    is_checked,
+)
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit, pick
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import Given, Weights
+from kdmkit.distributions.weights import Given, Weights, cast, given_weights
 from kdmkit.kernels import Cosine, Kernel, LocationScale
 
 
@@ -29,7 +38,8 @@ class KDM(Distribution):
         weights: p, of shape `(*batch, m)`, non-negative and summing to 1 (zeros are legal); None is uniform.
         kernel: the kernel k.
         log_weights: log p, instead of `weights`.
-        validate_args: whether arguments and values are checked; None is torch's default (they are).
+        validate_args: whether arguments and values are checked; None: they are, but not inside
+            `torch.compile`.
 
     >>> import kdmkit as kdm
     >>> rho = kdm.KDM(torch.eye(3), torch.tensor([0.2, 0.3, 0.5]), kdm.Cosine())
@@ -53,21 +63,19 @@ class KDM(Distribution):
         kernel = check_kernel("kernel", kernel)
         components = as_tensor("components", components)
         m_dim = check_components("components", components, kernel)
-        mixture = given_weights(weights, log_weights, components, m_dim, validate=_checked(validate_args))
-        self._set(components, mixture, kernel, validate_args)
-        if self._validate_args:
+        validate = is_checked(validate_args)
+        mixture = given_weights(weights, log_weights, components, m_dim, validate=validate)
+        self._set(components, mixture, kernel, validate)
+        if validate:
             kernel.check_events("components", components, self._event_shape)
+            check_bandwidth("kernel", kernel, components)
 
-    def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool | None) -> None:
+    def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.event_dim
-        try:
-            batch = torch.broadcast_shapes(weights.batch_shape, components.shape[: cut - 1])
-        except RuntimeError as error:
-            wanted = f"a batch that broadcasts with the components' {tuple(components.shape[: cut - 1])}"
-            raise ValueError(expected("weights", wanted, tuple(weights.batch_shape))) from error
+        batch = common_batch({"weights": weights.batch_shape, "components": components.shape[: cut - 1]})
         super().__init__(batch, components.shape[cut:], validate_args=False)
-        self._validate_args = _checked(validate_args)
+        self._validate_args = validate_args
 
     @classmethod
     def _made(cls, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> KDM:
@@ -77,8 +85,8 @@ class KDM(Distribution):
         return rho
 
     @classmethod
-    def pure(cls, x: Float[Tensor, "*batch d"], kernel: Kernel, *, validate_args: bool | None = None) -> KDM:
-        """The KDM with the one component x, for every element of a batch."""
+    def pure(cls, x: Any, kernel: Kernel, *, validate_args: bool | None = None) -> KDM:
+        """The KDM with the one component x `(*batch, *event)`, for every element of a batch."""
         x = as_tensor("x", x)
         kernel = check_kernel("kernel", kernel)
         if x.ndim < kernel.event_dim:
@@ -118,7 +126,7 @@ class KDM(Distribution):
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights
+        return self._weights.log_weights.expand(*self._batch_shape, self.n_components)
 
     @property
     def n_components(self) -> int:
@@ -129,7 +137,7 @@ class KDM(Distribution):
         """log Σ_l p_l f̂(x_l) of the evidence this KDM was inferred from; −∞ where nothing overlaps it."""
         if not isinstance(self._weights, Inferred):
             raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
-        return self._weights.log_evidence
+        return self._weights.log_evidence.expand(self._batch_shape)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -161,10 +169,15 @@ class KDM(Distribution):
         return self.log_projection(value).exp()
 
     def _entry(self, value: Any, *, normalized: bool) -> Entry:
+        return Entry(self.kernel, self._check_value(value), self.components, normalized)
+
+    def _check_value(self, value: Any) -> Tensor:
         value = check_value(
             "value", value, self.kernel, self._event_shape, self.components, self._validate_args
         )
-        return Entry(self.kernel, value, self.components, normalized)
+        lead = value.shape[: value.ndim - self.kernel.event_rank(value)]
+        common_batch({"value": lead, "batch_shape": self._batch_shape})
+        return value
 
     # ---- summaries
 
@@ -184,36 +197,32 @@ class KDM(Distribution):
         """The variance of every dimension: within components plus between them, taken about a centre."""
         kernel = self._continuous("variance")
         components = self.components.double()
-        centre = components.detach().mean(-2, keepdim=True)
-        between = components - centre
+        between = components - components.detach().mean(-2, keepdim=True)
         within = kernel.variance(self.components).double()
-        moments = self._average(torch.cat([between, between.square() + within], -1))
-        mean, second = moments.chunk(2, -1)
-        return (second - mean.square()).to(self.components.dtype)
+        # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
+        moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
+        first, second, total = moments.chunk(3, -1)
+        return (second / total - (first / total).square()).to(self.components.dtype)
 
-    def _average(self, values: Float[Tensor, "*batch m v"]) -> Float[Tensor, "*batch v"]:
+    def _average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
         """F(x) of a one-dimensional continuous KDM; values have shape `(*lead, 1)`."""
         univariate = self._univariate("cdf")
-        value = check_value(
-            "value", value, self.kernel, self._event_shape, self.components, self._validate_args
-        )
-        return univariate.cdf(value.squeeze(-1))
+        return univariate.cdf(self._check_value(value).squeeze(-1))
 
     def icdf(self, value: Any) -> Float[Tensor, "*lead 1"]:
         """The x with F(x) = q of a one-dimensional continuous KDM; q in (0, 1) has shape `(*lead,)`."""
         univariate = self._univariate("icdf")
         q = as_tensor("value", value, like=self.components).to(self.components)
-        if self._validate_args and not bool(((q > 0) & (q < 1)).all()):
-            raise ValueError(
-                expected(
-                    "value",
-                    "quantiles strictly between 0 and 1",
-                    q.detach().flatten()[((q <= 0) | (q >= 1)).flatten()][:3].tolist(),
+        common_batch({"value": q.shape, "batch_shape": self._batch_shape})
+        if self._validate_args:
+            outside = q[~((q > 0) & (q < 1))]
+            if outside.numel():
+                raise ValueError(
+                    expected("value", "quantiles strictly between 0 and 1", outside[:3].tolist())
                 )
-            )
         return univariate.icdf(q).unsqueeze(-1)
 
     def _univariate(self, what: str) -> Univariate:
@@ -233,20 +242,12 @@ class KDM(Distribution):
 
     def purity(self) -> Float[Tensor, "*batch"]:
         """tr ρ² = Σ_ij p_i p_j k²(c_i, c_j): 1 for one component, less for a mixture."""
-        return self.overlap(self)
+        return overlap(self, self)
 
     def overlap(self, other: KDM) -> Float[Tensor, "*batch"]:
         """tr ρσ = Σ_ij p_i q_j k²(c_i, d_j) of two KDMs with the same kernel."""
-        if self.kernel.per_component or other.kernel.per_component:
-            raise ValueError(expected("kernel", "one bandwidth for all components", "one per component"))
-        if other.kernel is not self.kernel and not _same_kernel(self.kernel, other.kernel):
-            raise ValueError(expected("other", f"a KDM with the kernel {self.kernel}", other.kernel))
-        m_dim = other.components.ndim - other.kernel.event_dim - 1
-        points = other.components.movedim(m_dim, 0)
-        rank = max(len(self._batch_shape), m_dim)
-        points = points.reshape(points.shape[0], *([1] * (rank - m_dim)), *points.shape[1:])
-        log_f = self._weights.log_mix([Entry(self.kernel, points, self.components, normalized=False)])
-        return safe_logsumexp(log_f.movedim(0, -1) + other.log_weights).exp()
+        check_instance("other", other, KDM, "a KDM")
+        return overlap(self, other)
 
     # ---- draws
 
@@ -254,7 +255,7 @@ class KDM(Distribution):
         """Exact draws `(*sample_shape, *batch, *event)`: one-hots under Cosine, codes under Categorical."""
         shape = torch.Size(sample_shape)
         with torch.no_grad():
-            index = choose(self.log_weights.expand(*self._batch_shape, -1), shape.numel(), generator)
+            index = choose(self.log_weights, shape.numel(), generator)
             chosen = pick(self.components, index, self.kernel.event_dim)
             drawn = self.kernel.sample(chosen, index, generator)
         return drawn.reshape(self._extended_shape(shape))
@@ -274,8 +275,9 @@ class KDM(Distribution):
             method: `"implicit"` draws exactly and differentiates the conditional distribution functions:
                 unbiased for everything, continuous kernels only. `"gumbel"` relaxes the choice of the
                 component: with `hard` the draws are exact and the gradients to components and bandwidths
-                unbiased, those to the weights biased by an amount that shrinks with the temperature; without
-                `hard` the draws themselves are biased. It also serves the Cosine kernel.
+                unbiased, those to the weights biased (on small test mixtures by .3 to 13 % at temperature .1,
+                by 13 to 62 % at .5); without `hard` the draws themselves are biased. It also serves the
+                Cosine kernel.
             temperature: of the relaxation.
             hard: straight-through: exact draws forward, the relaxation backward.
         """
@@ -288,9 +290,8 @@ class KDM(Distribution):
         elif not temperature > 0:
             raise ValueError(expected("temperature", "> 0", temperature))
         elif isinstance(self.kernel, LocationScale):
-            log_weights = self.log_weights.expand(*self._batch_shape, -1)
             drawn = gumbel(
-                self.kernel, self.components, log_weights, shape.numel(), temperature, hard, generator
+                self.kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
             )
         elif isinstance(self.kernel, Cosine):
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
@@ -308,7 +309,7 @@ class KDM(Distribution):
     def to(self, *args: Any, **kwargs: Any) -> KDM:
         """A new KDM on another device or in another dtype; the kernel is copied, never moved."""
         kernel = copy.deepcopy(self.kernel).to(*args, **kwargs)
-        components = _cast(self.components, *args, **kwargs)
+        components = cast(self.components, *args, **kwargs)
         return KDM._made(components, self._weights.to(*args, **kwargs), kernel, self._validate_args)
 
     def __repr__(self) -> str:
@@ -316,76 +317,3 @@ class KDM(Distribution):
             f"KDM(batch_shape={tuple(self._batch_shape)}, event_shape={tuple(self._event_shape)}, "
             f"n_components={self.n_components}, kernel={self.kernel})"
         )
-
-
-def _cast(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`tensor.to`, but integers keep their dtype."""
-    moved = tensor.to(*args, **kwargs)
-    return moved if tensor.is_floating_point() else moved.to(tensor.dtype)
-
-
-def _checked(validate_args: bool | None) -> bool:
-    return Distribution._validate_args if validate_args is None else validate_args
-
-
-def _same_kernel(a: Kernel, b: Kernel) -> bool:
-    return type(a) is type(b) and a.has_density and a.config() == b.config()
-
-
-def check_kernel(argument: str, kernel: object) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(expected(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
-    return kernel
-
-
-def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
-    """The dimension that counts components."""
-    m_dim = components.ndim - kernel.event_dim - 1
-    if m_dim < 0 or components.shape[m_dim] == 0:
-        event = ", ".join(["m", *(["d"] if kernel.event_dim == 1 else ["..."] * kernel.event_dim)])
-        raise ValueError(expected(argument, f"shape (..., {event}) with m ≥ 1", tuple(components.shape)))
-    if kernel.event_dim and not components.is_floating_point():
-        raise TypeError(
-            expected(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
-        )
-    return m_dim
-
-
-def check_value(
-    argument: str, value: Any, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
-) -> Tensor:
-    """`value` as events of `kernel`, on terms with the components `like`."""
-    value = kernel.as_events(argument, value, event_shape, like)
-    if validate:
-        kernel.check_events(argument, value, event_shape)
-    return value
-
-
-def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
-    """The mixture's weights from whichever form the user gave."""
-    m = components.shape[m_dim]
-    like = components if components.is_floating_point() else torch.zeros((), device=components.device)
-    if weights is None and log_weights is None:
-        return Given(
-            torch.full(
-                (m,),
-                -torch.log(torch.tensor(float(m), dtype=torch.float64)).item(),
-                dtype=like.dtype,
-                device=like.device,
-            )
-        )
-    if weights is not None and log_weights is not None:
-        raise ValueError(expected("weights", "either weights or log_weights", "both"))
-    argument = "weights" if log_weights is None else "log_weights"
-    tensor = as_tensor(argument, weights if log_weights is None else log_weights, like=like)
-    if tensor.ndim == 0 or tensor.shape[-1] != m:
-        raise ValueError(expected(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
-    if log_weights is None:
-        if not tensor.is_floating_point():
-            tensor = tensor.to(like.dtype)
-        if validate:
-            check_weights(argument, tensor)
-        return Given(safe_log(tensor))
-    if validate:
-        check_log_weights(argument, tensor)
-    return Given(tensor)

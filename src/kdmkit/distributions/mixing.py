@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit.kernels import Kernel
-from kdmkit.ops import Masked, Term, attend, log_mix, score_matrix
+from kdmkit.ops import Masked, Term, attend, log_mix, log_mix_both, score_matrix
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,15 @@ class Entry:
         if not self.normalized:
             return None
         norm = self.kernel.log_norm(self.event_shape)
-        return norm.to(self.components) if self.components.is_floating_point() else norm
+        return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
-    def placed(self, lead: torch.Size, shape: Sequence[int], moved: int | None = None) -> Entry:
-        """Values expanded to `lead`, then reshaped; dimension 0 may move to position `moved`."""
-        event = self.value.shape[self.value.ndim - self.event_rank :]
-        value = self.value.expand((*lead, *event)).reshape((*shape, *event))
-        keep = None if self.keep is None else self.keep.expand(lead).reshape(tuple(shape))
-        if moved is not None:
-            value = value.movedim(0, moved)
-            keep = None if keep is None else keep.movedim(0, moved)
-        return Entry(self.kernel, value, self.components, self.normalized, keep)
+    def placed(self, layout: Layout) -> Entry:
+        """The entry with its values as queries and its components as the reductions' leading dimensions."""
+        keep = None if self.keep is None else layout.queries(self.keep, 0)
+        components = layout.mixture(self.components, 1 + self.kernel.event_dim)
+        return replace(
+            self, value=layout.queries(self.value, self.event_rank), components=components, keep=keep
+        )
 
     def term(self) -> Term:
         """The scores as the reductions take them: `value` has shape `(*lead, n, *event)`."""
@@ -71,7 +70,7 @@ class Entry:
         if self.keep is None:
             return term
         m = self.components.shape[-1 - self.kernel.event_dim]
-        norm = self.log_norm() if self.kernel.has_density else None
+        norm = self.log_norm()
         if norm is None:
             dtype = (
                 self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
@@ -81,43 +80,80 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Entries laid out as terms with the bias of every component, and how results regain their shape."""
+class Layout:
+    """How leading dimensions become queries and batches of the reductions, and how results regain them.
 
-    terms: list[Term]
-    bias: Tensor
-    constant: Tensor | None
+    Dimensions along which the mixture itself differs are batches; all others, those of size 1 in the mixture
+    included, merely count queries, so that no component is ever repeated for them.
+
+    Args:
+        lead: the leading dimensions of the result.
+        batch: which of them are batches.
+        by_row: whether components are shared and only weights differ: then batches are rows of one product.
+    """
+
     lead: torch.Size
-    batch: torch.Size
-    batch_first: bool
+    batch: tuple[int, ...]
+    by_row: bool
 
-    def restore(self, result: Tensor, trailing: int) -> Tensor:
-        """A result of the reductions with `trailing` dimensions after the queries', in the shape `lead`."""
-        tail = result.shape[result.ndim - trailing :]
-        if self.batch_first:
-            outer = self.lead.numel() // max(1, self.batch.numel()) if self.batch.numel() else 1
-            result = result.expand((*self.batch, outer, *tail)).movedim(len(self.batch), 0)
-        return result.reshape((*self.lead, *tail))
+    @property
+    def _order(self) -> tuple[int, ...]:
+        free = tuple(i for i in range(len(self.lead)) if i not in self.batch)
+        return (*free, *self.batch) if self.by_row else (*self.batch, *free)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        sizes = [self.lead[i] for i in self.batch]
+        n = math.prod([size for i, size in enumerate(self.lead) if i not in self.batch])
+        return (n, math.prod(sizes)) if self.by_row else (*sizes, n)
+
+    def queries(self, tensor: Tensor, event_rank: int) -> Tensor:
+        """From `(*lead, *event)` to the reductions' `(*batch, n, *event)`."""
+        event = tensor.shape[tensor.ndim - event_rank :]
+        last = range(len(self.lead), len(self.lead) + event_rank)
+        ordered = tensor.expand((*self.lead, *event)).permute((*self._order, *last))
+        return ordered.reshape((*self._shape, *event))
+
+    def restore(self, result: Tensor, event_rank: int) -> Tensor:
+        """The inverse of `queries`."""
+        event = result.shape[result.ndim - event_rank :]
+        order = self._order
+        back = sorted(range(len(order)), key=order.__getitem__)
+        last = range(len(order), len(order) + event_rank)
+        return result.reshape((*(self.lead[i] for i in order), *event)).permute((*back, *last))
+
+    def mixture(self, tensor: Tensor, rank: int) -> Tensor:
+        """From `(*dims, *last)` with `rank` last dimensions to `(*batch, *last)`, or `last` where shared."""
+        dims, last = tensor.shape[: tensor.ndim - rank], tensor.shape[tensor.ndim - rank :]
+        padded = (*([1] * (len(self.lead) - len(dims))), *dims)
+        sizes = [padded[i] for i in self.batch]
+        return tensor.reshape((*(sizes if math.prod(sizes) != 1 else ()), *last))
+
+    def bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
+        """Log-weights as the reductions take them."""
+        placed = self.mixture(log_weights, 1)
+        if self.by_row:
+            return placed.reshape(-1, placed.shape[-1])
+        return placed.unsqueeze(-2) if placed.ndim > 1 else placed
 
 
-def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values_batch: torch.Size) -> _Layout:
-    batch = torch.broadcast_shapes(
-        values_batch, log_weights.shape[:-1], *(entry.components_batch for entry in entries)
-    )
+def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
+    own = [entry.components_batch for entry in entries]
+    own += [] if values is None else [values.shape[:-2]]
+    batch = torch.broadcast_shapes(log_weights.shape[:-1], *own)
     lead = torch.broadcast_shapes(batch, *(entry.lead for entry in entries))
-    outer = lead[: len(lead) - len(batch)].numel()
+    first = len(lead) - len(batch)
+    differing = tuple(first + i for i, size in enumerate(batch) if size != 1)
+    shared = all(math.prod(shape) == 1 for shape in own)
+    return Layout(lead, differing, by_row=shared and bool(differing))
+
+
+def _terms(
+    entries: Sequence[Entry], log_weights: Tensor, layout: Layout
+) -> tuple[list[Term], Tensor, Tensor | None]:
+    """The entries' scores, the bias of every component, and the constant that all components share."""
     bias, constant = _offsets(entries, log_weights)
-    shared = not values_batch and not any(entry.components_batch for entry in entries)
-    batch_first = bool(batch) and not (shared and len(batch) == 1)
-    if not batch:
-        placed = [entry.placed(lead, (lead.numel(),)) for entry in entries]
-    elif batch_first:
-        placed = [entry.placed(lead, (outer, *batch), moved=len(batch)) for entry in entries]
-        bias = bias.unsqueeze(-2)
-    else:  # Weights per row, components for all: rows of one product.
-        placed = [entry.placed(lead, (outer, *batch)) for entry in entries]
-        bias = bias.expand((*batch, bias.shape[-1]))
-    return _Layout([entry.term() for entry in placed], bias, constant, lead, batch, batch_first)
+    return [entry.placed(layout).term() for entry in entries], layout.bias(bias), constant
 
 
 def _offsets(entries: Sequence[Entry], log_weights: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -137,25 +173,52 @@ def _offsets(entries: Sequence[Entry], log_weights: Tensor) -> tuple[Tensor, Ten
 def mix(
     entries: Sequence[Entry],
     log_weights: Float[Tensor, "*batch m"],
-    values: Float[Tensor, "*batch m v"] | None = None,
+    values: Float[Tensor, "*own m v"] | None = None,
 ) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
     """log Σ_j exp(log_weights_j + scores_j), and averages of `values` under it, for all leading dimensions.
 
     Leading dimensions of the entries broadcast with each other and, at their end, with the mixture's batch.
     Shared components are never expanded.
     """
-    layout = _lay_out(entries, log_weights, torch.Size() if values is None else values.shape[:-2])
+    layout = _lay_out(entries, log_weights, values)
+    terms, bias, constant = _terms(entries, log_weights, layout)
     averages = None
     if values is None:
-        lse = log_mix(layout.terms, layout.bias)
+        lse = log_mix(terms, bias)
     else:
-        averages, lse = attend(layout.terms, layout.bias, values)
+        averages, lse = attend(terms, bias, layout.mixture(values, 2))
         averages = layout.restore(averages, 1)
     lse = layout.restore(lse, 0)
-    return averages, lse if layout.constant is None else lse + layout.constant.to(lse.dtype)
+    return averages, lse if constant is None else lse + constant.to(lse.dtype)
+
+
+def mix_both(
+    entries: Sequence[Entry], more: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
+) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]] | None:
+    """`mix` of some entries, and of those and more; None where their leading dimensions differ."""
+    layout = _lay_out(entries, log_weights, None)
+    # A normaliser per component would have to enter one of the two sums and not the other.
+    own_norms = any(entry.normalized and entry.kernel.per_component for entry in more)
+    if own_norms or _lay_out([*entries, *more], log_weights, None) != layout:
+        return None
+    terms, bias, constant = _terms(entries, log_weights, layout)
+    extra, _, constant_more = _terms(more, log_weights, layout)
+    results = [layout.restore(lse, 0) for lse in log_mix_both(terms, extra, bias)]
+    constants = [constant, _plus(constant, constant_more)]
+    first, second = (
+        lse if c is None else lse + c.to(lse.dtype) for lse, c in zip(results, constants, strict=True)
+    )
+    return first, second
+
+
+def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b.to(a)
 
 
 def scores(entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*lead m"]:
     """log_weights_j + scores_j in full, without the constants that all components share."""
-    layout = _lay_out(entries, log_weights, torch.Size())
-    return layout.restore(score_matrix(layout.terms, layout.bias), 1)
+    layout = _lay_out(entries, log_weights, None)
+    terms, bias, _ = _terms(entries, log_weights, layout)
+    return layout.restore(score_matrix(terms, bias), 1)

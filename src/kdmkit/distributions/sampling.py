@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.logspace import safe_logsumexp
+from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.kernels import LocationScale
 
 
@@ -50,23 +50,17 @@ def implicit(
     inner = kernel.whitened()
     u = kernel.whiten(x).detach()
     c = kernel.whiten(components)
-    log_w = log_weights
+    log_w = log_weights.to(components.dtype)
     scale = inner.scale(c)
+    scales = scale.expand((*scale.shape[:-1], u.shape[-1]))
     moved = []
     for k in range(u.shape[-1]):
-        ck = c[..., k]
-        sk = (
-            scale[..., k]
-            if scale.ndim and scale.shape[-1] > 1
-            else scale.squeeze(-1)
-            if scale.ndim
-            else scale
-        )
+        ck, sk = c[..., k], scales[..., k]
         moved.append(_move(inner, u[..., k], ck, sk, log_w))
         # The next dimension is conditioned on this one, gradient included.
         unit = (moved[-1].unsqueeze(-1) - ck) / sk
         log_w = log_w + inner.unit_log_overlap(unit) + inner.unit_log_norm - sk.log()
-        log_w = log_w - safe_logsumexp(log_w).unsqueeze(-1)
+        log_w = log_normalize(log_w)
     return kernel.unwhiten(torch.stack(moved, -1))
 
 
@@ -78,10 +72,12 @@ def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Ten
         below = (weights * kernel.unit_cdf(unit)).sum(-1) < 0.5
         log_density = kernel.unit_log_overlap(unit) + kernel.unit_log_norm - scale.log()
         density = safe_logsumexp(log_w + log_density).exp()
+        # A draw may round onto the edge of a compact support, where nothing says how it moves.
+        slope = torch.where(density > 0, density, torch.full_like(density, torch.inf)).reciprocal()
     # By symmetry Φ(−u) = 1 − Φ(u): the smaller tail keeps its digits.
     sign = torch.where(below, 1.0, -1.0).to(x.dtype)
     tail = (weights * kernel.unit_cdf(sign.unsqueeze(-1) * unit)).sum(-1)
-    return x - sign * (tail - tail.detach()) / density
+    return x - sign * (tail - tail.detach()) * slope
 
 
 def gumbel_weights(
@@ -105,7 +101,7 @@ def gumbel(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Gumbel-softmax draws with the kernel's own reparameterisation."""
-    index, soft = gumbel_weights(log_weights, n, temperature, generator)
+    index, soft = gumbel_weights(log_weights.to(components.dtype), n, temperature, generator)
     if hard:
         chosen = pick(components, index, 1)
         # Zero in value; its gradient is how the draw would move if the weights did.
@@ -139,10 +135,8 @@ def gumbel_one_hot(
     generator: torch.Generator | None,
 ) -> Float[Tensor, "n *batch k"]:
     """Relaxed or straight-through one-hot draws of a discrete distribution."""
-    positive = probs > 0
-    log_probs = torch.where(positive, torch.where(positive, probs, torch.ones_like(probs)).log(), -torch.inf)
-    index, soft = gumbel_weights(log_probs, n, temperature, generator)
+    index, soft = gumbel_weights(safe_log(probs), n, temperature, generator)
     if not hard:
         return soft
     one_hot = torch.nn.functional.one_hot(index, probs.shape[-1]).to(probs.dtype)
-    return one_hot + soft - soft.detach()
+    return one_hot + (soft - soft.detach())

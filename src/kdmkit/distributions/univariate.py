@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,16 +27,16 @@ class Univariate:
     def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.log_weights.shape[:-1], self.components.shape[:-1])
 
-    def cdf(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-        """F(x) = Σ_j w_j Φ((x − c_j)/s_j), rows in blocks that bound memory."""
+    def cdf(self, x: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
+        """F(x) = Σ_j w_j Φ((x − c_j)/s_j)."""
+        return self._in_blocks(self._cdf, x)
+
+    def _in_blocks(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """`function` of all rows, in blocks that bound memory."""
         lead = torch.broadcast_shapes(x.shape, self.batch_shape)
-        rank = len(self.batch_shape)
-        rows = x.expand(lead).reshape(-1, *lead[len(lead) - rank :])
-        per_row = max(1, rows[0].numel() * self.components.shape[-1]) if rows.shape[0] else 1
-        parts = (
-            [self._cdf(part) for part in rows.split(max(1, _PAIRS // per_row))] if rows.shape[0] else [rows]
-        )
-        return torch.cat(parts).reshape(lead)
+        rows = x.expand(lead).reshape(-1, *lead[len(lead) - len(self.batch_shape) :])
+        per_row = max(1, rows.shape[1:].numel() * self.components.shape[-1])
+        return torch.cat([function(part) for part in rows.split(max(1, _PAIRS // per_row))]).reshape(lead)
 
     def _unit(self, x: Tensor) -> Tensor:
         return (x.unsqueeze(-1) - self.components) / self.scale
@@ -48,16 +50,17 @@ class Univariate:
         )
         return (self.log_weights + log_density).exp().sum(-1)
 
-    def icdf(self, q: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+    def icdf(self, q: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
         """The x with F(x) = q, with the gradients of the implicit function theorem."""
         lead = torch.broadcast_shapes(q.shape, self.batch_shape)
         q = q.expand(lead)
         with torch.no_grad():
             x = self._solve(q)
-            density = self._density(x)
-        attached = x - (self.cdf(x) - q) / density
-        # A plateau between compact components has no density: any point of it is a quantile.
-        return torch.where(density > 0, x + (attached - attached.detach()), x)
+            density = self._in_blocks(self._density, x)
+            # A plateau between compact components has no density: any point of it is a quantile.
+            slope = torch.where(density > 0, density, torch.full_like(density, torch.inf)).reciprocal()
+        error = self.cdf(x) - q
+        return x - (error - error.detach()) * slope
 
     def _solve(self, q: Tensor) -> Tensor:
         """Bisection kept honest by a bracket, hastened by Newton's step where it stays inside."""
@@ -67,15 +70,17 @@ class Univariate:
             error = self.cdf(x) - q
             low = torch.where(error <= 0, x, low)
             high = torch.where(error >= 0, x, high)
-            density = self._density(x)
+            density = self._in_blocks(self._density, x)
             newton = x - error / torch.where(density > 0, density, torch.ones_like(density))
             inside = (newton > low) & (newton < high) & (density > 0)
-            x_next = torch.where(inside, newton, 0.5 * (low + high))
-            small = 2 * torch.finfo(x.dtype).eps * (x.abs() + self.scale.min())
-            settled = bool(((x_next - x).abs() <= small).all())
+            # A converged row stays: rounding puts its next step on the bracket's end, bisection would leave.
+            eps = torch.finfo(x.dtype).eps
+            small = 2 * eps * (x.abs() + self.scale.min())
+            done = (error.abs() <= 4 * eps * q) | ((density > 0) & ((newton - x).abs() <= small))
+            x_next = torch.where(done, x, torch.where(inside, newton, 0.5 * (low + high)))
+            if bool(((x_next - x).abs() <= small).all()):
+                return x_next
             x = x_next
-            if settled:
-                break
         return x
 
     def _bracket(self, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import as_tensor, check_log_weights, check_weights, expected
+from kdmkit._core.logspace import safe_log
 from kdmkit.distributions.mixing import Entry, mix
+
+# A product adds one term after the other: over a million of them float32 would keep two digits.
+_BLOCK = 4096
 
 
 class Weights(ABC):
@@ -24,8 +31,8 @@ class Weights(ABC):
     def log_weights(self) -> Float[Tensor, "*batch m"]: ...
 
     @abstractmethod
-    def average(self, values: Float[Tensor, "*batch m v"]) -> Float[Tensor, "*batch v"]:
-        """Σ_j w_j v_j."""
+    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
+        """Σ_j w_j v_j; leading dimensions of the values broadcast with the batch."""
 
     @abstractmethod
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
@@ -50,14 +57,45 @@ class Given(Weights):
     def log_weights(self) -> Float[Tensor, "*batch m"]:
         return self._log_weights
 
-    def average(self, values: Float[Tensor, "*batch m v"]) -> Float[Tensor, "*batch v"]:
+    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         weights = self._log_weights.to(values.dtype).exp()
-        if values.ndim == 2:
-            return torch.matmul(weights, values)
-        return torch.matmul(weights.unsqueeze(-2), values).squeeze(-2)
+        if values.ndim > 2:
+            weights = weights.unsqueeze(-2)
+        blocks = zip(weights.split(_BLOCK, -1), values.split(_BLOCK, -2), strict=True)
+        average = torch.stack([torch.matmul(w, v) for w, v in blocks]).sum(0)
+        return average.squeeze(-2) if values.ndim > 2 else average
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
         return mix(entries, self._log_weights)[1]
 
     def to(self, *args: object, **kwargs: object) -> Given:
         return Given(self._log_weights.to(*args, **kwargs))  # type: ignore[call-overload]
+
+
+def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
+    """The mixture's weights from whichever form the user gave."""
+    m = components.shape[m_dim]
+    like = components if components.is_floating_point() else torch.zeros((), device=components.device)
+    if weights is None and log_weights is None:
+        return Given(torch.full((m,), -math.log(m), dtype=like.dtype, device=like.device))
+    if weights is not None and log_weights is not None:
+        raise ValueError(expected("weights", "either weights or log_weights", "both"))
+    argument = "weights" if log_weights is None else "log_weights"
+    tensor = as_tensor(argument, weights if log_weights is None else log_weights, like=like)
+    if tensor.ndim == 0 or tensor.shape[-1] != m:
+        raise ValueError(expected(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
+    if log_weights is None:
+        if not tensor.is_floating_point():
+            tensor = tensor.to(like.dtype)
+        if validate:
+            check_weights(argument, tensor)
+        return Given(safe_log(tensor))
+    if validate:
+        check_log_weights(argument, tensor)
+    return Given(tensor)
+
+
+def cast(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`tensor.to`, but integers keep their dtype (and never pass through a narrower one)."""
+    moved = tensor.to(*args, **kwargs)
+    return moved if tensor.is_floating_point() else tensor.to(moved.device)

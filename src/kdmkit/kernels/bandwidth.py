@@ -1,5 +1,6 @@
 """A positive scale with a lower bound, trainable or not."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,17 @@ from kdmkit._core.checks import check_positive, expected
 
 # Relative to the given bandwidth: a bound that no sensible fit meets before data sets a better one.
 _TINY = 1e-6
+
+
+def as_bandwidth(name: str, value: Any) -> Tensor:
+    """Positive floating values; plain numbers in float64, so that they lose nothing."""
+    try:
+        tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(expected(name, "a number or a tensor", repr(value))) from error
+    tensor = tensor if tensor.is_floating_point() else tensor.double()
+    check_positive(name, tensor)
+    return tensor
 
 
 class Bandwidth(nn.Module):
@@ -43,12 +55,7 @@ class Bandwidth(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
-        tensor = (
-            value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-        )
-        if not tensor.is_floating_point():
-            tensor = tensor.double()
-        check_positive(name, tensor)
+        tensor = as_bandwidth(name, value)
         if tensor.ndim > max_dim:
             shapes = "(), (d,), (m, 1) or (m, d)" if max_dim == 2 else "() or (d,)"
             raise ValueError(expected(name, f"shape {shapes}", tuple(tensor.shape)))
@@ -66,8 +73,11 @@ class Bandwidth(nn.Module):
 
     @value.setter
     def value(self, value: Any) -> None:
-        tensor = torch.as_tensor(value, dtype=self.raw.dtype, device=self.raw.device)
-        check_positive(self.name, tensor)
+        tensor = as_bandwidth(self.name, value).to(self.raw)
+        shape, given = self.raw.shape, tensor.shape
+        pairs = zip(reversed(given), reversed(shape), strict=False)
+        if len(given) > len(shape) or any(a not in (1, b) for a, b in pairs):
+            raise ValueError(expected(self.name, f"shape {tuple(shape)}", tuple(given)))
         if bool((tensor <= self.minimum).any()):
             wanted = f"> {self.name}_min ({self.minimum.item():g})"
             raise ValueError(expected(self.name, wanted, f"{tensor.min().item():g}"))
@@ -76,8 +86,8 @@ class Bandwidth(nn.Module):
 
     def bound(self, minimum: float) -> None:
         """Sets a new lower bound; values at or below it move just above."""
-        if minimum < 0:
-            raise ValueError(expected(f"{self.name}_min", "≥ 0", minimum))
+        if not 0 <= minimum < math.inf:
+            raise ValueError(expected(f"{self.name}_min", "a finite number ≥ 0", minimum))
         value = self.value.detach()
         with torch.no_grad():
             self.minimum.fill_(minimum)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, check_event, check_finite, check_floating, expected
+from kdmkit._core.precision import full_precision
 from kdmkit.ops import Term
 
 
@@ -26,7 +27,7 @@ class Kernel(nn.Module, ABC):
 
     @property
     def overlaps_everywhere(self) -> bool:
-        """Whether k(x, c) is positive for all x and c."""
+        """Whether k(x, c) is known to be positive for all x and c."""
         return False
 
     @abstractmethod
@@ -74,7 +75,9 @@ class Kernel(nn.Module, ABC):
 
     def log_overlap_matrix(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead n m"]:
         """2·log|k(x_i, c_j)| of all pairs; the shapes are those of `term`."""
-        return self.term(x, components).exact()
+        term = self.term(x, components)
+        with full_precision(x.device.type):
+            return term.exact()
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
         """`value` as a tensor of events; `like` lends plain numbers its dtype and device."""
@@ -91,11 +94,11 @@ class Kernel(nn.Module, ABC):
         """The number of trailing dimensions of `value` that are one event."""
         return self.event_dim
 
-    def probs(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         """The probability of every event under each component."""
         raise TypeError(expected("kernel", "a discrete kernel (Cosine, Categorical)", type(self).__name__))
 
-    def variance(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The variance of each component's density, dimension by dimension."""
         raise TypeError(expected("kernel", "a continuous kernel", type(self).__name__))
 

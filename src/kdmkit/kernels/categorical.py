@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, check_label, expected, is_integer
@@ -32,15 +32,15 @@ class Categorical(Kernel):
     event_dim: int = 0
     logit: Tensor
 
-    def __init__(self, n: int, smoothing: float = 0.0, *, trainable: bool = False) -> None:
+    def __init__(self, n: SupportsIndex, smoothing: float = 0.0, *, trainable: bool = False) -> None:
         super().__init__()
-        if not isinstance(n, int) or n < 1:
+        self.n = n.__index__() if hasattr(n, "__index__") else 0
+        if self.n < 1:
             raise ValueError(expected("n", "a number of categories ≥ 1", n))
         if not 0 <= smoothing < 1:
             raise ValueError(expected("smoothing", "0 ≤ smoothing < 1", smoothing))
         if trainable and smoothing == 0:
             raise ValueError(expected("smoothing", "> 0 where it is trainable", smoothing))
-        self.n = n
         logit = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
         self.logit = nn.Parameter(torch.tensor(logit), requires_grad=trainable)
 
@@ -48,7 +48,7 @@ class Categorical(Kernel):
     def smoothing(self) -> Float[Tensor, ""]:
         return self.logit.sigmoid()
 
-    def _table(self, components: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+    def _table(self, components: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
         """log k² of each component with every code."""
         same = nn.functional.one_hot(components.long(), self.n).bool()
         return torch.where(same, torch.zeros((), device=same.device), self._log_smoothing(same.device))
@@ -68,7 +68,7 @@ class Categorical(Kernel):
     def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
         return -torch.log1p((self.n - 1) * self.smoothing)
 
-    def probs(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return (self._table(components) + self.log_norm(torch.Size())).exp()
 
     def sample(
@@ -78,7 +78,8 @@ class Categorical(Kernel):
         return torch.multinomial(probs, 1, generator=generator).view(components.shape)
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        return as_tensor(argument, value, like=like)
+        value = as_tensor(argument, value, like=like)
+        return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         if not is_integer(value):
@@ -86,7 +87,9 @@ class Categorical(Kernel):
         check_label(argument, value, self.n)
 
     def config(self) -> dict[str, Any]:
-        return {"kernel": "Categorical", "n": self.n, "smoothing": self.smoothing.item()}
+        # In float64 a smoothing close to 1 stays below 1.
+        smoothing = self.logit.detach().double().sigmoid().item()
+        return {"kernel": "Categorical", "n": self.n, "smoothing": smoothing}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Categorical:

@@ -44,14 +44,14 @@ class Cosine(Kernel):
         if is_integer(x):
             table = log_square(unit(components))
             lead = torch.broadcast_shapes(x.shape, table.shape[:-1])
-            index = x.expand(lead).unsqueeze(-1)
+            index = x.long().expand(lead).unsqueeze(-1)
             return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
         return log_square((unit(x) * unit(components)).sum(-1))
 
     def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
         return torch.zeros(())
 
-    def probs(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return unit(components).square()
 
     def sample(
@@ -64,8 +64,9 @@ class Cosine(Kernel):
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
         value = as_tensor(argument, value, like=like)
-        if not is_integer(value):
-            check_event(argument, value, event_shape)
+        if is_integer(value):
+            return value.long()
+        check_event(argument, value, event_shape)
         return value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:

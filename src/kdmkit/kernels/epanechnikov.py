@@ -46,9 +46,9 @@ class Epanechnikov(LocationScale):
         return 2 * log_one_minus(u.square())
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        # (15/16)·∫(1 − t²)² dt, factored so that it is exactly 0 and 1 at the edges and precise near −1.
         u = u.clamp(-1, 1)
-        square = u.square()
-        return 0.5 + (15 / 16) * u * (1 - square * (2 / 3 - square / 5))
+        return (1 + u) ** 3 * (8 - 9 * u + 3 * u.square()) / 16
 
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         # (u + 1)/2 ~ Beta(3, 3), which is the law of the median of five uniform numbers.

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import expected
+from kdmkit._core.precision import wide
 from kdmkit.kernels.bandwidth import Bandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.ops import Score, Term
@@ -60,6 +61,10 @@ class LocationScale(Kernel, ABC):
         """The bandwidth in the dtype and on the device of `like`."""
         return self.bandwidth.value.to(like)
 
+    def score_scale(self, components: Tensor) -> Tensor:
+        """The bandwidth for scores: components may be stored in half precision, a bandwidth must not be."""
+        return self.bandwidth.value.to(components.device, wide(components.dtype))
+
     def scale_of(self, index: Tensor, like: Tensor) -> Tensor:
         """The bandwidth that belongs to each chosen component."""
         scale = self.scale(like)
@@ -70,7 +75,7 @@ class LocationScale(Kernel, ABC):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self._check_dimensions(components.shape[-1])
-        return Score(self._block, x, components, (self.scale(components),))
+        return Score(self._block, x, components, (self.score_scale(components),))
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Dimension after dimension: the differences of all pairs never exist at once."""
@@ -100,27 +105,13 @@ class LocationScale(Kernel, ABC):
             raise ValueError(expected(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
         return d
 
-    def variance(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         return (self.unit_variance * self.scale(components).square()).expand_as(components)
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
         return components + self.scale_of(index, components) * self.unit_draw(components, generator)
-
-    def cdf(self, x: Tensor, components: Tensor) -> Tensor:
-        """The distribution function of each dimension of each component: no sum, shapes broadcast."""
-        return self.unit_cdf((x - components) / self.scale(components))
-
-    def log_density(self, x: Tensor, components: Tensor) -> Tensor:
-        """The log-density of each dimension of each component: no sum, shapes broadcast."""
-        scale = self.scale(components)
-        return self.unit_log_overlap((x - components) / scale) + self.unit_log_norm - scale.log()
-
-    def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
-        """Points below and above the q-quantile of each component's dimensions."""
-        reach = self.scale(components) * self.unit_quantile_bound(q)
-        return components - reach, components + reach
 
     def extra_repr(self) -> str:
         raw, name = self.bandwidth.raw, self.bandwidth.name

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import check_finite, expected
-from kdmkit.kernels.bandwidth import Bandwidth
+from kdmkit._core.precision import full_precision, wide
+from kdmkit.kernels.bandwidth import Bandwidth, as_bandwidth
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term
 
@@ -59,13 +60,14 @@ class RBF(LocationScale):
         if matrix.shape != (d, d) or sigma.shape != (d,):
             wanted = f"a (d, d) matrix beside a (d,) sigma, here {tuple(sigma.shape)}"
             raise ValueError(expected("shear", wanted, tuple(matrix.shape)))
-        return matrix.tril(-1)
+        if bool((matrix.triu() != 0).any()):
+            raise ValueError(expected("shear", "zeros on and above the diagonal", matrix.triu().tolist()))
+        return matrix
 
     @classmethod
     def from_std(cls, std: Any, **options: Any) -> RBF:
         """The kernel whose density has standard deviation `std`: σ = √2·std."""
-        if not isinstance(std, Tensor):
-            std = torch.tensor(std, dtype=torch.float64)
+        std = as_bandwidth("std", std)
         return cls(std * math.sqrt(2), **options)
 
     @classmethod
@@ -125,8 +127,9 @@ class RBF(LocationScale):
         self._check_dimensions(components.shape[-1])
         metric = self.metric
         if metric is not None:
-            return SquaredDistance(x, components, metric.to(components), metric=True)
-        scale = self.scale(components).reciprocal()
+            metric = metric.to(components.device, wide(components.dtype))
+            return SquaredDistance(x, components, metric, metric=True)
+        scale = self.score_scale(components).reciprocal()
         if self.per_component:
             return ComponentDistance(x, components, scale)
         return SquaredDistance(
@@ -134,12 +137,11 @@ class RBF(LocationScale):
         )
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        metric = self.metric
-        if metric is None:
+        if self.shear is None:
             return super().log_overlap(x, components)
-        return -torch.matmul(x - components, metric.to(components).mT).square().sum(-1)
+        return self.whiten(x - components).square().sum(-1).neg()
 
-    def variance(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         if self.shear is None:
             return super().variance(components)
         return self._metric_variance().to(components).expand_as(components)
@@ -151,7 +153,10 @@ class RBF(LocationScale):
 
     def whiten(self, x: Tensor) -> Tensor:
         metric = self.metric
-        return x if metric is None else torch.matmul(x, metric.to(x).mT)
+        if metric is None:
+            return x
+        with full_precision(x.device.type):
+            return torch.matmul(x, metric.to(x).mT)
 
     def unwhiten(self, u: Tensor) -> Tensor:
         metric = self.metric

@@ -54,11 +54,11 @@ class Tricube(LocationScale):
         return _POWER * log_one_minus(u.abs() ** 3)
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        # ∫₀ᵛ (1 − t³)⁶ dt, term by term of the binomial, for v = |u|.
-        v = u.abs().clamp_max(1)
-        cube = v**3
+        # ∫₀ᵛ (1 − t³)⁶ dt, term by term of the binomial; odd in v.
+        v = u.clamp(-1, 1)
+        cube = v.abs() ** 3
         integral = sum((-1) ** k * math.comb(_POWER, k) / (3 * k + 1) * cube**k for k in range(_POWER + 1))
-        return 0.5 + u.sign() * v * integral / _MASS
+        return torch.where(cube < 1, 0.5 + v * integral / _MASS, (u > 0).to(u.dtype))
 
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         # |u|³ ~ Beta(1/3, 7), which is the law of Π_i U_i^(1/(1/3 + i)) over seven uniform numbers.

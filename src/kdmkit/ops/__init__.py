@@ -1,6 +1,6 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
 
-from kdmkit.ops.api import BACKENDS, Backend, attend, choose_backend, log_mix
+from kdmkit.ops.api import BACKENDS, Backend, attend, choose_backend, log_mix, log_mix_both
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import score_matrix
 from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term
@@ -18,5 +18,6 @@ __all__ = [
     "choose_backend",
     "combine",
     "log_mix",
+    "log_mix_both",
     "score_matrix",
 ]

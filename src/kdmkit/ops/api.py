@@ -2,34 +2,55 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.precision import full_precision
 from kdmkit.ops.chunked import chunked
-from kdmkit.ops.dense import dense, reference
+from kdmkit.ops.dense import dense, dense_both, reference
 from kdmkit.ops.terms import Term, total_shape
+from kdmkit.ops.triton_backend import (
+    KernelError,
+    check_usable,
+    fused,
+    give_up,
+    usable_or_warn,
+    why_unsupported,
+)
 
-Backend = Literal["auto", "reference", "torch", "chunked"]
-BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked")
+Backend = Literal["auto", "reference", "torch", "chunked", "triton"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked", "triton")
 
 # Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
 _DENSE_PAIRS = 1 << 22
 
 
-def choose_backend(terms: Sequence[Term]) -> Literal["torch", "chunked"]:
-    """The backend that `auto` means for these shapes: whole matrices while they are small."""
+def choose_backend(
+    terms: Sequence[Term], log_weights: Tensor | None = None, values: Tensor | None = None
+) -> Literal["torch", "chunked", "triton"]:
+    """The backend that `auto` means: whole matrices while they are small, then Triton on a CUDA device.
+
+    Without `log_weights` the answer is by shape alone, never `"triton"`.
+    """
     lead, n, m = total_shape(terms)
-    return "torch" if math.prod(lead) * n * m <= _DENSE_PAIRS else "chunked"
+    if math.prod(lead) * n * m <= _DENSE_PAIRS:
+        return "torch"
+    if (
+        log_weights is not None
+        and log_weights.device.type == "cuda"
+        and why_unsupported(terms, log_weights, values) is None
+        and usable_or_warn("cuda")
+    ):
+        return "triton"
+    return "chunked"
 
 
 def log_mix(
     terms: Term | Sequence[Term],
-    log_weights: Float[Tensor, "*lead m"],
+    log_weights: Float[Tensor, "*weights m"],
     *,
     backend: Backend = "auto",
     block: tuple[int, int] | None = None,
@@ -40,12 +61,14 @@ def log_mix(
         terms: one term, or several whose scores add; queries `(*lead, n, k)`, components `(*lead, m, k)`.
         log_weights: of shape `(m,)`, or `(*lead, 1, m)` per batch, or `(*lead, n, m)` per query.
         backend: `"reference"` materialises differences of all pairs and is the oracle; `"torch"` is one
-            matrix product; `"chunked"` bounds memory; `"auto"` chooses by shape.
+            matrix product; `"chunked"` bounds memory; `"triton"` does too, for squared distances on a CUDA
+            device in float32 or less; `"auto"` chooses by shape, dtype and device.
         block: queries and components per block of the chunked backend.
 
     Returns:
         Of shape `(*lead, n)`; −∞ where a query meets no component.
 
+    >>> import torch
     >>> import kdmkit as kdm
     >>> x, c = torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     >>> log_mix(kdm.RBF(1.0).term(x, c), torch.tensor([0.5, 0.5]).log()).exp()
@@ -54,14 +77,29 @@ def log_mix(
     return _reduce(terms, log_weights, None, backend, block)[1]
 
 
+def log_mix_both(
+    terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
+    """`log_mix` of some terms, and of those and more: what a conditional log-probability is made of.
+
+    Small problems compute the common scores once.
+    """
+    together = [*terms, *more]
+    _check_shapes(together, log_weights, None)
+    if choose_backend(together, log_weights) != "torch":
+        return log_mix(terms, log_weights), log_mix(together, log_weights)
+    with full_precision(log_weights.device.type):
+        return dense_both(terms, more, log_weights)
+
+
 def attend(
     terms: Term | Sequence[Term],
-    log_weights: Float[Tensor, "*lead m"],
-    values: Float[Tensor, "*lead m v"],
+    log_weights: Float[Tensor, "*weights m"],
+    values: Float[Tensor, "*#lead m v"],
     *,
     backend: Backend = "auto",
     block: tuple[int, int] | None = None,
-) -> tuple[Float[Tensor, "*lead n v"], Float[Tensor, "*lead n"]]:
+) -> tuple[Float[Tensor, "*#lead n v"], Float[Tensor, "*#lead n"]]:
     """Averages of `values` under softmax_j(log_weights_j + scores_ij), and the logsumexp of `log_mix`.
 
     Args:
@@ -71,6 +109,7 @@ def attend(
     Returns:
         Averages `(*lead, n, v)`, 0 where a query meets no component, and logsumexps `(*lead, n)`.
 
+    >>> import torch
     >>> import kdmkit as kdm
     >>> x, c = torch.zeros(1, 1), torch.tensor([[-1.0], [1.0]])
     >>> attend(kdm.RBF(1.0).term(x, c), torch.zeros(2), torch.tensor([[0.0], [8.0]]))[0]
@@ -91,9 +130,15 @@ def _reduce(
     terms = [terms] if isinstance(terms, Term) else list(terms)
     check_choice("backend", backend, BACKENDS)
     _check_shapes(terms, log_weights, values)
-    if backend == "auto":
-        backend = choose_backend(terms)
-    with _full_precision(log_weights.device.type):
+    if block is not None and min(block) < 1:
+        raise ValueError(expected("block", "two positive numbers", block))
+    if backend == "triton":
+        check_usable(terms, log_weights, values)
+    with full_precision(log_weights.device.type):
+        if backend == "auto":
+            return _automatic(terms, log_weights, values, block)
+        if backend == "triton":
+            return fused(terms, log_weights, values)
         if backend == "reference":
             return reference(terms, log_weights, values)
         if backend == "torch":
@@ -101,17 +146,26 @@ def _reduce(
         return chunked(terms, log_weights, values, block)
 
 
-def _full_precision(device_type: str) -> torch.autocast | nullcontext[None]:
-    """Autocast would run the products in half precision."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
+def _automatic(
+    terms: Sequence[Term], log_weights: Tensor, values: Tensor | None, block: tuple[int, int] | None
+) -> tuple[Tensor | None, Tensor]:
+    backend = choose_backend(terms, log_weights, values)
+    if backend == "torch":
+        return dense(terms, log_weights, values)
+    if backend == "triton":
+        try:
+            return fused(terms, log_weights, values)
+        except KernelError as error:
+            give_up(log_weights.device.type, error)
+    return chunked(terms, log_weights, values, block)
 
 
 def _check_shapes(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> None:
     if not terms:
         raise ValueError(expected("terms", "at least one", "none"))
     _, n, m = total_shape(terms)
+    if m == 0:
+        raise ValueError(expected("terms", "at least one component", 0))
     if log_weights.shape[-1:] != (m,) or (log_weights.ndim > 1 and log_weights.shape[-2] not in (1, n)):
         raise ValueError(
             expected("log_weights", f"shape ({m},) or (..., 1 or {n}, {m})", tuple(log_weights.shape))

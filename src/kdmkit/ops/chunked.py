@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import NEGLIGIBLE, finite_max, safe_log
+from kdmkit._core.precision import full_precision, wide, widened
+from kdmkit.ops.blocks import Block, one_by_one, with_memory_for
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import result_dtype, row_constant
+from kdmkit.ops.dense import add_row, result_dtype, row_constant
 from kdmkit.ops.terms import Term, total_shape
 
 # Pairs per block: large enough to hide the interpreter, small enough for the caches of a CPU.
@@ -33,7 +34,12 @@ class _Plan:
 
     terms: tuple[Term, ...]
     block: tuple[int, int]
+    dtype: torch.dtype
     has_values: bool
+
+    @property
+    def n_out(self) -> int:
+        return 2 if self.has_values else 1
 
     def rebuild(self, tensors: Sequence[Tensor]) -> list[Term]:
         rebuilt, start = [], 0
@@ -46,13 +52,14 @@ class _Plan:
 
 def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> tuple[int, int]:
     """Queries and components per block."""
-    pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // math.prod(lead))
+    pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // max(1, math.prod(lead)))
     columns = min(m, _COLUMNS.get(device.type, _COLUMNS_DEFAULT))
     return max(1, min(n, pairs // columns)), columns
 
 
 def _slices(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+    """Blocks of at most `step`: one at least, so that no queries give results of the right shape too."""
+    return (slice(start, min(start + step, length)) for start in range(0, max(1, length), step))
 
 
 def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
@@ -62,7 +69,7 @@ def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
 
 
 def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    scores = _weights_block(log_weights, rows, columns)
+    scores = widened(_weights_block(log_weights, rows, columns))
     for term in terms:
         scores = term.queries(rows).columns(columns).matrix() + scores
     return scores
@@ -106,21 +113,19 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(plan: _Plan, log_weights: Tensor, values: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         terms = plan.rebuild(tensors)
-        lead, n, _ = total_shape(terms)
-        others = (log_weights, values) if plan.has_values else (log_weights,)
-        dtype = result_dtype(terms, *others)
-        used = values.to(dtype) if plan.has_values else None
-        parts = [
-            _rows_forward(terms, log_weights, used, rows, plan.block[1], dtype)
-            for rows in _slices(n, plan.block[0])
-        ]
-        if not parts:
-            empty = log_weights.new_zeros((*lead, 0), dtype=dtype)
-            return (
-                (log_weights.new_zeros((*lead, 0, values.shape[-1]), dtype=dtype), empty)
-                if used is not None
-                else (empty,)
-            )
+        _, n, _ = total_shape(terms)
+        used = values.to(plan.dtype) if plan.has_values else None
+        parts: list[tuple[Tensor | None, Tensor]] = []
+        start, block = 0, plan.block
+        # One block at least, so that no queries give results of the right shape too.
+        while start < n or not parts:
+
+            def attempt(block: Block, start: int = start) -> tuple[int, tuple[Tensor | None, Tensor]]:
+                rows = slice(start, min(start + block[0], n))
+                return rows.stop, _rows_forward(terms, log_weights, used, rows, block[1], plan.dtype)
+
+            (start, part), block = with_memory_for(block, attempt)
+            parts.append(part)
         lse = torch.cat([part[1] for part in parts], -1)
         if used is None:
             return (lse,)
@@ -132,28 +137,48 @@ class _Chunked(torch.autograd.Function):
         ctx.save_for_backward(*inputs[1:], *output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        plan: _Plan = ctx.plan
-        n_out = 2 if plan.has_values else 1
-        saved = ctx.saved_tensors
-        log_weights, values, *tensors = saved[:-n_out]
-        result = _Backward(
-            plan, log_weights, values, tensors, saved[-n_out:], upstream, ctx.needs_input_grad[1:]
-        )
-        return (None, *result.run())
+        needs = ctx.needs_input_grad[1:]
+        gradients = iter(_Gradients.apply(ctx.plan, needs, *ctx.saved_tensors, *upstream))
+        return (None, *(next(gradients) if need else None for need in needs))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], plan: _Plan, *inputs: Tensor) -> tuple[Any, Any]:
-        results = [
-            _Chunked.apply(
-                plan,
-                *(x if dim is None else x.select(dim, b) for x, dim in zip(inputs, in_dims[1:], strict=True)),
-            )
-            for b in range(info.batch_size)
-        ]
-        outputs = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-        return outputs, tuple(0 for _ in outputs)
+        return one_by_one(lambda *x: _Chunked.apply(plan, *x), info.batch_size, in_dims[1:], inputs)
+
+
+class _Gradients(torch.autograd.Function):
+    """(plan, needs, inputs, outputs, upstream) → the gradients that are needed.
+
+    A Function of its own for the sake of `vmap`, which cannot add per-element gradients into one tensor.
+    """
+
+    @staticmethod
+    def forward(plan: _Plan, needs: tuple[bool, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+        log_weights, values, *tensors = inputs[: len(needs)]
+        outputs, upstream = inputs[len(needs) :][: plan.n_out], inputs[-plan.n_out :]
+        with full_precision(log_weights.device.type):
+
+            def attempt(block: Block) -> tuple[Tensor | None, ...]:
+                smaller = replace(plan, block=block)
+                return _Backward(smaller, log_weights, values, tensors, outputs, upstream, needs).run()
+
+            gradients, _ = with_memory_for(plan.block, attempt)
+        return tuple(gradient for gradient in gradients if gradient is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> NoReturn:
+        raise NotImplementedError('backend: expected "torch" for second derivatives, got "chunked"')
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], plan: _Plan, needs: Any, *inputs: Tensor
+    ) -> tuple[Any, Any]:
+        return one_by_one(lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs)
 
 
 class _Backward:
@@ -178,11 +203,9 @@ class _Backward:
         self.grad_averages = upstream[0] if plan.has_values else None
         self.dot = (upstream[0] * outputs[0]).sum(-1, keepdim=True) if plan.has_values else None
         self.needs_weights, self.needs_values, *self.needs = needs
-        self.grads = [
-            torch.zeros_like(t) if need else None for t, need in zip(tensors, self.needs, strict=True)
-        ]
-        self.grad_weights = torch.zeros_like(log_weights) if self.needs_weights else None
-        self.grad_values = torch.zeros_like(values) if self.needs_values else None
+        self.grads = [_accumulator(t) if need else None for t, need in zip(tensors, self.needs, strict=True)]
+        self.grad_weights = _accumulator(log_weights) if self.needs_weights else None
+        self.grad_values = _accumulator(values) if self.needs_values else None
 
     def run(self) -> tuple[Tensor | None, ...]:
         _, n, m = total_shape(self.terms)
@@ -208,11 +231,13 @@ class _Backward:
             if self.grad_values is not None:
                 gained = torch.matmul(probability.mT.to(upstream.dtype), upstream)
                 _accumulate(self.grad_values[..., columns, :], gained)
-            slope = torch.matmul(upstream, block_values.mT) - self.dot[..., rows, :] + slope
+            gain = torch.matmul(upstream, block_values.mT) - self.dot[..., rows, :]
+            slope = gain.sum_to_size(probability.shape) + slope
         grad_scores = probability * slope
         if self.grad_weights is not None:
             _accumulate(_weights_block(self.grad_weights, rows, columns), grad_scores)
-        self._push(scores, grad_scores.to(scores.dtype), leaves, rows, columns)
+        # The weights may have leading dimensions that the terms lack.
+        self._push(scores, grad_scores.sum_to_size(scores.shape).to(scores.dtype), leaves, rows, columns)
 
     def _leaves(self, rows: slice, columns: slice) -> tuple[list[Term], list[Tensor]]:
         """The block's terms on fresh leaves, so that a gradient stops at the slices."""
@@ -221,7 +246,7 @@ class _Backward:
             part = term.queries(rows).columns(columns)
             fresh = []
             for tensor in part.tensors:
-                fresh.append(tensor.detach().requires_grad_(self.needs[position]))
+                fresh.append(widened(tensor.detach()).requires_grad_(self.needs[position]))
                 position += 1
             blocks.append(part.with_tensors(fresh))
             leaves.extend(fresh)
@@ -245,25 +270,40 @@ class _Backward:
             target.add_(grad)
 
 
+def _accumulator(tensor: Tensor) -> Tensor:
+    """Zeros to add gradients to, in float32 at least: autograd rounds the sum, not every block."""
+    return torch.zeros_like(tensor, dtype=wide(tensor.dtype))
+
+
 def _accumulate(target: Tensor, gradient: Tensor) -> None:
     """Adds a gradient to a slice that may have been broadcast along leading dimensions."""
     target.add_(gradient.sum_to_size(target.shape))
 
 
-@torch.compiler.disable
 def chunked(
     terms: Sequence[Term],
-    log_weights: Float[Tensor, "*lead m"],
-    values: Float[Tensor, "*lead m v"] | None,
+    log_weights: Float[Tensor, "*weights m"],
+    values: Float[Tensor, "*#lead m v"] | None,
     block: tuple[int, int] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The reduction by blocks; `block` is (queries, components) and by default fits the caches."""
+    if torch.compiler.is_compiling():
+        # Excluding a function imports the compiler, and that takes seconds: only where someone compiles.
+        from kdmkit.ops.untraced import reduce_untraced
+
+        return reduce_untraced(terms, log_weights, values, block)
+    return reduce_chunked(terms, log_weights, values, block)
+
+
+def reduce_chunked(
+    terms: Sequence[Term], log_weights: Tensor, values: Tensor | None, block: tuple[int, int] | None
+) -> tuple[Tensor | None, Tensor]:
     lead, n, m = total_shape(terms)
     others = (log_weights,) if values is None else (log_weights, values)
     dtype = result_dtype(terms, *others)
-    plan = _Plan(tuple(terms), block or default_block(lead, n, m, log_weights.device), values is not None)
+    block = block or default_block(lead, n, m, log_weights.device)
+    terms = [term.prepared() for term in terms]
+    plan = _Plan(tuple(terms), block, dtype, values is not None)
     tensors = [tensor for term in terms for tensor in term.tensors]
     *averages, lse = _Chunked.apply(plan, log_weights, log_weights if values is None else values, *tensors)
-    row = row_constant([term.prepared() for term in terms])
-    lse = (lse if row is None else lse + row).to(dtype)
-    return (averages[0] if averages else None), lse
+    return (averages[0] if averages else None), add_row(lse, row_constant(terms)).to(dtype)

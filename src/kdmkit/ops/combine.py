@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Reduced = tuple[Float[Tensor, "*batch v"], Float[Tensor, "*batch"]]
+Reduced = tuple[Float[Tensor, "*#batch v"], Float[Tensor, "*#batch"]]
 
 
 def combine(first: Reduced, second: Reduced) -> Reduced:

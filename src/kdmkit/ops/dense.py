@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max, safe_log
+from kdmkit._core.precision import widened
 from kdmkit.ops.terms import Term
 
 
@@ -25,18 +26,23 @@ def row_constant(terms: Sequence[Term]) -> Tensor | None:
     return sum(rows[1:], rows[0]) if rows else None
 
 
+def add_row(lse: Tensor, row: Tensor | None) -> Tensor:
+    """logsumexps with the constant per query; where a query meets nothing it gets no gradient either."""
+    return lse if row is None else lse + torch.where(torch.isneginf(lse), 0.0, row)
+
+
 def _matrix(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
-    matrix = terms[0].matrix()
-    for term in terms[1:]:
-        matrix = matrix + term.matrix()
-    return matrix + log_weights
+    scores = widened(log_weights)
+    for term in terms:
+        scores = term.matrix() + scores
+    return scores
 
 
 def _exact(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
-    matrix = terms[0].exact()
-    for term in terms[1:]:
-        matrix = matrix + term.exact()
-    return matrix + log_weights
+    scores = widened(log_weights)
+    for term in terms:
+        scores = term.exact() + scores
+    return scores
 
 
 def _reduce(
@@ -45,9 +51,7 @@ def _reduce(
     top = finite_max(scores)
     weights = (scores - top).to(dtype).exp()
     total = weights.sum(-1)
-    lse = safe_log(total).to(scores.dtype) + top.squeeze(-1)
-    if row is not None:
-        lse = lse + row
+    lse = add_row(safe_log(total).to(scores.dtype) + top.squeeze(-1), row)
     if values is None:
         return None, lse.to(dtype)
     safe_total = torch.where(total > 0, total, torch.ones_like(total))
@@ -55,16 +59,19 @@ def _reduce(
     return averages, lse.to(dtype)
 
 
-def score_matrix(terms: Sequence[Term], log_weights: Float[Tensor, "*lead m"]) -> Float[Tensor, "*lead n m"]:
+def score_matrix(
+    terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+) -> Float[Tensor, "*lead n m"]:
     """log_weights_j + Σ_terms scores_ij in full, for those who need every weight."""
+    dtype = result_dtype(terms, log_weights)
     terms = [term.prepared() for term in terms]
     matrix, row = _matrix(terms, log_weights), row_constant(terms)
     matrix = matrix if row is None else matrix + row.unsqueeze(-1)
-    return matrix.to(result_dtype(terms, log_weights))
+    return matrix.to(dtype)
 
 
 def reference(
-    terms: Sequence[Term], log_weights: Float[Tensor, "*lead m"], values: Tensor | None
+    terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"], values: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
     """Scores by their definition (differences of all pairs), then the reduction."""
     others = (log_weights,) if values is None else (log_weights, values)
@@ -72,9 +79,23 @@ def reference(
 
 
 def dense(
-    terms: Sequence[Term], log_weights: Float[Tensor, "*lead m"], values: Tensor | None
+    terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"], values: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
     """Scores by one matrix product about a common centre, then the reduction."""
     others = (log_weights,) if values is None else (log_weights, values)
+    dtype = result_dtype(terms, *others)
     terms = [term.prepared() for term in terms]
-    return _reduce(_matrix(terms, log_weights), row_constant(terms), values, result_dtype(terms, *others))
+    return _reduce(_matrix(terms, log_weights), row_constant(terms), values, dtype)
+
+
+def dense_both(
+    terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+) -> tuple[Tensor, Tensor]:
+    """The logsumexps of `terms`, and of `terms` and `more` together, from one matrix of the former."""
+    dtype = result_dtype([*terms, *more], log_weights)
+    terms, more = [term.prepared() for term in terms], [term.prepared() for term in more]
+    scores, row = _matrix(terms, log_weights), row_constant(terms)
+    together, rows = scores, row_constant([*terms, *more])
+    for term in more:
+        together = term.matrix() + together
+    return _reduce(scores, row, None, dtype)[1], _reduce(together, rows, None, dtype)[1]

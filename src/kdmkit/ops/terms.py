@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-# Up to this many dimensions a float64 product costs little beside the exponentials that follow it.
-_DOUBLE_DIMENSIONS = 32
+from kdmkit._core.precision import wide, widened
+
 _CENTRE_SAMPLE = 32
 
 
@@ -56,7 +56,7 @@ class Term(ABC):
 
     @abstractmethod
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        """The scores by their definition, in the given precision: slow, the oracle."""
+        """The scores by their definition, in the given precision (float32 at least): slow, the oracle."""
 
     @abstractmethod
     def matrix(self) -> Float[Tensor, "*lead n m"]:
@@ -77,15 +77,22 @@ def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lea
     return components.detach()[..., ::step, :].median(-2, keepdim=True).values
 
 
+def _differences(
+    x: Float[Tensor, "*#lead n d"], components: Float[Tensor, "*#lead m d"]
+) -> Float[Tensor, "*#lead n m d"]:
+    return widened(x).unsqueeze(-2) - widened(components).unsqueeze(-3)
+
+
 def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     """The precision in which squared distances are expanded into products.
 
     The expansion ‖x‖² − 2x·c + ‖c‖² cancels when points lie many bandwidths from the centre but near each
-    other. In few dimensions that is the normal case, and float64 is cheap there on a CPU; in many dimensions
-    distances concentrate and float32 loses nothing that matters. Half precision is never used for scores.
+    other: in few dimensions always, in many where the data form clusters (128 dimensions, clusters 30σ apart:
+    float32 moves probabilities by .03). A CPU's float64 costs little beside the exponentials that follow, at
+    most a factor of 2 in hundreds of dimensions. Half precision is never used for scores.
     """
-    dtype = torch.promote_types(torch.promote_types(x.dtype, components.dtype), torch.float32)
-    if dtype == torch.float32 and x.device.type == "cpu" and x.shape[-1] <= _DOUBLE_DIMENSIONS:
+    dtype = wide(torch.promote_types(x.dtype, components.dtype))
+    if dtype == torch.float32 and x.device.type == "cpu":
         return torch.float64
     return dtype
 
@@ -104,11 +111,11 @@ class SquaredDistance(Term):
         metric: whether `scale` is a matrix.
     """
 
-    query: Float[Tensor, "*lead n d"]
-    components: Float[Tensor, "*lead m d"]
-    scale: Float[Tensor, "*lead s t"]
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
+    scale: Float[Tensor, "*#lead s t"]
     metric: bool = False
-    centre: Float[Tensor, "*lead 1 d"] | None = None
+    centre: Float[Tensor, "*#lead 1 d"] | None = None
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
@@ -136,11 +143,16 @@ class SquaredDistance(Term):
         return replace(self, components=self.components[..., columns, :])
 
     def prepared(self) -> SquaredDistance:
-        return replace(self, centre=robust_centre(self.components))
+        # Gradients through `matrix` and through `row` nearly cancel: they must meet before they are rounded.
+        dtype = score_dtype(self.query, self.components)
+        centre = robust_centre(self.components)
+        return replace(self, query=self.query.to(dtype), scale=self.scale.to(dtype), centre=centre)
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        difference = self.query.unsqueeze(-2) - self.components.unsqueeze(-3)
-        return -self._apply(self.scale.unsqueeze(-3), difference).square().sum(-1)
+        difference = _differences(self.query, self.components)
+        dtype = torch.promote_types(difference.dtype, self.scale.dtype)
+        scaled = self._apply(self.scale.to(dtype).unsqueeze(-3), difference.to(dtype))
+        return scaled.square().sum(-1).neg()
 
     def _apply(self, scale: Tensor, vectors: Tensor) -> Tensor:
         return torch.matmul(vectors, scale.mT) if self.metric else scale * vectors
@@ -159,10 +171,25 @@ class SquaredDistance(Term):
         x = 2 * self._apply(scale.mT if self.metric else scale, self._apply(scale, self._centred_query()))
         bias = self._apply(scale, c).square().sum(-1).neg()
         if x.ndim == c.ndim == 2:
-            return torch.addmm(bias, x, c.mT)
-        return torch.matmul(x, c.mT) + bias.unsqueeze(-2)
+            product = torch.addmm(bias, x, c.mT)
+        else:
+            product = torch.matmul(x, c.mT) + bias.unsqueeze(-2)
+        return product if self._splits_row else product.add_(self._row().unsqueeze(-1))
 
-    def row(self) -> Float[Tensor, "*lead n"]:
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        return self._row() if self._splits_row else None
+
+    @property
+    def _splits_row(self) -> bool:
+        """Whether `matrix` leaves out −‖s(x_i − centre)‖².
+
+        Far from all components that number dwarfs the differences between them, which float32 would lose. In
+        float64 it belongs in: the scale's gradients through both parts nearly cancel, and do so exactly only
+        if both are multiplied by the same rounded probabilities.
+        """
+        return score_dtype(self.query, self.components) != torch.float64
+
+    def _row(self) -> Float[Tensor, "*lead n"]:
         query = self._centred_query()
         return self._apply(self.scale.to(query.dtype), query).square().sum(-1).neg()
 
@@ -177,10 +204,10 @@ class ComponentDistance(Term):
         scales: s_j = 1/σ_j, of shape `(*lead, m, d)` or `(*lead, m, 1)`.
     """
 
-    query: Float[Tensor, "*lead n d"]
-    components: Float[Tensor, "*lead m d"]
-    scales: Float[Tensor, "*lead m s"]
-    centre: Float[Tensor, "*lead 1 d"] | None = None
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
+    scales: Float[Tensor, "*#lead m s"]
+    centre: Float[Tensor, "*#lead 1 d"] | None = None
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
@@ -211,8 +238,8 @@ class ComponentDistance(Term):
         return replace(self, centre=robust_centre(self.components))
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        difference = self.query.unsqueeze(-2) - self.components.unsqueeze(-3)
-        return -(self.scales.unsqueeze(-3) * difference).square().sum(-1)
+        difference = _differences(self.query, self.components)
+        return -(widened(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).
@@ -220,7 +247,7 @@ class ComponentDistance(Term):
         centre = (robust_centre(self.components) if self.centre is None else self.centre).to(dtype)
         x = self.query.to(dtype) - centre
         c = self.components.to(dtype) - centre
-        precision = self.scales.to(dtype).square().expand_as(c)
+        precision, c = torch.broadcast_tensors(self.scales.to(dtype).square(), c)
         features = torch.cat([x.square(), x], -1)
         against = torch.cat([-precision, 2 * precision * c], -1)
         return torch.matmul(features, against.mT) - (precision * c.square()).sum(-1).unsqueeze(-2)
@@ -235,8 +262,8 @@ class Lookup(Term):
         table: of shape `(*lead, m, k)`.
     """
 
-    codes: Int[Tensor, "*lead n 1"]
-    table: Float[Tensor, "*lead m k"]
+    codes: Integer[Tensor, "*#lead n 1"]
+    table: Float[Tensor, "*#lead m k"]
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
@@ -265,11 +292,11 @@ class Lookup(Term):
         return self.matrix()
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        columns = self.table.mT
+        columns = widened(self.table).mT
         if self.codes.ndim == 2 and self.table.ndim == 2:
-            return columns.index_select(0, self.codes.squeeze(-1))
+            return columns.index_select(0, self.codes.squeeze(-1).long())
         (lead, n, m), k = self.shape, self.table.shape[-1]
-        index = self.codes.expand(*lead, n, m)
+        index = self.codes.long().expand(*lead, n, m)
         return columns.expand(*lead, k, m).gather(-2, index)
 
 
@@ -320,7 +347,8 @@ class Score(Term):
         return self.matrix()
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        return self.function(self.query, self.components, self.parameters)
+        query, components, *parameters = (widened(tensor) for tensor in self.tensors)
+        return self.function(query, components, parameters)
 
 
 @dataclass(frozen=True)
@@ -335,7 +363,7 @@ class Masked(Term):
 
     term: Term
     offset: Float[Tensor, "m 1"]
-    keep: Bool[Tensor, "*lead n 1"]
+    keep: Bool[Tensor, "*#lead n 1"]
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:

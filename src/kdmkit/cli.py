@@ -1,0 +1,80 @@
+"""The `kdmkit` command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kdmkit.experiments import density, tabular
+from kdmkit.experiments._results import Report
+
+app = typer.Typer(help="Kernel density matrices: demonstration and experiments.", no_args_is_help=True)
+reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
+console = Console()
+
+Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
+
+
+@app.callback()
+def main() -> None:
+    """Kernel density matrices: demonstration and experiments."""
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the split, the fit and the draws.")] = 0,
+) -> None:
+    """Fits one KDM to handwritten digits: it classifies, doubts and generates."""
+    os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
+    from kdmkit.experiments.demo import run
+
+    result = run(output, seed=seed, say=console.print)
+    table = Table("one model of digits", "", title_justify="left")
+    for name, value in result.rows:
+        table.add_row(name, value)
+    console.print(table)
+    for figure in result.figures:
+        console.print(f"wrote {figure}")
+
+
+@reproduce.command("density")
+def reproduce_density(
+    output: Output = Path("results"),
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the outer cross-validation.")] = 5,
+    fresh: Fresh = False,
+) -> None:
+    """Held-out log-likelihood beside Gaussian mixtures and kernel density estimates."""
+    _show(density.run(output, folds=folds, fresh=fresh))
+
+
+@reproduce.command("estimators")
+def reproduce_estimators(
+    output: Output = Path("results"),
+    only: Annotated[
+        list[tabular.Measure] | None, typer.Option(help="Take this measure; may be repeated.")
+    ] = None,
+    fresh: Fresh = False,
+) -> None:
+    """Accuracy, calibration, novelty, generation, intervals and time, with their targets."""
+    _show(tabular.run(output, only=only or (), fresh=fresh))
+
+
+def _show(report: Report) -> None:
+    table = Table(*report.header, title=report.title, title_justify="left")
+    for row in report.rows:
+        table.add_row(*row)
+    console.print(table)
+    for file in report.files:
+        console.print(f"wrote {file}")
+
+
+if __name__ == "__main__":
+    app()

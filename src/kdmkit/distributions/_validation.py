@@ -1,0 +1,78 @@
+"""Checks of what users give to KDMs; the wording of the messages is that of `kdmkit._core.checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdmkit._core.checks import expected
+from kdmkit.kernels import Kernel
+
+
+def is_checked(validate_args: bool | None) -> bool:
+    """Whether arguments are checked: always, unless said otherwise or while `torch.compile` traces.
+
+    The default of torch's distributions is no guide: the first `torch.compile` of a process switches it off.
+    """
+    return not torch.compiler.is_compiling() if validate_args is None else validate_args
+
+
+def check_instance(argument: str, value: object, kind: type, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(expected(argument, wanted, type(value).__name__))
+
+
+def check_kernel(argument: str, kernel: object) -> Kernel:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(expected(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
+    return kernel
+
+
+def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
+    """The dimension that counts components."""
+    m_dim = components.ndim - kernel.event_dim - 1
+    if m_dim < 0 or components.shape[m_dim] == 0:
+        event = ", ".join(["m", *(["d"] if kernel.event_dim == 1 else ["..."] * kernel.event_dim)])
+        raise ValueError(expected(argument, f"shape (..., {event}) with m ≥ 1", tuple(components.shape)))
+    if kernel.event_dim and not components.is_floating_point():
+        raise TypeError(
+            expected(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
+        )
+    return m_dim
+
+
+def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
+    """The kernel's parameters, where they are one per dimension or per component, fit the components."""
+    if not kernel.has_density:
+        return
+    cut = components.ndim - kernel.event_dim
+    norm, m = kernel.log_norm(components.shape[cut:]), components.shape[cut - 1]
+    if norm.ndim and norm.shape[0] != m:
+        raise ValueError(expected(argument, f"a bandwidth for each of {m} components", f"{norm.shape[0]}"))
+
+
+def check_value(
+    argument: str, value: Any, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
+) -> Tensor:
+    """`value` as events of `kernel`, on terms with the components `like`."""
+    value = kernel.as_events(argument, value, event_shape, like)
+    if validate:
+        kernel.check_events(argument, value, event_shape)
+    return value
+
+
+def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
+    """The shape that leading dimensions broadcast to, by the names of those who have them.
+
+    >>> common_batch({"x": torch.Size([3, 1]), "y": torch.Size([4])})
+    torch.Size([3, 4])
+    """
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError as error:
+        given = {name: tuple(shape) for name, shape in shapes.items() if len(shape)}
+        got = ", ".join(map(str, given.values()))
+        raise ValueError(expected(", ".join(given), "leading dimensions that broadcast", got)) from error

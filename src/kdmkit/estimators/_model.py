@@ -1,0 +1,100 @@
+"""The module behind an estimator: an encoder and a joint KDM, in the units of the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kdmkit.distributions import KDM, JointKDM
+from kdmkit.estimators._encoders import MLP, dtype_of
+from kdmkit.estimators._scaling import Scaler
+from kdmkit.nn import JointLayer
+
+
+class Model(nn.Module):
+    """x → scaler → encoder → joint KDM over (z, y); a decoder maps z back. Without an encoder z is x.
+
+    The KDM answers in float64, encoders and decoders in their own precision.
+    """
+
+    scaler: Scaler | None
+    encoder: nn.Module | None
+    decoder: nn.Module | None
+
+    def __init__(
+        self,
+        layer: JointLayer,
+        *,
+        scaler: Scaler | None = None,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.layer = layer.double()
+        self.scaler, self.encoder, self.decoder = scaler, encoder, decoder
+
+    def encode(self, x: Tensor) -> Tensor:
+        if self.encoder is None:
+            return x.double()
+        x = x if self.scaler is None else self.scaler(x)
+        z: Tensor = self.encoder(x.to(dtype_of(self.encoder)))
+        return z.double()
+
+    def decode(self, z: Tensor) -> Tensor:
+        if self.decoder is None:
+            return z
+        x: Tensor = self.decoder(z.to(dtype_of(self.decoder)))
+        return x.double() if self.scaler is None else self.scaler.inverse(x)
+
+    def forward(self, x: Tensor) -> KDM:
+        rho: KDM = self.layer(self.encode(x))
+        return rho
+
+    def joint(self) -> JointKDM:
+        """The joint distribution as a user gets it: without gradients, values are checked."""
+        layer = self.layer
+        kernels: dict[str, Any] = dict(layer.kernels.items())
+        components = {name: value.detach() for name, value in layer.components.items()}
+        return JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p(x); behind an encoder log p(z) of the latent vector."""
+        return self.layer.joint().marginal("x").log_prob(self.encode(x))
+
+    # ---- to and from disk
+
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description; modules that users brought are only named."""
+        return {
+            "layer": self.layer.config(),
+            "scaler": None if self.scaler is None else self.scaler.shift.numel(),
+            "encoder": _module_config(self.encoder),
+            "decoder": _module_config(self.decoder),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoder: nn.Module | None = None, decoder: nn.Module | None = None
+    ) -> Model:
+        """The model that `config` describes, with the user's own modules."""
+        size = config["scaler"]
+        return cls(
+            JointLayer.from_config(config["layer"]),
+            scaler=None if size is None else Scaler(torch.zeros(size), torch.ones(size)),
+            encoder=_module_from_config(config["encoder"], encoder),
+            decoder=_module_from_config(config["decoder"], decoder),
+        )
+
+
+def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
+    if module is None:
+        return None
+    return {"mlp": module.config()} if isinstance(module, MLP) else {"own": type(module).__name__}
+
+
+def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) -> nn.Module | None:
+    if config is None:
+        return None
+    return MLP(**config["mlp"]) if "mlp" in config else own

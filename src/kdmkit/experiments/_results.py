@@ -1,0 +1,181 @@
+"""Measurements as JSON lines, one per finished task: an interrupted run goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from tqdm.auto import tqdm
+
+import kdmkit
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One measurement.
+
+    Args:
+        key: what makes it this one and no other: data, fold, method, settings, seed. JSON values.
+        measure: runs it and returns what it measured, as JSON values.
+    """
+
+    key: Mapping[str, Any]
+    measure: Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table of results, and the files that hold it."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    files: Sequence[Path] = field(default=())
+
+    def markdown(self) -> str:
+        parts = [f"# {self.title}", markdown_table(self.header, self.rows), *self.notes]
+        return "\n\n".join(parts) + "\n"
+
+
+def complete(tasks: Sequence[Task], path: Path, *, fresh: bool = False, verbose: bool = True) -> list[Row]:
+    """The lines of all tasks, in their order; those that `path` does not hold yet are measured and added.
+
+    Args:
+        tasks: what to measure.
+        path: the file of JSON lines. Lines of other tasks stay in it.
+        fresh: whether to begin the file again.
+        verbose: whether to show progress.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        path.unlink(missing_ok=True)
+    done = {_name(row["task"]): row for row in read_rows(path)}
+    with tqdm(tasks, desc=path.stem, unit="task", disable=not verbose) as bar:
+        for task in bar:
+            bar.set_postfix_str(_brief(task.key))
+            if _name(task.key) not in done:
+                done[_name(task.key)] = _measured(task, path)
+    return [done[_name(task.key)] for task in tasks]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The lines of a file. A last line that was cut off by an interruption is removed from it."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+        path.write_text("".join(lines), encoding="utf-8")
+    return [json.loads(line) for line in lines]
+
+
+def _measured(task: Task, path: Path) -> Row:
+    start = time.perf_counter()
+    result = dict(task.measure())
+    row = {
+        "task": dict(task.key),
+        "result": result,
+        "seconds": round(time.perf_counter() - start, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    return row
+
+
+def _name(key: Mapping[str, Any]) -> str:
+    return json.dumps(dict(key), sort_keys=True)
+
+
+def _brief(key: Mapping[str, Any]) -> str:
+    return " ".join(str(value) for value in key.values() if isinstance(value, str | int))
+
+
+# ---- where it ran
+
+
+def machine() -> dict[str, Any]:
+    """The hardware, in words."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {"cpu": _cpu(), "cores": _cores(), "threads": torch.get_num_threads(), "accelerator": device}
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    return {
+        "kdmkit": kdmkit.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "scikit-learn": sklearn.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def provenance(rows: Iterable[Row]) -> str:
+    """A sentence on the machines, versions and dates of some lines."""
+    rows = list(rows)
+    dates = sorted(row["finished"][:10] for row in rows)
+    span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    hours = sum(row["seconds"] for row in rows)
+    machines = _distinct(_machine_words(row["machine"]) for row in rows)
+    used = _distinct(", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in rows)
+    return f"Measured {span} in {hours:,.0f} s altogether, on {machines}; {used}."
+
+
+def _machine_words(machine: Mapping[str, Any]) -> str:
+    words = f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"
+    return words if machine["accelerator"] == "none" else f"{words}, {machine['accelerator']}"
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(texts))
+
+
+# ---- tables
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are aligned to the right.
+
+    >>> print(markdown_table(["data", "score"], [["iris", "0.95"]]))
+    | data | score |
+    |:--|--:|
+    | iris | 0.95 |
+    """
+    rule = "|:--|" + "--:|" * (len(header) - 1)
+    lines = ["| " + " | ".join(cells) + " |" for cells in [header, *rows]]
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def write_report(report: Report, path: Path) -> Report:
+    """Writes the table beside its lines; the report with its files is returned."""
+    path.write_text(report.markdown(), encoding="utf-8")
+    return Report(report.title, report.header, report.rows, report.notes, (path.with_suffix(".jsonl"), path))

@@ -1,0 +1,311 @@
+"""What the estimators promise, measured: accuracy, calibration, novelty, generation, intervals, time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_classification,
+    make_moons,
+)
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from kdmkit.estimators import KDMClassifier, KDMRegressor
+from kdmkit.experiments._results import Report, Row, Task, complete, provenance, write_report
+from kdmkit.metrics import expected_calibration_error, interval_coverage
+
+Array = NDArray[Any]
+
+
+class Measure(StrEnum):
+    """Groups of measurements that can be taken apart from the others."""
+
+    accuracy = "accuracy"
+    encoder = "encoder"
+    digits = "digits"
+    intervals = "intervals"
+    scale = "scale"
+
+
+FOLDS = 5
+SPLITS = 10
+REPEATS = 5
+WHITE = 16.0
+
+
+# ---- what is measured
+
+
+def accuracy(X: Array, y: Array, train: Array, test: Array) -> dict[str, Any]:
+    """Of the classifier with default parameters behind a scaler, on one fold."""
+    model = make_pipeline(StandardScaler(), KDMClassifier(random_state=0)).fit(X[train], y[train])
+    return {"accuracy": float(model.score(X[test], y[test]))}
+
+
+def accuracy_tasks() -> Iterable[Task]:
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    for name, (X, y) in _tables().items():
+        for fold, (train, test) in enumerate(folds.split(X, y)):
+            key = {"measure": "accuracy", "data": name, "fold": fold, "folds": FOLDS, "seed": 0}
+            yield Task(key, partial(accuracy, X, y, train, test))
+
+
+def _tables() -> dict[str, tuple[Array, Array]]:
+    loaders = {
+        "digits": load_digits,
+        "breast cancer": load_breast_cancer,
+        "wine": load_wine,
+        "iris": load_iris,
+    }
+    moons = make_moons(1000, noise=0.2, random_state=0)
+    return {name: load(return_X_y=True) for name, load in loaders.items()} | {"two moons": moons}
+
+
+def encoder(seed: int) -> dict[str, Any]:
+    """Accuracy on digits with a multi-layer perceptron in front, from scratch."""
+    X, X_test, y, y_test = _split_digits(seed)
+    model = KDMClassifier(encoder="mlp", random_state=seed).fit(X, y)
+    return {"accuracy": float(model.score(X_test, y_test))}
+
+
+def encoder_tasks() -> Iterable[Task]:
+    for seed in range(SPLITS):
+        yield Task(
+            {"measure": "encoder", "data": "digits", "encoder": "mlp", "seed": seed}, partial(encoder, seed)
+        )
+
+
+def _split_digits(seed: int) -> list[Array]:
+    X, y = load_digits(return_X_y=True)
+    parts: list[Array] = train_test_split(X, y, test_size=0.25, random_state=seed)
+    return parts
+
+
+def digits(seed: int) -> dict[str, Any]:
+    """Calibration, novelty and generation of one model of digits in pixels."""
+    X, X_test, y, y_test = _split_digits(seed)
+    model = KDMClassifier(random_state=seed).fit(X, y)
+    usual = model.score_samples(X_test)
+    noise = np.random.default_rng(seed).uniform(0, WHITE, X_test.shape)
+    return {
+        "ece": float(expected_calibration_error(model.predict_proba(X_test), y_test)),
+        "auroc_noise": _auroc(usual, model.score_samples(noise)),
+        "auroc_inverted": _auroc(usual, model.score_samples(WHITE - X_test)),
+        "threes": float((model.predict(model.sample(20, y=3)) == 3).mean()),
+    }
+
+
+def digits_tasks() -> Iterable[Task]:
+    for seed in range(REPEATS):
+        yield Task({"measure": "digits", "data": "digits", "seed": seed}, partial(digits, seed))
+
+
+def _auroc(usual: Array, strange: Array) -> float:
+    """How well a low log p(x) tells the strange from the usual."""
+    truth = np.r_[np.zeros(len(usual)), np.ones(len(strange))]
+    return float(roc_auc_score(truth, -np.r_[usual, strange]))
+
+
+def intervals(problem: str, seed: int) -> dict[str, Any]:
+    """The share of held-out targets inside 90 % intervals."""
+    X, y = PROBLEMS[problem](np.random.default_rng(seed), 4000)
+    model = KDMRegressor(random_state=seed).fit(X[::2], y[::2])
+    low, high = model.predict_interval(X[1::2], coverage=0.9).T
+    return {"coverage": float(interval_coverage(low, high, y[1::2]))}
+
+
+def intervals_tasks() -> Iterable[Task]:
+    for problem in PROBLEMS:
+        for seed in range(REPEATS):
+            key = {"measure": "intervals", "data": problem, "rows": 2000, "seed": seed}
+            yield Task(key, partial(intervals, problem, seed))
+
+
+def _heteroscedastic(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """A wave whose noise grows from its middle outwards."""
+    x = rng.uniform(-3, 3, (n, 1))
+    return x, np.sin(2 * x[:, 0]) + (0.1 + 0.2 * np.abs(x[:, 0])) * rng.normal(size=n)
+
+
+def _bimodal(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Two branches, equally likely, with nothing between them."""
+    x = rng.uniform(-3, 3, (n, 1))
+    branch = rng.choice([-1.0, 1.0], n)
+    return x, branch * (1.2 + 0.5 * np.sin(2 * x[:, 0])) + 0.15 * rng.normal(size=n)
+
+
+PROBLEMS = {"heteroscedastic": _heteroscedastic, "bimodal": _bimodal}
+SCALE = {"rows": 50_000, "features": 30, "components": 256, "epochs": 20}
+
+
+def scale() -> dict[str, Any]:
+    """Time of a large fit, and how much its peak of memory exceeds that of a fit of two epochs."""
+    X, y = make_classification(
+        SCALE["rows"], SCALE["features"], n_informative=15, n_classes=5, random_state=0
+    )
+    model = KDMClassifier(n_components=SCALE["components"], patience=None, random_state=0)
+    model.set_params(max_epochs=2).fit(X, y)
+    before = _peak_memory()
+    start = time.perf_counter()
+    model.set_params(max_epochs=SCALE["epochs"]).fit(X, y)
+    seconds = time.perf_counter() - start
+    return {"fit_seconds": round(seconds, 2), "memory_growth": _peak_memory() / before - 1}
+
+
+def scale_tasks() -> Iterable[Task]:
+    yield Task({"measure": "scale", "data": "made", **SCALE, "seed": 0}, scale)
+
+
+def _peak_memory() -> int:
+    """The most memory this process ever held."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+TASKS: dict[Measure, Callable[[], Iterable[Task]]] = {
+    Measure.accuracy: accuracy_tasks,
+    Measure.encoder: encoder_tasks,
+    Measure.digits: digits_tasks,
+    Measure.intervals: intervals_tasks,
+    Measure.scale: scale_tasks,
+}
+
+
+# ---- what is promised
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number that measured values must reach, stay below, or both."""
+
+    what: str
+    measure: Measure
+    data: str
+    result: str
+    least: float | None = None
+    most: float | None = None
+    summary: Literal["mean", "minimum"] = "mean"
+
+    @property
+    def target(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"{self.least:g} … {self.most:g}"
+        return f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}"
+
+    def values(self, rows: Iterable[Row]) -> list[float]:
+        wanted = (self.measure.value, self.data)
+        return [
+            row["result"][self.result]
+            for row in rows
+            if (row["task"]["measure"], row["task"]["data"]) == wanted
+        ]
+
+    def met(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def cells(self, rows: Iterable[Row]) -> list[str]:
+        """What, target, measured, lowest, highest, whether it is met."""
+        values = self.values(rows)
+        if not values:
+            return [self.what, self.target, "", "", "", "not run"]
+        value = float(np.mean(values) if self.summary == "mean" else np.min(values))
+        shown = [f"{number:.4g}" for number in (value, min(values), max(values))]
+        return [self.what, self.target, *shown, "yes" if self.met(value) else "no"]
+
+
+CLAIMS = (
+    *(
+        Claim(f"{name}: accuracy, {FOLDS} folds", Measure.accuracy, name, "accuracy", least)
+        for name, least in {
+            "digits": 0.975,
+            "breast cancer": 0.965,
+            "wine": 0.97,
+            "iris": 0.95,
+            "two moons": 0.96,
+        }.items()
+    ),
+    Claim(
+        f"digits, encoder='mlp': accuracy, {SPLITS} splits, mean",
+        Measure.encoder,
+        "digits",
+        "accuracy",
+        0.975,
+    ),
+    Claim(
+        f"digits, encoder='mlp': accuracy, {SPLITS} splits, minimum",
+        Measure.encoder,
+        "digits",
+        "accuracy",
+        0.955,
+        summary="minimum",
+    ),
+    Claim("digits: share of sample(20, y=3) read as 3", Measure.digits, "digits", "threes", 0.9),
+    Claim("digits: expected calibration error", Measure.digits, "digits", "ece", None, 0.03),
+    Claim("digits: novelty AUROC against uniform noise", Measure.digits, "digits", "auroc_noise", 0.99),
+    Claim("digits: novelty AUROC against inverted digits", Measure.digits, "digits", "auroc_inverted", 0.99),
+    Claim(
+        "heteroscedastic: coverage of 90 % intervals",
+        Measure.intervals,
+        "heteroscedastic",
+        "coverage",
+        0.87,
+        0.93,
+    ),
+    Claim("bimodal: coverage of 90 % intervals", Measure.intervals, "bimodal", "coverage", 0.87, 0.93),
+    Claim(
+        "50,000 × 30 rows, 256 components, 20 epochs: seconds", Measure.scale, "made", "fit_seconds", None, 60
+    ),
+    Claim(
+        "the same: growth of peak memory since 2 epochs", Measure.scale, "made", "memory_growth", None, 0.05
+    ),
+)
+
+
+def run(
+    folder: Path,
+    *,
+    only: Sequence[Measure] = (),
+    fresh: bool = False,
+    verbose: bool = True,
+) -> Report:
+    """Measures what is missing and writes `estimators.jsonl` and `estimators.md`.
+
+    Args:
+        folder: where the results are and go.
+        only: the measures to take; none means all of them.
+        fresh: whether to measure again what was measured before.
+        verbose: whether to show progress.
+    """
+    chosen = [task for measure in only or Measure for task in TASKS[measure]()]
+    rows = complete(chosen, folder / "estimators.jsonl", fresh=fresh, verbose=verbose)
+    return write_report(report(rows), folder / "estimators.md")
+
+
+def report(rows: Sequence[Row]) -> Report:
+    """Every claim with its target and what was measured."""
+    header = ["what", "target", "measured", "lowest", "highest", "met"]
+    notes = (
+        f"Default parameters. {FOLDS} folds: stratified, shuffled with seed 0, a StandardScaler in front, "
+        f"`random_state=0`. Digits otherwise: 25 % held out, split and fit with seeds 0 … {SPLITS - 1} "
+        f"(encoder) and 0 … {REPEATS - 1}. Intervals: 2,000 rows to fit, 2,000 to judge, {REPEATS} seeds. "
+        "Measured is the mean unless it says minimum.",
+        provenance(rows),
+        "Written by `kdmkit reproduce estimators` from the lines in `estimators.jsonl`.",
+    )
+    return Report("What the estimators promise", header, [claim.cells(rows) for claim in CLAIMS], notes)

@@ -1,0 +1,76 @@
+"""Mean absolute distances of one-dimensional mixtures, in blocks that bound memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kdmkit.distributions import KDM
+from kdmkit.kernels import LocationScale
+from kdmkit.metrics._distances import distance_between, distance_to, values_per_pair
+
+# Pairs whose distances are held at once.
+_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rows of mixtures in float64.
+
+    Args:
+        weights: a row for every element of the batch.
+        components: as many rows, or one where all share it.
+        scale: one bandwidth for each component.
+    """
+
+    kernel: LocationScale
+    weights: Float[Tensor, "b m"]
+    components: Float[Tensor, "c m"]
+    scale: Float[Tensor, " m"]
+
+    @classmethod
+    def of(cls, rho: KDM, kernel: LocationScale) -> Mixture:
+        m = rho.n_components
+        shape = (*rho.batch_shape, m)
+        # Weights were rounded where they were made, and far components would turn the excess into distance.
+        weights = rho.log_weights.double().log_softmax(-1).exp().expand(shape).reshape(-1, m)
+        components = rho.components.double().squeeze(-1)
+        shared = components.shape[:-1].numel() == 1
+        rows = components.reshape(1, m) if shared else components.expand(shape).reshape(-1, m)
+        scale = kernel.scale(rho.components.double())
+        return cls(kernel, weights, rows, (scale.squeeze(-1) if scale.ndim else scale).expand(m))
+
+    @property
+    def _pairs(self) -> int:
+        return _PAIRS // values_per_pair(self.kernel)
+
+    def mean_distance_to(self, y: Float[Tensor, " n"], row: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Σ_j w_ij E|X_j − y_i|, where y_i meets the mixture of number row_i."""
+        step = max(1, self._pairs // self.weights.shape[-1])
+        sums = []
+        for values, rows in zip(y.split(step), row.split(step), strict=True):
+            components = self.components[rows] if len(self.components) > 1 else self.components
+            distance = distance_to(self.kernel, values.unsqueeze(-1) - components, self.scale)
+            sums.append((self.weights[rows] * distance).sum(-1))
+        return torch.cat(sums)
+
+    def mean_distance_between(self) -> Float[Tensor, " b"]:
+        """Σ_ij w_i w_j E|X_i − X_j'| of every row."""
+        m = self.weights.shape[-1]
+        # Mixtures that share their components are the rows of one product.
+        weights = self.weights.reshape(len(self.components), -1, m)
+        step = max(1, self._pairs // m**2)
+        parts = zip(weights.split(step), self.components.split(step), strict=True)
+        return torch.cat([self._between(w, c) for w, c in parts]).reshape(-1)
+
+    def _between(self, weights: Float[Tensor, "g r m"], components: Float[Tensor, "g m"]) -> Tensor:
+        g, r, m = weights.shape
+        total = weights.new_zeros(g, r)
+        for index in torch.arange(m, device=weights.device).split(max(1, self._pairs // (g * max(r, m)))):
+            gap = components[:, index, None] - components[:, None, :]
+            distance = distance_between(self.kernel, gap, self.scale[index, None], self.scale)
+            total = total + (weights[..., index] * torch.matmul(weights, distance.mT)).sum(-1)
+        return total

@@ -1,0 +1,203 @@
+"""A layer that is a joint distribution of inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kdmkit._core.checks import expected
+from kdmkit.distributions import JointKDM
+from kdmkit.kernels import RBF, Cosine, Kernel
+from kdmkit.nn.initialize import Method, Sigma
+from kdmkit.nn.parameters import attach, by_name, dtype_name, initialize_from, kernels_of, options_from
+from kdmkit.nn.store import ComponentStore
+from kdmkit.nn.variable import Variable
+
+
+class JointLayer(nn.Module):
+    """A trainable joint KDM: inputs go in, the distribution of the outputs comes out.
+
+    `JointLayer(in_features, out_features, n_components)` has the variables `x` and `y`;
+    `JointLayer.from_variables` takes any number of them.
+
+    Args:
+        in_features: the dimension of x.
+        out_features: the dimension of y, the number of classes under a Cosine kernel.
+        n_components: m.
+        in_kernel: kernel of x; None is RBF.
+        out_kernel: kernel of y; None is Cosine, a distribution over classes.
+        train_components, train_weights, train_kernels: what asks for gradients.
+        dtype, device: of the parameters.
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(4, 3, n_components=16)
+    >>> x, y = torch.randn(100, 4), torch.randint(3, (100,))
+    >>> rho = layer.initialize(x, y)(x)
+    >>> rho.probs.shape, rho.log_prob(y).shape
+    (torch.Size([100, 3]), torch.Size([100]))
+    >>> layer.reverse(torch.tensor([0, 1])).mean.shape
+    torch.Size([2, 4])
+    """
+
+    variables: dict[str, Variable]
+    components: ComponentStore
+    kernels: nn.ModuleDict
+    logits: nn.Parameter
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        n_components: int,
+        *,
+        in_kernel: Kernel | None = None,
+        out_kernel: Kernel | None = None,
+        train_components: bool = True,
+        train_weights: bool = True,
+        train_kernels: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        out_kernel = Cosine() if out_kernel is None else out_kernel
+        variables = [
+            Variable("x", RBF(1.0) if in_kernel is None else in_kernel, in_features),
+            Variable("y", out_kernel, out_features if out_kernel.event_dim else ()),
+        ]
+        train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
+        self._build(variables, ["x"], n_components, train, dtype, device)
+
+    @classmethod
+    def from_variables(
+        cls,
+        variables: Sequence[Variable],
+        n_components: int,
+        *,
+        inputs: Sequence[str],
+        train_components: bool = True,
+        train_weights: bool = True,
+        train_kernels: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> JointLayer:
+        """A layer over named variables; `inputs` are those that `forward` takes, the rest it infers.
+
+        >>> import kdmkit as kdm
+        >>> from kdmkit.nn import JointLayer, Variable
+        >>> layer = JointLayer.from_variables(
+        ...     [
+        ...         Variable("age", kdm.RBF(5.0), 1),
+        ...         Variable("job", kdm.Categorical(9, 0.1), ()),
+        ...         Variable("income", kdm.RBF(1.0), 1),
+        ...     ],
+        ...     n_components=32,
+        ...     inputs=["age", "job"],
+        ... )
+        >>> layer(age=torch.zeros(5, 1), job=torch.zeros(5, dtype=torch.long)).mean.shape
+        torch.Size([5, 1])
+        """
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
+        layer._build(list(variables), list(inputs), n_components, train, dtype, device)
+        return layer
+
+    def _build(
+        self,
+        variables: list[Variable],
+        inputs: list[str],
+        n_components: int,
+        train: dict[str, bool],
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
+        names = [variable.name for variable in variables]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(expected("variables", "one or more with different names", names))
+        unknown = [name for name in inputs if name not in names]
+        if unknown or len(set(inputs)) < len(inputs) or not 0 < len(inputs) < len(names):
+            raise ValueError(expected("inputs", f"some but not all of {names}", inputs))
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(name for name in names if name not in inputs)
+        self._train = train
+        attach(self, variables, n_components, train, dtype, device)
+
+    @property
+    def n_components(self) -> int:
+        return self.logits.shape[0]
+
+    def joint(self) -> JointKDM:
+        """The layer's distribution over all its variables; gradients flow to the parameters."""
+        return JointKDM(
+            dict(self.components),
+            None,
+            kernels_of(self),
+            log_weights=torch.log_softmax(self.logits, -1),
+            validate_args=False,
+        )
+
+    def forward(self, *values: Any, **named: Any) -> Any:
+        """The distribution of the outputs given the inputs.
+
+        Args:
+            values: tensors or KDMs, in the order of `inputs`; those left out are marginalised.
+            named: the same by name; `observed` masks as in `JointKDM.infer`.
+        """
+        named.setdefault("target", self.outputs)
+        return self.joint().infer(**by_name("values", self.inputs, values, named))
+
+    def reverse(self, *values: Any, **named: Any) -> Any:
+        """The distribution of the inputs given the outputs."""
+        named.setdefault("target", self.inputs)
+        return self.joint().infer(**by_name("values", self.outputs, values, named))
+
+    def initialize(
+        self,
+        *values: Any,
+        method: Method = "random",
+        sigma: Sigma = "nearest",
+        generator: torch.Generator | None = None,
+        **named: Any,
+    ) -> JointLayer:
+        """Sets components, weights and bandwidths from data; the layer is returned.
+
+        Args:
+            values: one tensor per variable `(n, *event)` (or labels `(n,)`), in the order of the variables.
+            method: `"random"` samples; `"kmeans++"`, samples spread over the continuous variables;
+                `"balanced"`, equally many samples of every label of the last discrete variable; `"kmeans"`,
+                centres of clusters, equally many for every label where there is a discrete variable.
+            sigma: `"nearest"` for the typical distance between neighbouring components, `"mean"` for that
+                of any two, or a number.
+            generator: source of randomness.
+            named: the same tensors by name.
+        """
+        data = by_name("values", list(self.variables), values, named)
+        initialize_from(self, data, method, sigma, generator)
+        return self
+
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description of the layer as it was made; `state_dict` holds the numbers."""
+        return {
+            "layer": "JointLayer",
+            "variables": [variable.config() for variable in self.variables.values()],
+            "inputs": list(self.inputs),
+            "n_components": self.n_components,
+            "train": dict(self._train),
+            "dtype": dtype_name(self),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
+    ) -> JointLayer:
+        """The layer that `config` describes; `encoders` are those of Composed kernels, by variable."""
+        encoders = {} if encoders is None else encoders
+        variables = [Variable.from_config(v, encoder=encoders.get(v["name"])) for v in config["variables"]]
+        options = options_from(config)
+        return cls.from_variables(variables, config["n_components"], inputs=config["inputs"], **options)
+
+    def extra_repr(self) -> str:
+        return f"{', '.join(self.inputs)} → {', '.join(self.outputs)}, n_components={self.n_components}"

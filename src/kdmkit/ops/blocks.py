@@ -1,0 +1,47 @@
+"""Working in pieces: blocks that shrink when memory runs out, batches one element after the other."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+Block = tuple[int, int]
+
+
+def halved(block: Block) -> Block:
+    """Half of the larger side.
+
+    >>> halved((3, 8)), halved((1, 1))
+    ((3, 4), (1, 1))
+    """
+    rows, columns = block
+    return (rows, max(1, columns // 2)) if columns >= rows else (rows // 2, columns)
+
+
+def with_memory_for(block: Block, run: Callable[[Block], T]) -> tuple[T, Block]:
+    """`run(block)` and the block it had: the given one, halved as often as the device runs out of memory."""
+    while True:
+        try:
+            return run(block), block
+        except torch.OutOfMemoryError:
+            if block == halved(block):
+                raise
+        # Here and not in the handler: the exception keeps the tensors of the failed attempt alive.
+        block = halved(block)
+
+
+def one_by_one(
+    function: Callable[..., Sequence[Tensor]],
+    size: int,
+    in_dims: Sequence[int | None],
+    inputs: Sequence[Any],
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A vmap rule that keeps memory bounded: one element of the batch after the other."""
+    results = [
+        function(*(x if dim is None else x.select(dim, b) for x, dim in zip(inputs, in_dims, strict=True)))
+        for b in range(size)
+    ]
+    outputs = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return outputs, tuple(0 for _ in outputs)

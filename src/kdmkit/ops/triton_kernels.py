@@ -1,0 +1,180 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Triton kernels: operands staged in half precision, and what the kernels on them share.
+
+Scores are kept in units of log 2. The matrix units multiply half-precision numbers twice as fast as TF32 and
+with the same 11 bits, but half precision has a narrow range. So operands are *staged*: centred, whitened,
+multiplied by a power of two that moves the largest of a group of rows into [2^14, 2^15), and split into a
+high and a low half. `PASSES` = 1 multiplies the high halves, as accurate as TF32; `PASSES` = 3 adds the
+products of high with low and keeps 22 bits, float32 but for a rounding. Staged rows are padded to whole
+groups and columns to whole blocks, so that the kernels that follow need no masks.
+
+The matrix units truncate where they accumulate. Long sums therefore stay outside of them: the product of
+every tile is added to the running sum by ordinary, rounded float32 arithmetic.
+
+`no_type_check` keeps runtime type checkers, which wrap functions, away from the source that Triton reads.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+# Rows that share a power of two; blocks of rows divide it.
+GROUP = tl.constexpr(128)
+# Weights are exp2(score − maximum + 15): as large as half precision holds, so that weights down to 2^-39 of
+# the largest survive.
+PEAK = tl.constexpr(15.0)
+# Columns of the array of biases. All but the first are −∞: see `load_bias`.
+COPIES = tl.constexpr(4)
+
+
+@triton.jit
+@no_type_check
+def power_of_two(exponent):
+    """2^exponent, exactly (the hardware's exponential is an approximation), for exponents in −126 … 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+@no_type_check
+def load_tile(pointer, rows, columns, WIDTH: tl.constexpr):
+    """A tile of a staged array."""
+    return tl.load(pointer + rows[:, None] * WIDTH + columns[None, :])
+
+
+@triton.jit
+@no_type_check
+def load_bias(bias, rows, WARPS: tl.constexpr, BLOCK: tl.constexpr):
+    """One number per row.
+
+    With fewer numbers than threads Triton would have every thread load all that it needs by itself. A load of
+    at least as many numbers as threads goes through shared memory, once.
+    """
+    WANTED: tl.constexpr = 32 * WARPS // BLOCK
+    WIDE: tl.constexpr = 1 if WANTED <= 1 else (2 if WANTED == 2 else COPIES)
+    return tl.max(tl.load(bias + rows[:, None] * COPIES + tl.arange(0, WIDE)[None, :]), 1)
+
+
+@triton.jit
+@no_type_check
+def product(a_high, a_low, b_high, b_low, start, PASSES: tl.constexpr):
+    """start + a·b for operands in halves."""
+    if PASSES == 3:
+        start = tl.dot(a_low, b_high, start)
+        start = tl.dot(a_high, b_low, start)
+    return tl.dot(a_high, b_high, start)
+
+
+@triton.jit
+@no_type_check
+def lower_half(x, high, PASSES: tl.constexpr):
+    """What `high` leaves of x; where it is not used, any tile will do."""
+    if PASSES == 3:
+        return (x - high.to(tl.float32)).to(tl.float16)
+    return high
+
+
+@triton.jit
+@no_type_check
+def inner_products(
+    a_high,
+    a_low,
+    a_rows,
+    b_high,
+    b_low,
+    b_rows,
+    WIDTH: tl.constexpr,
+    PASSES: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Products of staged rows over more dimensions than shared memory holds at once."""
+    total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
+    for chunk in tl.range(0, WIDTH // BLOCK_D, num_stages=STAGES):
+        dims = chunk * BLOCK_D + tl.arange(0, BLOCK_D)
+        ah, bh = load_tile(a_high, a_rows, dims, WIDTH), load_tile(b_high, b_rows, dims, WIDTH)
+        al, bl = ah, bh
+        if PASSES == 3:
+            al, bl = load_tile(a_low, a_rows, dims, WIDTH), load_tile(b_low, b_rows, dims, WIDTH)
+        total = product(ah, al, tl.trans(bh), tl.trans(bl), total, PASSES)
+    return total
+
+
+# Sizes differ from call to call: they are no reason to compile anew.
+@triton.jit(do_not_specialize=["n"])
+@no_type_check
+def stage_kernel(
+    x,
+    centre,
+    unit,
+    offset,
+    high,
+    low,
+    bias,
+    exponents,
+    n,
+    stride_row,
+    stride_column,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PASSES: tl.constexpr,
+    LIFT: tl.constexpr,
+    HAS_OFFSET: tl.constexpr,
+):
+    """y = unit ∘ (x − centre) for one group of rows, in halves.
+
+    With `LIFT` the rows share an exponent; `PASSES` = 0 stores y itself in `high`. With `HAS_OFFSET`, `bias`
+    is offset − ‖y‖² (without `LIFT`: offset) in units of log 2, −∞ beyond the last row; else it is ‖y‖².
+    """
+    group = tl.program_id(0)
+    rows = group * GROUP + tl.arange(0, GROUP)
+    inside = rows < n
+    places = tl.minimum(rows, n - 1).to(tl.int64)
+    norms = tl.zeros((GROUP,), dtype=tl.float32)
+    largest = tl.zeros((GROUP,), dtype=tl.float32)
+    if LIFT:
+        for start in tl.range(0, WIDTH, BLOCK_D):
+            dims = start + tl.arange(0, BLOCK_D)
+            y = _whiten(x, centre, unit, places, dims, stride_row, stride_column, D)
+            norms += tl.sum(y * y, 1)
+            largest = tl.maximum(largest, tl.max(tl.abs(y), 1))
+        # The exponent of the largest number, read off its bits.
+        peak = (tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23) - 127
+        exponent = tl.minimum(14 - peak, 100)
+        tl.store(exponents + group, exponent)
+        lift = power_of_two(exponent)
+    else:
+        lift = 1.0
+    for start in tl.range(0, WIDTH, BLOCK_D):
+        dims = start + tl.arange(0, BLOCK_D)
+        y = _whiten(x, centre, unit, places, dims, stride_row, stride_column, D)
+        if PASSES == 0:
+            tl.store(high + rows[:, None] * D + dims[None, :], y, mask=(dims < D)[None, :])
+        else:
+            y = y * lift
+            y_high = y.to(tl.float16)
+            targets = rows[:, None] * WIDTH + dims[None, :]
+            tl.store(high + targets, y_high)
+            if PASSES == 3:
+                tl.store(low + targets, (y - y_high.to(tl.float32)).to(tl.float16))
+    if HAS_OFFSET:
+        b = (tl.load(offset + places).to(tl.float32) - norms) * LOG2E
+        b = tl.where(inside, b, float("-inf"))
+        copies = tl.arange(0, COPIES)[None, :]
+        tl.store(bias + rows[:, None] * COPIES + copies, tl.where(copies == 0, b[:, None], float("-inf")))
+    elif LIFT:
+        tl.store(bias + rows, norms)
+
+
+@triton.jit
+@no_type_check
+def _whiten(x, centre, unit, places, dims, stride_row, stride_column, D: tl.constexpr):
+    inside = dims < D
+    pointers = x + places[:, None] * stride_row + dims.to(tl.int64)[None, :] * stride_column
+    tile = tl.load(pointers, mask=inside[None, :], other=0.0).to(tl.float32)
+    shift = tl.load(centre + dims, mask=inside, other=0.0)
+    return (tile - shift[None, :]) * tl.load(unit + dims, mask=inside, other=0.0)[None, :]

@@ -1,0 +1,110 @@
+"""From what users pass to a figure to NumPy arrays, and where the axes should end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kdmkit._core.checks import expected
+from kdmkit.distributions import KDM
+from kdmkit.kernels import LocationScale
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def as_array(argument: str, value: Any, shape: Sequence[int | None] | None = None) -> Array:
+    """Finite numbers in float64; `shape` fixes the number of dimensions and those sizes that are not None."""
+    if isinstance(value, Tensor):
+        value = value.detach().double().cpu().numpy()
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            expected(argument, "a tensor or an array of numbers", type(value).__name__)
+        ) from error
+    if shape is not None and not _fits(array, shape):
+        inside = ", ".join("n" if size is None else str(size) for size in shape)
+        wanted = f"({inside},)" if len(shape) == 1 else f"({inside})"
+        raise ValueError(expected(argument, f"shape {wanted}", array.shape))
+    if not array.size:
+        raise ValueError(expected(argument, "at least one value", f"shape {array.shape}"))
+    if not np.isfinite(array).all():
+        raise ValueError(
+            expected(argument, "finite values", f"{int((~np.isfinite(array)).sum())} that are not")
+        )
+    return array
+
+
+def _fits(array: Array, shape: Sequence[int | None]) -> bool:
+    return array.ndim == len(shape) and all(
+        want in (None, got) for want, got in zip(shape, array.shape, strict=True)
+    )
+
+
+def as_column(argument: str, value: Any, n: int | None = None) -> Array:
+    """`(n,)` numbers, from `(n,)` or `(n, 1)`."""
+    array = as_array(argument, value)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    return as_array(argument, array, (n,))
+
+
+def check_density(rho: object, d: int, batch: tuple[int, ...] = ()) -> KDM:
+    """`rho` as a continuous KDM of `d` dimensions with the given batch shape."""
+    if not isinstance(rho, KDM):
+        raise TypeError(expected("rho", "a KDM", type(rho).__name__))
+    if not isinstance(rho.kernel, LocationScale):
+        wanted = "a KDM with a continuous kernel (RBF, Epanechnikov, Tricube)"
+        raise TypeError(expected("rho", wanted, type(rho.kernel).__name__))
+    if rho.event_shape != (d,):
+        raise ValueError(expected("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
+    if rho.batch_shape != batch:
+        raise ValueError(expected("rho", f"a batch of shape {batch}", tuple(rho.batch_shape)))
+    return rho
+
+
+def parts(rho: KDM) -> tuple[Array, Array, Array]:
+    """Components `(m, d)`, weights `(m,)` and standard deviations `(m, d)` of an unbatched KDM."""
+    with torch.no_grad():
+        components = rho.components.reshape(-1, *rho.event_shape)
+        std = rho.kernel.variance(components).sqrt()
+        weights = rho.weights.reshape(-1)
+    return as_array("components", components), as_array("weights", weights), as_array("std", std)
+
+
+def extent(rho: KDM, samples: Array | None = None, *, reach: float = 4.0) -> list[tuple[float, float]]:
+    """The range of every dimension: all samples, and components to `reach` standard deviations.
+
+    Components in the last thousandth of the weight at either end do not stretch the axes.
+    """
+    components, weights, std = parts(rho)
+    ranges = []
+    for i in range(components.shape[1]):
+        order = np.argsort(components[:, i])
+        below = np.cumsum(weights[order])
+        seen = order[(below > 1e-3) & (below - weights[order] < below[-1] - 1e-3)]
+        low = (components[seen, i] - reach * std[seen, i]).min()
+        high = (components[seen, i] + reach * std[seen, i]).max()
+        if samples is not None:
+            low, high = min(low, samples[:, i].min()), max(high, samples[:, i].max())
+        ranges.append((float(low), float(high)))
+    return ranges
+
+
+def log_density(rho: KDM, points: Array) -> Array:
+    """log f̂ at points `(n, d)`; −∞ outside a compact support."""
+    with torch.no_grad():
+        values = rho.log_prob(torch.as_tensor(points).to(rho.components))
+    result: Array = values.double().cpu().numpy()
+    return result
+
+
+def mesh(ranges: Sequence[tuple[float, float]], n: int) -> tuple[Array, Array, Array]:
+    """A grid of n × n points over a rectangle: both axes, and the points `(n², 2)`."""
+    first, second = (np.linspace(low, high, n) for low, high in ranges)
+    points = np.stack(np.meshgrid(first, second), -1).reshape(-1, 2)
+    return first, second, points

@@ -1,0 +1,84 @@
+"""Calibration of predictive distributions of a real variable."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kdmkit._core.checks import expected
+from kdmkit.metrics import quantile_calibration, quantile_calibration_error
+from kdmkit.plotting._arrays import as_array
+from kdmkit.plotting._axes import GREY, LIGHT, PALETTE, Axes, axes, finish, legend, legend_with_number
+
+
+def plot_pit(pit_values: Any, n_bins: int = 20, *, ax: Axes | None = None) -> Axes:
+    """A histogram of F_i(y_i), flat where predictions are calibrated.
+
+    A hump in the middle says that they are too wide, heaps at both ends that they are too narrow, a slope
+    that they lie to one side. The band is where a bar of a calibrated model stays 95 times out of 100.
+
+    Args:
+        pit_values: as `kdmkit.metrics.pit` gives them, of any shape.
+        n_bins: number of bars.
+        ax: where to draw; None makes a new figure.
+
+    >>> import torch
+    >>> from kdmkit.plotting import plot_pit
+    >>> plot_pit(torch.rand(500), n_bins=10).get_xlabel()
+    'probability integral transform F(y)'
+    """
+    values = as_array("pit_values", pit_values).ravel()
+    if values.min() < 0 or values.max() > 1:
+        outside = values[(values < 0) | (values > 1)][0]
+        raise ValueError(expected("pit_values", "values in [0, 1]", outside))
+    if not n_bins >= 1:
+        raise ValueError(expected("n_bins", "at least 1", n_bins))
+    ax = axes(ax, (4.6, 3.0))
+    heights, edges = np.histogram(values, n_bins, (0, 1), density=True)
+    ax.stairs(heights, edges, fill=True, color=PALETTE[0], alpha=0.85)
+    # The relative spread of a binomial count with probability 1/bins.
+    spread = 1.96 * math.sqrt((n_bins - 1) / len(values))
+    ax.axhspan(
+        max(0, 1 - spread), 1 + spread, color=GREY, alpha=0.3, linewidth=0, label="95% range if calibrated"
+    )
+    ax.axhline(1, color=PALETTE[1], linewidth=1.2, linestyle="--", label="calibrated")
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1.35 * max(ax.get_ylim()[1], 1 + spread) / 1.05)
+    legend(ax, loc="upper center", ncols=2)
+    return finish(ax, x="probability integral transform F(y)", y="density")
+
+
+def plot_calibration_curve(pit_values: Any, levels: Any = None, *, ax: Axes | None = None) -> Axes:
+    """How often y falls below its predicted τ-quantile, against τ: on the diagonal where it should.
+
+    Args:
+        pit_values: as `kdmkit.metrics.pit` gives them, of any shape.
+        levels: τ, of shape `(k,)`; None is 0.05, 0.10, …, 0.95.
+        ax: where to draw; None makes a new figure.
+
+    >>> import torch
+    >>> from kdmkit.plotting import plot_calibration_curve
+    >>> plot_calibration_curve(torch.tensor([0.1, 0.2, 0.6, 0.9])).get_ylabel()
+    'observed frequency'
+    """
+    nominal, observed = (part.cpu().numpy() for part in quantile_calibration(pit_values, levels))
+    order = np.argsort(nominal)
+    x, y = (np.concatenate([[0], values[order], [1]]) for values in (nominal, observed))
+    error = quantile_calibration_error(pit_values, levels).item()
+    ax = axes(ax, (3.8, 3.6))
+    ax.fill_between(x, x, y, color=LIGHT, alpha=0.7, linewidth=0)
+    ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle="--", label="calibrated")
+    ax.plot(
+        nominal[order],
+        observed[order],
+        "o-",
+        color=PALETTE[0],
+        markersize=3.5,
+        linewidth=1.4,
+        label="observed",
+    )
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    legend_with_number(ax, f"mean error {error:.3f}")
+    return finish(ax, x="quantile level", y="observed frequency")

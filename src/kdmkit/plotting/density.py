@@ -1,0 +1,202 @@
+"""Densities in one and two dimensions, with the components they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kdmkit.distributions import KDM
+from kdmkit.plotting._arrays import (
+    Array,
+    as_array,
+    as_column,
+    check_density,
+    extent,
+    log_density,
+    mesh,
+    parts,
+)
+from kdmkit.plotting._axes import INK, LIGHT, PALETTE, Axes, axes, finish, legend, legend_above, matplotlib
+
+# From this many components on, single stems cannot be told apart.
+_MANY = 60
+
+
+def plot_density_1d(
+    rho: KDM,
+    ax: Axes | None = None,
+    samples: Any = None,
+    *,
+    show_components: bool = True,
+    n_grid: int = 512,
+) -> Axes:
+    """The density f̂(x) of a one-dimensional KDM, its components, and a histogram of data.
+
+    Components are stems as high as their own share of the density at their centre, w_j·M_j; when there are
+    many, marks on the axis as dark as their weight.
+
+    Args:
+        rho: a KDM with event shape `(1,)` and no batch.
+        ax: where to draw; None makes a new figure.
+        samples: data for the histogram, `(n,)` or `(n, 1)`.
+        show_components: whether to draw the components.
+        n_grid: points of the curve, besides the components' centres.
+
+    >>> import torch, kdmkit as kdm
+    >>> from kdmkit.plotting import plot_density_1d
+    >>> rho = kdm.KDM(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.3, 0.7]), kdm.RBF(0.5))
+    >>> ax = plot_density_1d(rho, samples=rho.sample((200,)))
+    >>> ax.get_ylabel()
+    'density'
+    """
+    check_density(rho, 1)
+    data = None if samples is None else as_column("samples", samples)
+    ((low, high),) = extent(rho, None if data is None else data[:, None])
+    ax = axes(ax)
+    if data is not None:
+        ax.hist(data, _bins(data), density=True, color=LIGHT, edgecolor="white", linewidth=0.4, label="data")
+    grid = _grid(rho, low, high, n_grid)
+    density = np.exp(log_density(rho, grid[:, None]))
+    ax.plot(grid, density, color=PALETTE[0], linewidth=1.8, label="density")
+    if show_components:
+        _components_1d(ax, rho)
+    ax.set_xlim(low, high)
+    ax.set_ylim(bottom=0)
+    legend(ax)
+    return finish(ax, x="x", y="density")
+
+
+def _bins(data: Array) -> int:
+    """As many bins as Freedman and Diaconis have, but enough for several modes and not too many to see."""
+    n = len(np.histogram_bin_edges(data, "fd")) - 1
+    return int(np.clip(n, min(30, 1 + len(data) // 10), 80))
+
+
+def _grid(rho: KDM, low: float, high: float, n: int) -> Array:
+    """Even points, and the centres of narrow components that these would miss."""
+    centres = np.unique(parts(rho)[0][:, 0])
+    inside = centres[(centres > low) & (centres < high)]
+    return np.union1d(np.linspace(low, high, n), inside[:: max(1, len(inside) // n)])
+
+
+def _components_1d(ax: Axes, rho: KDM) -> None:
+    components, weights, _ = parts(rho)
+    centres, label = components[:, 0], f"{len(weights):,} components"
+    shade = weights / weights.max()
+    if len(weights) > _MANY:
+        colors = matplotlib("colors").to_rgba_array(PALETTE[1], 0.15 + 0.6 * shade)
+        # Heights are fractions of the axes.
+        ax.vlines(centres, 0, 0.035, transform=ax.get_xaxis_transform(), colors=colors, linewidth=0.7)
+        ax.plot([], [], color=PALETTE[1], linewidth=1, label=label)
+        return
+    peak = np.exp(rho.kernel.log_norm(rho.event_shape).detach().double().cpu().numpy())
+    heights = weights * peak
+    ax.vlines(centres, 0, heights, color=PALETTE[1], linewidth=1.0)
+    ax.plot(centres, heights, "o", color=PALETTE[1], markersize=3.5, label=label)
+
+
+def plot_density_2d(
+    rho: KDM,
+    ax: Axes | None = None,
+    samples: Any = None,
+    *,
+    show_components: bool = True,
+    levels: Sequence[float] = (0.5, 0.9, 0.99),
+    depth: float = 12.0,
+    n_grid: int = 160,
+) -> Axes:
+    """The log-density of a two-dimensional KDM as a map, and the smallest regions that hold most of it.
+
+    Args:
+        rho: a KDM with event shape `(2,)` and no batch.
+        ax: where to draw; None makes a new figure.
+        samples: data `(n, 2)`, drawn as dots.
+        show_components: whether to draw the components, with areas in proportion to their weights.
+        levels: probabilities of the regions whose borders are drawn.
+        depth: how many nats below its maximum the map ends.
+        n_grid: points of the grid along each side.
+
+    >>> import torch, kdmkit as kdm
+    >>> from kdmkit.plotting import plot_density_2d
+    >>> ax = plot_density_2d(kdm.KDM(torch.eye(2), None, kdm.RBF(0.5)))
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('$x_1$', '$x_2$')
+    """
+    check_density(rho, 2)
+    data = None if samples is None else as_array("samples", samples, (None, 2))
+    ranges = extent(rho, data)
+    first, second, points = mesh(ranges, n_grid)
+    log_values = log_density(rho, points).reshape(n_grid, n_grid)
+    ax = axes(ax, (5.2, 4.2))
+    _map(ax, ranges, log_values, depth)
+    _regions(ax, first, second, log_values, levels)
+    if data is not None:
+        ax.plot(*data.T, "o", color=INK, markersize=1.6, alpha=0.5, markeredgewidth=0, label="data")
+    if show_components:
+        _components_2d(ax, rho)
+    ax.set(xlim=ranges[0], ylim=ranges[1])
+    legend_above(ax)
+    return finish(ax, x="$x_1$", y="$x_2$", frame=True)
+
+
+def _map(ax: Axes, ranges: Sequence[tuple[float, float]], log_values: Array, depth: float) -> None:
+    top = log_values.max()
+    image = ax.imshow(
+        np.maximum(log_values, top - depth),
+        extent=(*ranges[0], *ranges[1]),
+        origin="lower",
+        aspect="auto",
+        cmap="Blues",
+        vmin=top - depth,
+        # Above the maximum: the darker half of the map would hide what is drawn on it.
+        vmax=top + 0.8 * depth,
+        interpolation="bilinear",
+    )
+    bar = ax.figure.colorbar(image, ax=ax, boundaries=np.linspace(top - depth, top, 128), extend="min")
+    bar.outline.set_linewidth(0.6)
+    bar.ax.tick_params(width=0.6, length=3, labelsize="small", color=INK, labelcolor=INK)
+    bar.locator = matplotlib("ticker").MaxNLocator(5)
+    bar.update_ticks()
+    bar.set_label("log-density", color=INK)
+
+
+def _regions(ax: Axes, first: Array, second: Array, log_values: Array, levels: Sequence[float]) -> None:
+    """Borders of the highest-density regions, labelled with their probability."""
+    thresholds = _thresholds(log_values, levels)
+    if not thresholds:
+        return
+    lines = ax.contour(
+        first,
+        second,
+        log_values,
+        sorted(thresholds),
+        colors=INK,
+        linewidths=0.6,
+        negative_linestyles="solid",
+    )
+    ax.clabel(lines, fmt={value: f"{share:.0%}" for value, share in thresholds.items()}, fontsize="x-small")
+
+
+def _thresholds(log_values: Array, levels: Sequence[float]) -> dict[float, float]:
+    """By log-density, the share of the probability that lies above it."""
+    ordered = np.sort(log_values.ravel())[::-1]
+    mass = np.cumsum(np.exp(ordered - ordered[0]))
+    places = np.searchsorted(mass / mass[-1], np.asarray(levels))
+    return {float(ordered[min(i, len(ordered) - 1)]): share for i, share in zip(places, levels, strict=True)}
+
+
+def _components_2d(ax: Axes, rho: KDM) -> None:
+    components, weights, _ = parts(rho)
+    sizes = 60 * weights / weights.max() if len(weights) <= _MANY else 14 * weights / weights.max()
+    ax.scatter(
+        components[:, 0],
+        components[:, 1],
+        s=np.maximum(sizes, 0.5),
+        color=PALETTE[1],
+        edgecolors="white",
+        linewidths=0.5 if len(weights) <= _MANY else 0,
+        alpha=0.9,
+        label=f"{len(weights):,} components",
+    )

@@ -1,0 +1,81 @@
+"""Estimators: parameters, fitted attributes, and the module behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from kdmkit._core.checks import expected
+from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
+from kdmkit.estimators._model import Model
+from kdmkit.nn import DensityLayer
+from kdmkit.serialize.modules import Own, put, tensors_of, under
+from kdmkit.serialize.values import decode, encode
+
+CLASSES: dict[str, type[BaseEstimator]] = {
+    "KDMDensity": KDMDensity,
+    "KDMClassifier": KDMClassifier,
+    "KDMRegressor": KDMRegressor,
+    "KDMProportionClassifier": KDMProportionClassifier,
+}
+
+
+def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    check_is_fitted(estimator)
+    parameters = estimator.get_params(deep=False)
+    if not isinstance(parameters["random_state"], int | np.integer):
+        parameters["random_state"] = None  # a stream of random numbers stays with its owner
+    fitted = {k: v for k, v in vars(estimator).items() if k not in parameters and k != "module_"}
+    config = {
+        "parameters": {name: encode(name, value) for name, value in parameters.items()},
+        "fitted": {name: encode(name, value) for name, value in fitted.items()},
+        "module": estimator.module_.config(),
+    }
+    return config, tensors_of(estimator.module_)
+
+
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
+    cls = CLASSES[config["class"]]
+    module = _module(cls, config["module"], tensors, own)
+    parameters = {name: _parameter(name, value, own) for name, value in config["parameters"].items()}
+    estimator = cls(**parameters)
+    for name, value in config["fitted"].items():
+        if hasattr(cls, name):
+            raise ValueError(
+                expected("config.json", "fitted attributes", f"{name!r}, which belongs to the class")
+            )
+        setattr(estimator, name, decode(value))
+    estimator.module_ = module.requires_grad_(False).eval()
+    return estimator
+
+
+def _parameter(name: str, value: Any, own: Own) -> Any:
+    if isinstance(value, dict) and "$module" in value:
+        return getattr(own, name)
+    return decode(value)
+
+
+def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.Module:
+    if cls is KDMDensity:
+        layer = DensityLayer.from_config(config)
+        put(layer, tensors, "model.safetensors")
+        return layer
+    lent = {part: _own_part(part, config[part], tensors, own) for part in ("encoder", "decoder")}
+    model = Model.from_config(config, **lent)
+    put(model, tensors, "model.safetensors")
+    return model
+
+
+def _own_part(
+    part: Any, config: dict[str, Any] | None, tensors: dict[str, Tensor], own: Own
+) -> nn.Module | None:
+    """The caller's module with its weights, where the model was saved with one."""
+    if config is None or "own" not in config:
+        return None
+    module = own.lend(part, config["own"])
+    put(module, under(f"{part}.", tensors), part)
+    return module

@@ -1,0 +1,97 @@
+"""Losses, one value per row: whoever averages them decides about sample weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import as_tensor, check_event, expected
+from kdmkit._core.logspace import safe_log
+from kdmkit.distributions import KDM, JointKDM
+from kdmkit.nn import JointLayer
+
+
+def nll(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
+    """−log f̂(value): of a density, or of y given x where `rho` was inferred from x.
+
+    >>> import kdmkit as kdm
+    >>> nll(kdm.KDM.from_probs(torch.tensor([0.5, 0.5])), torch.tensor([0, 1]))
+    tensor([0.6931, 0.6931])
+    """
+    return -rho.log_prob(value)
+
+
+def joint_nll(rho: JointKDM, **values: Any) -> Float[Tensor, "*batch"]:
+    """−log f̂(x, y, …): the paper's Algorithm 2."""
+    return -rho.log_prob(**values)
+
+
+def cross_entropy(rho: KDM, probs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    """−Σ_i t_i log π_i against a distribution t over labels; labels with t_i = 0 do not count.
+
+    The π_i are sums of probabilities: one below the smallest number gives an infinite loss. For hard labels
+    `nll` has no such limit.
+    """
+    predicted = rho.probs
+    check_event("probs", probs, predicted.shape[-1:])
+    log_predicted = torch.where(probs > 0, safe_log(predicted), torch.zeros_like(predicted))
+    return -(probs * log_predicted).sum(-1)
+
+
+def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
+    """−Σ_l q_l log f̂(y_l) against a KDM as an uncertain target; for discrete kernels its probabilities."""
+    if not rho.kernel.same_family(target.kernel):
+        raise ValueError(expected("target", f"a KDM with the kernel {rho.kernel}", target.kernel))
+    if rho.event_shape != target.event_shape:
+        raise ValueError(
+            expected("target", f"events of shape {tuple(rho.event_shape)}", tuple(target.event_shape))
+        )
+    if target.kernel.discrete:
+        return cross_entropy(rho, target.probs)
+    points = target.components.movedim(-2, 0)
+    rank = max(len(rho.batch_shape), len(target.batch_shape)) + 1
+    points = points.reshape(points.shape[0], *([1] * (rank + 1 - points.ndim)), *points.shape[1:])
+    weights = target.weights
+    log_prob = rho.log_prob(points).movedim(0, -1)
+    # Padding components have weight 0 and may have log-density −∞: neither value nor gradient may see it.
+    return -(weights * torch.where(weights > 0, log_prob, torch.zeros_like(log_prob))).sum(-1)
+
+
+def squared_error(rho: KDM, value: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    """The mean over dimensions of (E[y] − y)²."""
+    check_event("value", value, rho.event_shape)
+    return (rho.mean - value).square().mean(-1)
+
+
+def hybrid_nll(
+    layer: JointLayer, x: Any, y: Any, *, generative_weight: float, detach_input: bool = False
+) -> Float[Tensor, "*batch"]:
+    """−log p(y|x) − α·log p(x): discriminative at α = 0, maximum likelihood of the joint at α = 1.
+
+    Args:
+        generative_weight: α ≥ 0.
+        detach_input: keep the second part from moving what made x. Behind a trainable encoder it must be
+            True: shrinking x makes log p(x) as large as one likes.
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(2, 3, 5)
+    >>> x, y = torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
+    >>> together = hybrid_nll(layer, x, y, generative_weight=1.0)
+    >>> torch.allclose(together, joint_nll(layer.joint(), x=x, y=y), atol=1e-5)
+    True
+    """
+    if not 0 <= generative_weight < math.inf:
+        raise ValueError(expected("generative_weight", "a finite number ≥ 0", generative_weight))
+    joint = layer.joint()
+    if generative_weight == 1 and not detach_input:
+        return -joint.log_prob(x=x, y=y)
+    loss = -joint.infer(x=x, target="y").log_prob(y)
+    if generative_weight == 0:
+        return loss
+    if detach_input:
+        x = as_tensor("x", x).detach()
+    return loss - generative_weight * joint.marginal("x").log_prob(x)

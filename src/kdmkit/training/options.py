@@ -1,0 +1,75 @@
+"""How a fit is run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+from kdmkit._core.checks import check_choice, expected
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["no", "bf16", "fp16"]
+Schedule = Literal["one-cycle", "cosine", "constant"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Settings of the training loop.
+
+    Args:
+        max_epochs: passes over the data at most.
+        batch_size: rows per step, over all processes together.
+        learning_rate: the schedule's peak.
+        schedule: `"one-cycle"` (a short warm-up, then down to almost zero), `"cosine"`, or `"constant"`.
+        weight_decay: of AdamW, for the parameters that the objective does not exempt.
+        clip_norm: the largest norm of a gradient; None for no limit.
+        patience: epochs without a better validation loss before stopping; None to go on.
+        seed: of the order of rows and of any dropout: the same seed gives the same fit.
+        device: `"auto"` is CUDA where there is one.
+        precision: mixed precision; the reductions stay in float32 or wider.
+        checkpoint_dir: where every epoch is saved and a killed fit resumes; None saves nothing.
+        verbose: whether to show a progress bar.
+    """
+
+    max_epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 1e-2
+    schedule: Schedule = "one-cycle"
+    weight_decay: float = 0.0
+    clip_norm: float | None = 5.0
+    patience: int | None = 20
+    seed: int = 0
+    device: Device = "auto"
+    precision: Precision = "no"
+    checkpoint_dir: str | Path | None = None
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        self._make_whole("max_epochs", 1)
+        self._make_whole("batch_size", 1)
+        self._make_whole("seed", 0)
+        if self.patience is not None:
+            self._make_whole("patience", 1)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(expected("learning_rate", "a finite number > 0", self.learning_rate))
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(expected("weight_decay", "a finite number ≥ 0", self.weight_decay))
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(expected("clip_norm", "> 0 or None", self.clip_norm))
+        check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))
+        check_choice("device", self.device, ("auto", "cpu", "cuda"))
+        check_choice("precision", self.precision, ("no", "bf16", "fp16"))
+
+    def _make_whole(self, name: str, least: int) -> None:
+        """NumPy's whole numbers become Python's: a checkpoint must not care which of them it was."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+            raise ValueError(expected(name, f"a whole number ≥ {least}", value))
+        object.__setattr__(self, name, int(value))
+
+    def identity(self) -> dict[str, Any]:
+        """What must agree for a checkpoint to be continued: everything that changes the numbers."""
+        return {k: v for k, v in asdict(self).items() if k not in ("checkpoint_dir", "verbose", "device")}

@@ -1,0 +1,52 @@
+"""What a fit learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import check_finite, expected
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tensors with one row per sample, and a weight for each (None: 1)."""
+
+    tensors: tuple[Tensor, ...]
+    weights: Float[Tensor, " n"] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(tensor) for tensor in self.tensors}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(expected("rows", "one or more rows, as many in every tensor", sorted(lengths)))
+        if self.weights is not None:
+            self._check_weights(self.weights)
+
+    def _check_weights(self, weights: Tensor) -> None:
+        if weights.shape != (len(self),):
+            raise ValueError(expected("weights", f"shape ({len(self)},)", tuple(weights.shape)))
+        check_finite("weights", weights)
+        if bool((weights < 0).any()) or not bool((weights > 0).any()):
+            wanted = "non-negative values, at least one of them positive"
+            raise ValueError(expected("weights", wanted, f"a smallest value of {float(weights.min()):g}"))
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def to(self, device: torch.device) -> Rows:
+        weights = None if self.weights is None else self.weights.to(device)
+        return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights)
+
+    def take(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Some rows: their tensors and weights."""
+        weights = None if self.weights is None else self.weights[index]
+        return tuple(tensor[index] for tensor in self.tensors), weights
+
+    def weight(self, index: Tensor | None = None) -> float | Tensor:
+        """The weights' sum, over all rows or some."""
+        if self.weights is None:
+            return float(len(self) if index is None else len(index))
+        return (self.weights if index is None else self.weights[index]).double().sum()

@@ -1,0 +1,88 @@
+"""Layers and losses under `torch.compile`."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import close, normal
+from kdmkit.nn import JointLayer
+from kdmkit.training import hybrid_nll
+from nn.layers import LAYERS, answer, blobs, rows, scrambled
+
+
+class _Answer(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.values = layer, rows(layer)
+
+    def forward(self):
+        return answer(self.layer, self.values)
+
+
+def _same_values_and_gradients(module, compiled, *inputs):
+    wanted, got = module(*inputs), compiled(*inputs)
+    close(got, wanted)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for one, other in zip(
+        torch.autograd.grad(got.sum(), parameters),
+        torch.autograd.grad(wanted.sum(), parameters),
+        strict=True,
+    ):
+        close(one, other, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compile_as_one_graph(name):
+    module = _Answer(scrambled(name))
+    _same_values_and_gradients(module, torch.compile(module, backend="aot_eager", fullgraph=True))
+
+
+class _Hybrid(nn.Module):
+    """An encoder, a layer and the loss that trains both."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(3, 2, dtype=torch.float64)
+        self.layer = scrambled("classifier")
+
+    def forward(self, x, y):
+        z = self.encoder(x)
+        return hybrid_nll(self.layer, z, y, generative_weight=0.5, detach_input=True)
+
+
+def test_a_loss_behind_an_encoder_compiles_as_one_graph():
+    torch.manual_seed(0)
+    module = _Hybrid()
+    x, y = blobs(16, 3)
+    _same_values_and_gradients(module, torch.compile(module, backend="aot_eager", fullgraph=True), x, y)
+
+
+class _Probs(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x).probs
+
+
+def test_inductor():
+    layer = JointLayer(2, 3, 5, dtype=torch.float64)
+    module = _Probs(layer)
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
+    x = normal(16, 2, seed=0)
+    close(compiled(x), module(x), rtol=1e-7)
+
+
+def test_new_parameters_are_seen():
+    """A compiled layer is not frozen at the parameters it was compiled with."""
+    module = _Probs(scrambled("classifier"))
+    compiled = torch.compile(module, backend="aot_eager")
+    x = normal(4, 2, seed=0)
+    before = compiled(x)
+    with torch.no_grad():
+        module.layer.components["x"].add_(0.5)
+    assert not torch.allclose(compiled(x), before)
+    close(compiled(x), module(x))

@@ -1,0 +1,18 @@
+"""Settings that all tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+import typecheck
+
+settings.register_profile("kdmkit", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("kdmkit")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """A test in which annotations are not checked, see `typecheck.off`."""
+    with typecheck.off():
+        yield

@@ -1,0 +1,133 @@
+"""Constructors, expansion and moves."""
+
+import copy
+
+import pytest
+import torch
+
+import kdmkit as kdm
+from helpers import close, normal, real, simplex
+
+
+def test_expand_repeats_without_copying_components():
+    rho = kdm.KDM(normal(4, 2, seed=0), simplex(3, 4, seed=1), kdm.RBF(0.5))
+    wide = rho.expand((5, 3))
+    assert wide.batch_shape == (5, 3)
+    assert wide.components.data_ptr() == rho.components.data_ptr()
+    x = normal(5, 3, 2, seed=2)
+    close(wide.log_prob(x), rho.log_prob(x))
+    close(wide.mean, rho.mean.expand(5, 3, 2))
+    assert wide.sample((2,)).shape == (2, 5, 3, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_to_leaves_the_original_alone(dtype):
+    kernel = kdm.RBF(torch.tensor(0.3), trainable=True)
+    rho = kdm.KDM(normal(4, 2, seed=0).float(), simplex(4, seed=1).float(), kernel)
+    before = copy.deepcopy(kernel.state_dict())
+    moved = rho.to(dtype)
+    assert moved.components.dtype == moved.log_weights.dtype == moved.kernel.sigma.dtype == dtype
+    assert rho.components.dtype == rho.log_weights.dtype == kernel.sigma.dtype == torch.float32
+    assert rho.kernel is kernel
+    for name, value in kernel.state_dict().items():
+        assert torch.equal(value, before[name])
+    with torch.no_grad():
+        kernel.sigma = 2.0
+    assert moved.kernel.sigma.item() == pytest.approx(0.3, rel=0.01)
+
+
+def test_to_moves_a_joint_and_what_was_inferred():
+    components = {"x": normal(4, 2, seed=0).float(), "y": torch.tensor([0, 1, 2, 1])}
+    joint = kdm.JointKDM(components, None, {"x": kdm.RBF(0.3), "y": kdm.Categorical(3, 0.1)})
+    wide = joint.to(torch.float64)
+    assert wide.components["x"].dtype == torch.float64
+    assert wide.components["y"].dtype == torch.int64
+    assert all(wide.kernels[name] is not joint.kernels[name] for name in joint.variables)
+    x = normal(5, 2, seed=1)
+    close(wide.infer(x=x).probs, joint.infer(x=x.float()).to(torch.float64).probs, rtol=1e-5)
+
+
+def test_codes_survive_a_move_to_half_precision():
+    codes = torch.tensor([257, 4095, 4999])  # not representable in bfloat16
+    rho = kdm.KDM(codes, None, kdm.Categorical(5000)).to(torch.bfloat16)
+    assert torch.equal(rho.components, codes)
+
+
+def test_constructors():
+    x = normal(4, 2, seed=0)
+    kernel = kdm.RBF(0.5)
+    nonparametric = kdm.KDM.from_samples(x, kernel)
+    close(nonparametric.weights, torch.full((4,), 0.25).double())
+    weighted = kdm.KDM.from_samples(x, kernel, weights=[0.1, 0.2, 0.3, 0.4])
+    close(weighted.weights, real([0.1, 0.2, 0.3, 0.4]))
+    pure = kdm.KDM.pure(x, kernel)
+    assert pure.batch_shape == (4,)
+    assert pure.n_components == 1
+    close(pure.log_prob(x), kernel.log_norm(torch.Size([2])).expand(4))
+    assert kdm.KDM.pure(torch.tensor([1, 0]), kdm.Categorical(2)).probs.tolist() == [[0, 1], [1, 0]]
+    p = simplex(3, 5, seed=1)
+    close(kdm.KDM.from_probs(p).probs, p)
+    assert kdm.KDM.from_probs(p).components.shape == (5, 5)
+
+
+def test_numpy_arrays_lists_and_log_weights_are_welcome():
+    c, w = normal(3, 2, seed=0), simplex(3, seed=1)
+    rho = kdm.KDM(c, w, kdm.RBF(0.5))
+    x = normal(6, 2, seed=2)
+    for made in (
+        kdm.KDM(c.numpy(), w.numpy(), kdm.RBF(0.5)),
+        kdm.KDM(c, w.tolist(), kdm.RBF(0.5)),
+        kdm.KDM(c, None, kdm.RBF(0.5), log_weights=w.log()),
+    ):
+        close(made.log_prob(x.numpy()), rho.log_prob(x), rtol=1e-7)
+    sure = kdm.KDM(c, [1, 0, 0], kdm.RBF(0.5))
+    close(sure.mean, c[0])
+
+
+def test_only_inferred_kdms_have_evidence():
+    with pytest.raises(AttributeError, match="log_evidence: only a KDM that `infer` returned"):
+        _ = kdm.KDM(torch.zeros(1, 1), None, kdm.RBF(1.0)).log_evidence
+
+
+def test_representations_name_shapes_and_kernels():
+    rho = kdm.KDM(torch.zeros(3, 2), None, kdm.RBF(0.5))
+    assert repr(rho) == "KDM(batch_shape=(), event_shape=(2,), n_components=3, kernel=RBF(sigma=0.5))"
+    joint = kdm.JointKDM({"x": torch.zeros(3, 2)}, None, {"x": kdm.RBF(0.5)})
+    assert repr(joint) == "JointKDM(batch_shape=(), n_components=3, kernels={'x': RBF(sigma=0.5)})"
+
+
+def test_dtypes_may_be_mixed():
+    c, w = normal(6, 1, seed=0).float(), simplex(3, 6, seed=1)
+    mixed, wide = kdm.KDM(c, w, kdm.RBF(0.5)), kdm.KDM(c.double(), w, kdm.RBF(0.5))
+    x = normal(5, 1, 1, seed=2)
+    for value in (x, x.float()):
+        close(mixed.log_prob(value), wide.log_prob(value.double()), rtol=1e-5)
+        close(mixed.cdf(value), wide.cdf(value.double()), rtol=1e-4)
+    close(mixed.mean, wide.mean, rtol=1e-5)
+    close(mixed.variance, wide.variance, rtol=1e-5)
+    close(mixed.purity(), wide.purity(), rtol=1e-5)
+    close(mixed.icdf(real([[0.3]])), wide.icdf(real([[0.3]])), rtol=1e-4)
+    for method in ("implicit", "gumbel"):
+        assert mixed.rsample((4,), method=method).dtype == mixed.sample((4,)).dtype == torch.float32
+
+    components = {"x": c, "y": normal(6, 3, seed=3), "k": torch.arange(6)}
+    kernels = {"x": kdm.RBF(0.5), "y": kdm.Cosine(), "k": kdm.Categorical(6, 0.1)}
+    joint = kdm.JointKDM(components, w[0], kernels)
+    exact = kdm.JointKDM(components | {"x": c.double()}, w[0], kernels)
+    for value in (x[:, 0], x[:, 0].float()):
+        close(
+            joint.infer(x=value, target="y").probs, exact.infer(x=value.double(), target="y").probs, rtol=1e-5
+        )
+        inferred = joint.infer(x=value, observed={"x": value[:, 0] > 0})
+        close(
+            inferred.log_evidence,
+            exact.infer(x=value.double(), observed={"x": value[:, 0] > 0}).log_evidence,
+            rtol=1e-5,
+            atol=1e-6,
+        )
+        bag = kdm.KDM(value, None, kdm.RBF(1.0))
+        close(
+            joint.infer(x=bag, target="k").log_prob(torch.arange(6)),
+            exact.infer(x=bag, target="k").log_prob(torch.arange(6)),
+            rtol=1e-5,
+        )

@@ -1,0 +1,156 @@
+"""Densities: exactness of the non-parametric one, quality of the learned one."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from sklearn.neighbors import KernelDensity
+
+import kdmkit as kdm
+from estimators.problems import moons
+
+
+def quick(**parameters: Any) -> kdm.KDMDensity:
+    return kdm.KDMDensity(method="likelihood", max_epochs=40, random_state=0, **parameters)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_nonparametric_is_kernel_density(weighted: bool) -> None:
+    X, _ = moons(200)
+    weights = np.random.default_rng(1).random(200) if weighted else None
+    points = np.random.default_rng(0).normal(size=(50, 2)) * 2
+    peer = KernelDensity(bandwidth=0.3).fit(X, sample_weight=weights)
+    model = kdm.KDMDensity(sigma=math.sqrt(2) * 0.3).fit(X, sample_weight=weights)
+    # Its tree sums with less care: seven digits in the tails.
+    np.testing.assert_allclose(model.score_samples(points), peer.score_samples(points), rtol=1e-6)
+    share = np.full(200, 1 / 200) if weights is None else weights / weights.sum()
+    squares = ((points[:, None] - X) ** 2).sum(-1) / (2 * 0.3**2)
+    wanted = special.logsumexp(np.log(share) - squares - math.log(2 * math.pi * 0.3**2), axis=1)
+    np.testing.assert_allclose(model.score_samples(points), wanted, rtol=1e-12)
+    assert model.score(points) == pytest.approx(wanted.mean())
+
+
+@pytest.mark.parametrize("rule", ["scott", "silverman"])
+def test_rules_of_thumb_are_those_of_scipy(rule: str) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 1)) * 4
+    peer = stats.gaussian_kde(X.T, bw_method=rule)
+    model = kdm.KDMDensity(sigma=rule).fit(X)
+    # SciPy divides the variance by n − 1.
+    sigma = math.sqrt(2 * peer.covariance.item() * 299 / 300)
+    assert model.kdm_.kernel.sigma.item() == pytest.approx(sigma)
+
+
+def test_leave_one_out_beats_the_rule_of_thumb_on_two_modes() -> None:
+    rng = np.random.default_rng(0)
+
+    def draw(n: int) -> Any:
+        return rng.choice([-10.0, 10.0], n)[:, None] + 0.5 * rng.normal(size=(n, 1))
+
+    X, held_out = draw(300), draw(1000)
+    thumb, loo = (kdm.KDMDensity(sigma=rule).fit(X).score(held_out) for rule in ("scott", "loo"))
+    assert loo > thumb + 0.3
+    best = max(kdm.KDMDensity(sigma=s).fit(X).score(held_out) for s in np.geomspace(0.05, 5, 40))
+    assert loo > best - 0.05
+
+
+def test_leave_one_out_in_blocks_is_leave_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = moons(150)
+    whole = kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item()
+    monkeypatch.setattr("kdmkit.estimators._bandwidth._PAIRS", 1000)
+    assert kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item() == whole
+
+
+def test_likelihood_beats_one_gaussian() -> None:
+    X, _ = moons(1000)
+    held_out, _ = moons(2000, seed=1)
+    gaussian = stats.multivariate_normal(X.mean(0), np.cov(X.T)).logpdf(held_out).mean()
+    assert quick().fit(X).score(held_out) > gaussian + 0.2
+
+
+@pytest.mark.parametrize("covariance", ["spherical", "diag", "full"])
+@pytest.mark.parametrize("d", [1, 2])
+def test_likelihood_integrates_to_one_in_the_units_of_the_data(covariance: str, d: int) -> None:
+    rng = np.random.default_rng(0)
+    scale = np.array([50.0, 0.02])[:d] if covariance != "spherical" else np.full(d, 50.0)
+    X = 1000 + scale * (rng.normal(size=(300, d)) + 2 * rng.integers(2, size=(300, 1)))
+    model = kdm.KDMDensity(method="likelihood", covariance=covariance, max_epochs=5, random_state=0).fit(X)
+    # Wide enough for the components, fine enough for their bandwidths.
+    axes = [1000 + s * np.linspace(-8, 10, 4001 if d == 1 else 361) for s in scale]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, d)
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    assert np.exp(model.score_samples(grid)).sum() * cell == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_units_do_not_matter(covariance: str) -> None:
+    X, _ = moons(300)
+    scale, shift = np.array([1e4, 1e-3]), np.array([1e6, -5.0])
+    plain = quick(covariance=covariance).fit(X).score_samples(X)
+    moved = quick(covariance=covariance).fit(X * scale + shift).score_samples(X * scale + shift)
+    np.testing.assert_allclose(moved + np.log(scale).sum(), plain, atol=1e-2)
+
+
+def test_draws_follow_the_density() -> None:
+    X, _ = moons(500)
+    for model in (kdm.KDMDensity().fit(X), quick().fit(X)):
+        drawn = model.sample(20_000, random_state=0)
+        rho = model.kdm_
+        np.testing.assert_allclose(drawn.mean(0), rho.mean, atol=0.03)
+        np.testing.assert_allclose(drawn.var(0), rho.variance, rtol=0.05)
+
+
+def test_streams_of_draws() -> None:
+    X, _ = moons(50)
+    first, second = (kdm.KDMDensity(random_state=0).fit(X) for _ in range(2))
+    a, b = first.sample(5), first.sample(5)
+    assert not np.array_equal(a, b)
+    assert np.array_equal(a, second.sample(5))
+    assert np.array_equal(b, second.sample(5))
+    assert np.array_equal(first.sample(5, random_state=3), second.sample(5, random_state=3))
+
+
+def test_the_fitted_kdm_says_the_same_and_checks_values() -> None:
+    X, _ = moons(100)
+    model = quick().fit(X)
+
+    np.testing.assert_allclose(model.kdm_.log_prob(torch.from_numpy(X)), model.score_samples(X))
+    with pytest.raises(ValueError, match="value: expected finite values"):
+        model.kdm_.log_prob(torch.full((1, 2), math.nan))
+
+
+def test_bandwidths_stay_above_zero() -> None:
+    """Maximum likelihood would put components on repeated samples and let σ go to zero."""
+    X = np.repeat(np.random.default_rng(0).normal(size=(20, 2)), 10, 0)
+    model = kdm.KDMDensity(
+        method="likelihood", n_components=20, max_epochs=100, patience=None, random_state=0
+    )
+    assert model.fit(X).score(X) < 5
+
+
+@pytest.mark.parametrize("method", ["nonparametric", "likelihood"])
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros((1, 2)),
+        np.array([[1.0, 2.0], [1.0, 2.0]]),
+        np.full((30, 2), 1e9),
+        np.column_stack([np.full(30, 7.0), np.arange(30.0)]),
+        np.array([[0.0, 1e-12], [1.0, 2e-12], [2.0, 0.0]]),
+    ],
+    ids=["one row", "two alike", "constant", "constant column", "tiny column"],
+)
+def test_degenerate_data_have_finite_densities(method: Any, X: Any) -> None:
+    model = kdm.KDMDensity(method=method, max_epochs=3, random_state=0).fit(X)
+    assert np.isfinite(model.score_samples(X)).all()
+    assert np.isfinite(model.sample(3)).all()
+
+
+def test_a_number_is_where_the_likelihood_starts() -> None:
+    X, _ = moons(300)
+    narrow, wide = (
+        kdm.KDMDensity(method="likelihood", sigma=s, max_epochs=1, random_state=0).fit(X) for s in (0.3, 3.0)
+    )
+    assert narrow.kdm_.kernel.std.mean() < 0.5 * wide.kdm_.kernel.std.mean()

@@ -1,0 +1,112 @@
+"""Oracles written from the formulas, independent of the library, and small makers for tests."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from scipy import integrate
+from torch import Tensor
+
+import kdmkit as kdm
+
+#: Continuous kernels by name: each takes a scale as its first argument.
+CONTINUOUS: dict[str, Callable[..., Any]] = {
+    "rbf": kdm.RBF,
+    "epanechnikov": kdm.Epanechnikov,
+    "tricube": kdm.Tricube,
+}
+
+_TRICUBE_MASS = integrate.quad(lambda u: (1 - abs(u) ** 3) ** 6, -1, 1)[0]
+
+
+def unit_density(family: str, u: Tensor) -> Tensor:
+    """The density of u = (x − c)/scale."""
+    if family == "rbf":
+        return (-(u**2)).exp() / math.sqrt(math.pi)
+    inside = (u.abs() < 1).to(u.dtype)
+    if family == "epanechnikov":
+        return inside * (15 / 16) * (1 - u**2) ** 2
+    return inside * (1 - u.abs() ** 3) ** 6 / _TRICUBE_MASS
+
+
+def unit_variance(family: str) -> float:
+    u = torch.linspace(-8, 8, 200_001, dtype=torch.float64)
+    return torch.trapezoid(u**2 * unit_density(family, u), u).item()
+
+
+def mixture_density(family: str, x: Tensor, c: Tensor, scale: Tensor | float, w: Tensor) -> Tensor:
+    """Σ_j w_j Π_i g((x_i − c_ji)/s)/s for x `(n, d)`, c `(m, d)`; scale broadcasts with `(m, d)`."""
+    scale = torch.as_tensor(scale, dtype=x.dtype).expand(c.shape)
+    parts = unit_density(family, (x[:, None] - c) / scale) / scale
+    return parts.prod(-1) @ w
+
+
+def real(values: Any) -> Tensor:
+    """A float64 tensor of Python's numbers, with all their digits."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=seeded(seed))
+
+
+def simplex(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random weights that sum to 1 over the last dimension."""
+    return torch.softmax(normal(*shape, seed=seed, dtype=dtype), -1)
+
+
+def grid(low: float, high: float, n: int, d: int = 1) -> tuple[Tensor, float]:
+    """Points `(n^d, d)` of a regular grid and the volume of a cell: Riemann sums over wide intervals."""
+    axis = torch.linspace(low, high, n, dtype=torch.float64)
+    points = torch.cartesian_prod(*[axis] * d).reshape(-1, d)
+    return points, float(axis[1] - axis[0]) ** d
+
+
+def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1e-11) -> None:
+    """Values and shapes agree; dtypes need not."""
+    assert actual.shape == wanted.shape, (actual.shape, wanted.shape)
+    torch.testing.assert_close(actual.to(wanted.dtype), wanted, rtol=rtol, atol=atol)
+
+
+#: Components of the kernels below that have a bandwidth for each.
+M = 4
+
+
+def _encoder() -> torch.nn.Module:
+    linear = torch.nn.Linear(4, 2, dtype=torch.float64)
+    with torch.no_grad():
+        linear.weight.copy_(normal(2, 4, seed=5) / 2)
+        linear.bias.zero_()
+    return linear
+
+
+#: Every kernel by name, in every form of its parameters. Continuous ones are over two dimensions.
+KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
+    "rbf": lambda: kdm.RBF(0.3),
+    "rbf-ard": lambda: kdm.RBF([0.3, 0.8]),
+    "rbf-metric": lambda: kdm.RBF.from_metric(real([[2.0, 0.0], [-1.5, 1.2]])),
+    "rbf-per-component": lambda: kdm.RBF([[0.3], [0.5], [0.8], [1.2]]),
+    "rbf-per-component-ard": lambda: kdm.RBF([[0.3, 1.0], [0.5, 0.9], [0.8, 0.4], [1.2, 0.6]]),
+    "epanechnikov": lambda: kdm.Epanechnikov(1.5),
+    "epanechnikov-ard": lambda: kdm.Epanechnikov([1.5, 0.7]),
+    "tricube": lambda: kdm.Tricube(1.5),
+    "tricube-ard": lambda: kdm.Tricube([1.5, 0.7]),
+    "cosine": lambda: kdm.Cosine(),
+    "categorical": lambda: kdm.Categorical(3),
+    "categorical-smooth": lambda: kdm.Categorical(3, smoothing=0.2),
+    "composed": lambda: kdm.Composed(_encoder(), kdm.RBF(0.7)),
+    "composed-compact": lambda: kdm.Composed(_encoder(), kdm.Tricube(2.0)),
+}
+
+
+def events(kernel: kdm.Kernel, n: int, *, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random events of one of `KERNELS`."""
+    if isinstance(kernel, kdm.Categorical):
+        return torch.randint(kernel.n, (n,), generator=seeded(seed))
+    d = {kdm.Cosine: 3, kdm.Composed: 4}.get(type(kernel), 2)
+    return normal(n, d, seed=seed, dtype=dtype)

@@ -1,0 +1,215 @@
+"""Values and gradients of the Triton backend against the reference in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdmkit.ops import SquaredDistance, attend, log_mix
+from kdmkit.ops import triton_staging as staging
+from ops.problems import Draw, Problem, evaluate, make_problem
+
+# Relative to the largest entry of an output or gradient.
+TOLERANCE = {"highest": 5e-6, "high": 3e-3, "medium": 3e-3}
+
+
+def difference(got: Tensor, wanted: Tensor) -> float:
+    """The largest deviation over the largest number; infinities have to be the same."""
+    infinite = torch.isinf(wanted)
+    assert got.shape == wanted.shape
+    assert torch.equal(got[infinite].double(), wanted[infinite])
+    got, wanted = got.double()[~infinite], wanted[~infinite]
+    return (
+        ((got - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)).item() if wanted.numel() else 0.0
+    )
+
+
+def check(problem: Problem, tolerance: float = TOLERANCE["highest"]) -> None:
+    got = evaluate(problem, "triton")
+    wanted = evaluate(problem.to(torch.float64), "reference")
+    for mine, reference in zip(got, wanted, strict=True):
+        for a, b in zip(mine, reference, strict=True):
+            assert difference(a, b) <= tolerance
+
+
+def draw(n: int, m: int, d: int, *, lead: tuple[int, ...] = (), seed: int = 0) -> Draw:
+    generator = torch.Generator().manual_seed(seed)
+    return Draw(n=n, m=m, d=d, lead=lead, dtype=torch.float32, generator=generator)
+
+
+def make(name: str, n: int, m: int, d: int, v: int, *, dead: float = 0.0) -> Problem:
+    """A problem whose distances are of the order of one bandwidth."""
+    problem = make_problem(name, draw(n, m, d), dead=dead, v=v)
+    log_weights, values, query, components, scale = problem.tensors
+    return problem.with_tensors([log_weights, values, query, components, scale / d**0.5])
+
+
+# By differences up to 16 dimensions and 16 values, by products of halves beyond.
+CASES = [
+    ("squared-scalar", 1, 1, 1, 1),
+    ("squared-ard", 5, 1, 3, 2),
+    ("squared-metric", 33, 70, 2, 16),
+    ("squared-metric", 1, 1, 20, 1),
+    ("squared-scalar", 1, 130, 17, 3),
+    ("squared-ard", 20, 40, 16, 17),
+    ("squared-ard", 129, 64, 24, 5),
+    ("squared-metric", 30, 129, 40, 1),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_reference(case: tuple[str, int, int, int, int]) -> None:
+    check(make(*case, dead=0.2))
+
+
+@pytest.mark.parametrize("d", [3, 20])
+def test_precisions(precision: str, d: int) -> None:
+    check(make("squared-ard", 20, 50, d, 4), TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("shape", [(10, 20, 200, 2), (10, 20, 20, 128), (10, 20, 100, 100)], ids=str)
+def test_many_dimensions_or_values(shape: tuple[int, int, int, int]) -> None:
+    check(make("squared-scalar", *shape))
+
+
+@pytest.mark.parametrize(("d", "v"), [(3, 2), (20, 3)])
+def test_splits_segments_and_blocks(d: int, v: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Components in several segments and splits, points in several blocks and calls."""
+    monkeypatch.setattr(staging, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(staging, "POINT_BYTES", 0)
+    config = staging.Config(64, 32, 4, 1)
+    for kernel in ("forward", "points", "components"):
+        monkeypatch.setitem(staging.OVERRIDES, kernel, config)  # type: ignore[misc]
+    check(make("squared-ard", 150, 200, d, v, dead=0.2))
+
+
+@pytest.mark.parametrize("d", [3, 20])
+def test_nothing_to_meet(d: int) -> None:
+    problem = make("squared-ard", 4, 6, d, 2, dead=1.0)
+    outputs, gradients = evaluate_finite(problem)
+    assert torch.equal(outputs[1], torch.full((4,), -torch.inf))
+    assert not outputs[0].any()
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def evaluate_finite(problem: Problem) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """As `evaluate`, with an upstream gradient that is finite where logsumexps are not."""
+    leaves = [t.detach().requires_grad_() for t in problem.tensors]
+    outputs = problem.with_tensors(leaves).attend("triton")
+    return outputs, torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs])
+
+
+@pytest.mark.parametrize("d", [3, 20])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_inputs(dtype: torch.dtype, d: int) -> None:
+    problem = make("squared-ard", 12, 30, d, 3).to(dtype)
+    outputs, gradients = evaluate(problem, "triton")
+    wanted, wanted_gradients = evaluate(problem.to(torch.float64), "reference")
+    assert all(output.dtype == torch.float32 for output in outputs)
+    assert all(difference(a, b) <= 1e-5 for a, b in zip(outputs, wanted, strict=True))
+    for gradient, reference in zip(gradients, wanted_gradients, strict=True):
+        assert gradient.dtype == dtype
+        # Upstream gradients are float32 here and float64 there; results are rounded to the inputs' dtype.
+        assert difference(gradient, reference) <= 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("d", [4, 20])
+def test_strided_inputs(d: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(d, 14, generator=generator).T
+    components = torch.randn(d, 40, generator=generator).T[::2]
+    values = torch.randn(20, 6, generator=generator)[:, ::2]
+    log_weights = torch.zeros(1).expand(20)
+    scale = torch.full((1, 1), 0.3).expand(1, d)
+    check(Problem((SquaredDistance(query, components, scale),), log_weights, values))
+
+
+@pytest.mark.parametrize("d", [2, 20])
+def test_leading_dimensions_of_queries(d: int) -> None:
+    problem = make("squared-ard", 12, 9, d, 2)
+    log_weights, values, query, components, scale = problem.tensors
+    tensors = [log_weights.view(1, 1, -1), values, query.view(2, 2, 3, d), components, scale]
+    check(problem.with_tensors(tensors))
+
+
+@pytest.mark.parametrize("d", [2, 20])
+def test_no_queries(d: int) -> None:
+    problem = make("squared-ard", 0, 5, d, 3)
+    outputs, gradients = evaluate_finite(problem)
+    assert [tuple(output.shape) for output in outputs] == [(0, 3), (0,)]
+    assert [g.shape for g in gradients] == [t.shape for t in problem.tensors]
+    assert not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("d", [3, 40])
+def test_offset_data(d: int) -> None:
+    problem = make("squared-ard", 20, 60, d, 3)
+    log_weights, values, query, components, scale = problem.tensors
+    check(problem.with_tensors([log_weights, values, query + 1e3, components + 1e3, scale]), 1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+@pytest.mark.parametrize("d", [3, 20])
+def test_scales_of_numbers(size: float, d: int) -> None:
+    """Half precision ends at 65504 and 6e-8; powers of two keep everything within."""
+    problem = make("squared-ard", 20, 60, d, 3)
+    log_weights, values, query, components, scale = problem.tensors
+    check(problem.with_tensors([log_weights, values * size, query * size, components * size, scale / size]))
+
+
+def test_an_outlier_disturbs_nobody() -> None:
+    problem = make("squared-scalar", 20, 60, 20, 3)
+    log_weights, _, query, components, scale = problem.tensors
+    components[7] = 1e5
+    term = SquaredDistance(query, components, scale)
+    wanted = log_mix(term, log_weights, backend="reference")
+    torch.testing.assert_close(log_mix(term, log_weights, backend="triton"), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_far_from_everything() -> None:
+    """Logsumexps of −10⁵ with the right gradient."""
+    query = torch.full((1, 20), 100.0, requires_grad=True)
+    components = torch.randn(30, 20, generator=torch.Generator().manual_seed(0))
+    results = []
+    for backend in ("triton", "reference"):
+        dtype = torch.float64 if backend == "reference" else torch.float32
+        x, c = query.to(dtype), components.to(dtype)
+        lse = log_mix(SquaredDistance(x, c, torch.ones(1, 1, dtype=dtype)), c.new_zeros(30), backend=backend)
+        results.append((lse.detach(), torch.autograd.grad(lse.sum(), query)[0]))
+    assert results[0][0] == pytest.approx(results[1][0].item(), rel=1e-6)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_only_where_needed() -> None:
+    problem = make("squared-ard", 12, 30, 20, 3)
+    for i, tensor in enumerate(problem.tensors):
+        tensors = [t.detach() for t in problem.tensors]
+        tensors[i] = tensor.detach().requires_grad_()
+        averages, lse = problem.with_tensors(tensors).attend("triton")
+        (gradient,) = torch.autograd.grad(averages.sum() + lse.sin().sum(), tensors[i])
+        all_tensors = [t.detach().requires_grad_() for t in problem.tensors]
+        averages, lse = problem.with_tensors(all_tensors).attend("triton")
+        together = torch.autograd.grad(averages.sum() + lse.sin().sum(), all_tensors)
+        torch.testing.assert_close(gradient, together[i])
+
+
+def test_vmap() -> None:
+    problem = make("squared-ard", 6, 10, 20, 3)
+    log_weights, values, query, components, scale = problem.tensors
+
+    def total(x: Tensor, c: Tensor) -> Tensor:
+        averages, lse = attend(SquaredDistance(x, c, scale), log_weights, values, backend="triton")
+        return averages.sum() + lse.sum()
+
+    both = torch.func.grad(total, argnums=(0, 1))
+    batches = query.view(3, 2, 20)
+    got = torch.func.vmap(both, in_dims=(0, None))(batches, components)
+    for b in range(3):
+        torch.testing.assert_close(tuple(g[b] for g in got), both(batches[b], components))
+
+
+def test_second_derivatives_are_refused() -> None:
+    problem = make("squared-ard", 3, 4, 20, 1)
+    query = problem.tensors[2].requires_grad_()
+    (gradient,) = torch.autograd.grad(problem.log_mix("triton").sum(), query, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        gradient.sum().backward()

@@ -1,0 +1,36 @@
+"""Runtime checks of the jaxtyping annotations, switched on for the tests in pyproject.toml."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import beartype
+import beartype.roar
+import jaxtyping
+
+# As in static typing, an int passes for a float.
+_beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
+
+
+def check(function: Any) -> Any:
+    """beartype, less what it cannot do for jaxtyping, which decorates one method at a time.
+
+    Without its class beartype does not know what `Self` is.
+    """
+    hints = {} if isinstance(function, type) else getattr(function, "__annotations__", {})
+    if hints:
+        function.__annotations__ = {k: Any if hint in (Self, "Self") else hint for k, hint in hints.items()}
+    try:
+        return _beartype(function)
+    except beartype.roar.BeartypeDecorHintPep3119Exception:
+        return function  # An argument is a protocol that only static checkers understand.
+
+
+@contextmanager
+def off() -> Iterator[None]:
+    """No checks: for tests of what a user sees of bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
