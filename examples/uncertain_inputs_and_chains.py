@@ -115,7 +115,9 @@ middle.legend(frameon=False, fontsize="small")
 for ax in (left, middle):
     ax.spines[["top", "right"]].set_visible(False)
 
-plot_density_2d(origin, right, samples=place, show_components=False, levels=(0.5, 0.9))
+# An inferred KDM computes its weights whenever they are needed. For a map of many points: once and for all.
+fixed = kdm.KDM(origin.components, origin.weights, origin.kernel)
+plot_density_2d(fixed, right, samples=place, show_components=False, levels=(0.5, 0.9))
 right.set(title="18 g → species → place", xlabel="km", ylabel="km")
 left.set(xlim=right.get_xlim(), ylim=right.get_ylim())
 

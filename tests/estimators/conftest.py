@@ -1,9 +1,11 @@
-"""One thread: the tensors of these tests are too small for more, and threads of several tests collide."""
+"""Tensors of these tests are too small for several threads."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+import typecheck
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -12,3 +14,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Modules that tests make have the same weights every time."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def fast() -> Iterator[None]:
+    """Annotations are not checked: they take more than half of the time of a fit."""
+    with typecheck.off():
+        yield

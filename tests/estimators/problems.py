@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.datasets import load_digits, make_moons
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -57,10 +58,16 @@ def bags(n: int = 900, classes: int = 3, seed: int = 0) -> tuple[Array, Array, A
 
 
 class ConvNet(nn.Module):
-    """An encoder of 8 × 8 images."""
+    """An encoder of 8 × 8 images, the same every time."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            self._build(width)
+
+    def _build(self, width: int) -> None:
+        torch.manual_seed(0)  # a module's start is its maker's: `random_state` is only the fit's
         self.body = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
         )

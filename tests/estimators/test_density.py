@@ -12,6 +12,8 @@ from sklearn.neighbors import KernelDensity
 import kdmkit as kdm
 from estimators.problems import moons
 
+pytestmark = pytest.mark.usefixtures("fast")
+
 
 def quick(**parameters: Any) -> kdm.KDMDensity:
     return kdm.KDMDensity(method="likelihood", max_epochs=40, random_state=0, **parameters)

@@ -294,6 +294,16 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_a_save_replaces_the_file_as_a_whole(tmp_path):
+    """Whoever reads the old file meanwhile reads it to the end."""
+    checkpoint = Checkpoint(tmp_path, "me")
+    checkpoint.save({"value": torch.ones(3)})
+    with checkpoint.path.open("rb") as old:
+        checkpoint.save({"value": torch.zeros(3)})
+        assert torch.equal(torch.load(old, weights_only=True)["value"], torch.ones(3))
+    assert torch.equal(checkpoint.load()["value"], torch.zeros(3))
+
+
 def test_a_fit_whose_save_fails_can_go_on_later(tmp_path, monkeypatch):
     wanted, _ = fitted(max_epochs=4)
     saves = []

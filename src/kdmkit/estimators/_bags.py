@@ -54,36 +54,41 @@ def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"
     return torch.from_numpy(array.astype(np.int64))
 
 
-def members(bags: Int[Tensor, " n"]) -> tuple[Int[Tensor, "n_bags l"], Float[Tensor, "n_bags l"]]:
-    """The rows of every bag side by side, and their weights 1/size; row 0 with weight 0 fills up.
+class Bags:
+    """Rows in the order of their bags, kept where they are: only those of a batch travel.
 
-    >>> members(torch.tensor([1, 0, 1]))
-    (tensor([[1, 0],
-            [0, 2]]), tensor([[1.0000, 0.0000],
+    >>> bags = Bags(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([1, 0, 1]))
+    >>> bags.first, bags.size
+    (tensor([0, 1]), tensor([1, 2]))
+    >>> z, weights = bags.encoded(None, bags.first, bags.size)
+    >>> z.squeeze(-1), weights
+    (tensor([[2., 0.],
+            [1., 3.]]), tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]]))
     """
-    order = torch.argsort(bags, stable=True)
-    sizes = torch.bincount(bags)
-    place = torch.arange(len(bags)) - torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-    index = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.long)
-    weights = torch.zeros(index.shape, dtype=torch.float32)
-    index[bags[order], place] = order
-    weights[bags[order], place] = (1 / sizes[bags[order]]).float()
-    return index, weights
 
+    def __init__(self, x: Tensor, bags: Int[Tensor, " n"]) -> None:
+        self.x = x[torch.argsort(bags, stable=True)]
+        self.size = torch.bincount(bags)
+        self.first = self.size.cumsum(0) - self.size
 
-class Bags:
-    """All rows, kept where they are: only those of a batch travel, however uneven the bags."""
+    def encoded(
+        self, encoder: nn.Module | None, first: Int[Tensor, " b"], size: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "b l d"], Float[Tensor, "b l"]]:
+        """Latent vectors of some bags side by side, and weights 1/size; zeros fill up the shorter ones."""
+        place = torch.arange(int(size.max()), device=size.device)
+        present = place < size.unsqueeze(1)
+        z = self._latent(encoder, (first.unsqueeze(1) + place)[present])
+        side_by_side = z.new_zeros(*present.shape, z.shape[1])
+        side_by_side[present] = z
+        return side_by_side, present / size.unsqueeze(1)
 
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-
-    def encoded(self, encoder: nn.Module | None, index: Int[Tensor, "n l"]) -> Float[Tensor, "n l d"]:
+    def _latent(self, encoder: nn.Module | None, index: Int[Tensor, " k"]) -> Float[Tensor, "k d"]:
         inside = self.x[index.cpu()].to(index.device)
         if encoder is None:
             return inside
-        z: Tensor = encoder(inside.flatten(0, 1)).float()
-        return z.unflatten(0, index.shape)
+        z: Tensor = encoder(inside)
+        return z.float()
 
 
 class BagLoss(nn.Module):
@@ -93,11 +98,11 @@ class BagLoss(nn.Module):
         super().__init__()
         self.bags, self.encoder, self.layer = bags, encoder, layer
 
-    def forward(self, index: Tensor, weights: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, first: Tensor, size: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
+        z, weights = self.bags.encoded(self.encoder, first, size)
         kernel = self.layer.kernels["x"]
         assert isinstance(kernel, Kernel)
-        rho = KDM(self.bags.encoded(self.encoder, index), weights, kernel, validate_args=False)
-        return cross_entropy(self.layer(rho), shares)
+        return cross_entropy(self.layer(KDM(z, weights, kernel, validate_args=False)), shares)
 
     def exempt_from_decay(self, name: str) -> bool:
         return name.startswith("layer.")
@@ -110,7 +115,8 @@ class BagPretraining(nn.Module):
         super().__init__()
         self.bags, self.encoder, self.head = bags, encoder, head
 
-    def forward(self, index: Tensor, weights: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
-        log_probs = torch.log_softmax(self.head(self.bags.encoded(self.encoder, index)), -1)
+    def forward(self, first: Tensor, size: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
+        z, weights = self.bags.encoded(self.encoder, first, size)
+        log_probs = torch.log_softmax(self.head(z), -1)
         inside_bag = (log_probs + weights.log().unsqueeze(-1)).logsumexp(1)
         return -(shares * inside_bag).sum(-1)

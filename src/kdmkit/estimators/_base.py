@@ -39,7 +39,7 @@ class KDMEstimator(BaseEstimator, ABC):
     # Set by the constructors of the leaves.
     n_components: Any
     max_epochs: int
-    batch_size: int
+    batch_size: Any
     learning_rate: float
     patience: int | None
     checkpoint_dir: Any
@@ -56,15 +56,17 @@ class KDMEstimator(BaseEstimator, ABC):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
             raise ValueError(expected("random_state", wanted, self.random_state))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        FitOptions(**self._settings(seed))
+        FitOptions(**self._settings(seed, rows=1))
         self._seed, self._n_draws = seed, 0
         with torch.random.fork_rng([]):
             torch.default_generator.manual_seed(seed)
             yield
 
-    def _settings(self, seed: int) -> dict[str, Any]:
+    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
         settings = {name: plain(getattr(self, name)) for name in names}
+        if settings["batch_size"] == "auto":
+            settings["batch_size"] = automatic_batch(rows)
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(
@@ -83,7 +85,7 @@ class KDMEstimator(BaseEstimator, ABC):
             data: what the objective uses beside the rows.
             changes: of the settings.
         """
-        options = FitOptions(**{**self._settings(self._seed), **changes})
+        options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
         identity = self._identity(data)
         history = fit(
             objective, rows, validation, options=options, identity=identity, description=description
@@ -184,3 +186,8 @@ def check_number(argument: str, value: Any, wanted: str, *, positive: bool = Fal
     if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
         raise ValueError(expected(argument, wanted, repr(value)))
     return float(value)
+
+
+def automatic_batch(rows: int) -> int:
+    """A sixty-fourth of the rows, between 64 and 512: small data wants many steps, large data wide ones."""
+    return max(64, min(512, rows // 64))

@@ -45,7 +45,8 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             the leave-one-out likelihood of the labels (nonparametric); a number, `"scott"`, `"silverman"`,
             `"loo"` otherwise. Lengths are those of standardised features.
         noise: standard deviation of noise on inputs while training, in units of standardised features.
-        max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training. The best
+        batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
+        max_epochs, learning_rate, validation_fraction, patience: of the training. The best
             weights on the validation part are kept.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
@@ -59,7 +60,7 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = KDMClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> model = KDMClassifier(max_epochs=10, random_state=0).fit(X, y)
     >>> model.predict_proba(X[:2]).shape, model.sample(5, y=1).shape
     ((2, 3), (5, 4))
     """
@@ -75,7 +76,7 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
         sigma: Any = "auto",
         noise: float = 0.3,
         max_epochs: int = 100,
-        batch_size: int = 64,
+        batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 1e-2,
         validation_fraction: float = 0.1,
         patience: int | None = 20,
@@ -174,7 +175,7 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             # A cluster counts its rows; their class says what each of them weighs.
             mean = torch.bincount(labels, weights) / torch.bincount(labels)
             with torch.no_grad():
-                layer.logits += mean.log()[layer.components["y"].argmax(1)]
+                layer.logits.add_(mean.log()[layer.components["y"].argmax(1)])
         return layer
 
     def _alpha(self) -> float:
@@ -252,12 +253,14 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
 
         return normalized(self._rowwise(answer, to_tensor(array), distribution("weights", share, lead)))
 
-    def sample(self, n_samples: int = 1, *, y: Any, random_state: Any = None) -> Array:
+    def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:
         """Draws of inputs given a label or a distribution over labels.
 
         Args:
             n_samples: how many.
             y: one of `classes_`, or probabilities in the order of `classes_`.
+            spread: the kernel's width in these draws relative to the fitted one. 1 draws from the model;
+                less stays closer to the components, for clearer and less varied examples.
             random_state: fixes this call; by default successive calls differ.
         """
         check_is_fitted(self)
@@ -267,7 +270,7 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             raise ValueError(expected("decoder", "one that was fitted, to sample behind an encoder", None))
         evidence = KDM.from_probs(self._label_probs(y).to(self._device))
         with torch.no_grad():
-            rho = model.layer.reverse(evidence)
+            rho = narrowed(model.layer.reverse(evidence), spread)
             z = rho.sample((n_samples,), generator=self._generator(random_state))
             return np.asarray(model.decode(z).cpu())
 
@@ -295,3 +298,12 @@ def distribution(argument: str, values: Any, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(expected(argument, f"shape {shape}", tuple(probs.shape)))
     check_weights(argument, probs)
     return probs.double() / probs.double().sum(-1, keepdim=True)
+
+
+def narrowed(rho: KDM, spread: float) -> KDM:
+    """The same mixture with its kernel `spread` times as wide."""
+    if not spread > 0:
+        raise ValueError(expected("spread", "> 0", spread))
+    kernel = rho.kernel
+    assert isinstance(kernel, RBF)
+    return KDM(rho.components, None, RBF(kernel.sigma * spread), log_weights=rho.log_weights)

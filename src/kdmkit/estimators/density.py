@@ -28,12 +28,13 @@ class KDMDensity(DensityMixin, KDMEstimator):
     Args:
         method: `"nonparametric"` makes every sample a component; `"likelihood"` fits `n_components` of them
             by maximum likelihood (the paper's Eq. 8).
-        n_components: for `"likelihood"`; `"auto"` is 16.
+        n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
         sigma: bandwidth: a number (σ = √2 standard deviations), or by rule: `"scott"`, `"silverman"`,
             leave-one-out likelihood `"loo"`. The likelihood method learns it; a number is where it starts.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
+            By default it learns from every sample to the end, regularised by noise on the samples.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; draws of `sample` follow it too, unless told otherwise.
@@ -62,7 +63,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         max_epochs: int = 200,
         batch_size: int = 256,
         learning_rate: float = 2e-2,
-        validation_fraction: float = 0.1,
+        validation_fraction: float = 0.0,
         patience: int | None = 20,
         checkpoint_dir: Any = None,
         device: str = "auto",
@@ -109,7 +110,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         frame = Frame.of(x, weights, self.covariance)
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
-        m = self._count_components(len(rows), 16)
+        m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
         layer = DensityLayer(
             x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), dtype=torch.float32
         )

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from kdmkit.estimators._bags import BagLoss, BagPretraining, Bags, check_bags, check_proportions, members
+from kdmkit.estimators._bags import BagLoss, BagPretraining, Bags, check_bags, check_proportions
 from kdmkit.estimators._base import Array, to_tensor
 from kdmkit.estimators._joint import JointEstimator, Phases, normalized
 from kdmkit.estimators._model import Model
@@ -47,7 +47,7 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
     >>> X = rng.normal(size=(400, 2)) + 2 * y[:, None]
     >>> bags = np.arange(400) // 10
     >>> share = np.bincount(bags, y) / 10
-    >>> model = KDMProportionClassifier(max_epochs=20, random_state=0)
+    >>> model = KDMProportionClassifier(max_epochs=10, random_state=0)
     >>> model.fit(X, bags, np.column_stack([1 - share, share])).predict_proba(X[:3]).shape
     (3, 2)
     """
@@ -99,28 +99,21 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
         self.classes_ = np.arange(shares.shape[1])
         return self
 
-    def _learned(self, x: Tensor, bags: Tensor, shares: Tensor) -> Model:
+    def _learned(self, x: Tensor, ids: Tensor, shares: Tensor) -> Model:
         scaler = self._scaler(x, None)
-        inputs = self._training_inputs(x, scaler)
-        rows, validation = split_rows(
-            (*members(bags), shares.float()), None, self.validation_fraction, self._seed
-        )
-        index, weights, share = rows.tensors
-        instances = index[weights > 0]
-        amplitudes = share.sqrt().unsqueeze(1).expand(-1, index.shape[1], -1)[weights > 0]
-        everything = Bags(inputs)
+        bags = Bags(self._training_inputs(x, scaler), ids)
+        tensors = (bags.first, bags.size, shares.float())
+        rows, validation = split_rows(tensors, None, self.validation_fraction, self._seed)
+        first, size, share = rows.tensors
+        instances = torch.cat([bags.x[f : f + n] for f, n in zip(first.tolist(), size.tolist(), strict=True)])
+        amplitudes = share.sqrt().repeat_interleave(size, 0)
         phases = Phases(
-            pretraining=lambda encoder, head: BagPretraining(everything, encoder, head),
+            pretraining=lambda encoder, head: BagPretraining(bags, encoder, head),
             first_layer=lambda z: self._first_layer(z, amplitudes),
-            objective=lambda encoder, layer: BagLoss(everything, encoder, layer),
+            objective=lambda encoder, layer: BagLoss(bags, encoder, layer),
         )
         encoder, layer = self._learn(
-            inputs[instances],
-            rows,
-            validation,
-            phases,
-            outputs=shares.shape[1],
-            description="proportions",
+            instances, rows, validation, phases, outputs=shares.shape[1], description="proportions"
         )
         if encoder is None and scaler is not None:
             return Model(in_own_units(layer, {"x": scaler}))

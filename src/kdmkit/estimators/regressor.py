@@ -37,7 +37,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         sigma: starting bandwidth of the inputs, in units of standardised features; `"auto"` is a typical
             distance between components.
         noise: standard deviation of noise on inputs while training, in units of standardised features.
-        max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
+        batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
+        max_epochs, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
@@ -50,7 +51,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, (200, 1))
     >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
-    >>> model = KDMRegressor(max_epochs=30, random_state=0).fit(X, y)
+    >>> model = KDMRegressor(max_epochs=10, random_state=0).fit(X, y)
     >>> mean, std = model.predict(X[:4], return_std=True)
     >>> mean.shape, std.shape, model.predict_interval(X[:4], coverage=0.9).shape
     ((4,), (4,), (4, 2))
@@ -64,9 +65,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         encoder: Any = None,
         generative_weight: float = 0.0,
         sigma: Any = "auto",
-        noise: float = 0.05,
+        noise: float = 0.03,
         max_epochs: int = 100,
-        batch_size: int = 64,
+        batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 1e-2,
         validation_fraction: float = 0.1,
         patience: int | None = 20,

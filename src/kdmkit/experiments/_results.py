@@ -144,10 +144,10 @@ def provenance(rows: Iterable[Row]) -> str:
     rows = list(rows)
     dates = sorted(row["finished"][:10] for row in rows)
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    hours = sum(row["seconds"] for row in rows)
+    seconds = sum(row["seconds"] for row in rows)
     machines = _distinct(_machine_words(row["machine"]) for row in rows)
     used = _distinct(", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in rows)
-    return f"Measured {span} in {hours:,.0f} s altogether, on {machines}; {used}."
+    return f"Measured {span} in {seconds:,.0f} s altogether, on {machines}; {used}."
 
 
 def _machine_words(machine: Mapping[str, Any]) -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from kdmkit import KDM, RBF, plotting
+from kdmkit import plotting
 from kdmkit.estimators import KDMClassifier
 from kdmkit.metrics import expected_calibration_error
 
@@ -119,12 +118,9 @@ class _Answers:
 
 def _clear_draws(model: KDMClassifier, digits: list[int], seed: int) -> Array:
     """Images of any of some digits, drawn from the model run backwards with narrower kernels."""
-    probs = torch.zeros(len(model.classes_), dtype=torch.float64)
+    probs = np.zeros(len(model.classes_))
     probs[digits] = 1 / len(digits)
-    rho = model.joint_.infer(y=KDM.from_probs(probs))
-    narrow = RBF(_SPREAD * rho.kernel.sigma)
-    clear = KDM(rho.components, None, narrow, log_weights=rho.log_weights)
-    return np.asarray(clear.sample((_DRAWN,), generator=torch.Generator().manual_seed(seed)))
+    return model.sample(_DRAWN, y=probs, spread=_SPREAD, random_state=seed)
 
 
 def _grid(images: Array, labels: list[str], columns: int, ax: Any, title: str) -> None:

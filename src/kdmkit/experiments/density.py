@@ -25,7 +25,7 @@ from kdmkit.experiments._results import Report, Row, Task, complete, provenance,
 Array = NDArray[Any]
 
 SEED = 0
-INNER_FOLDS = 3
+INNER_FOLDS = 5
 COUNTS = [1, 2, 4, 8, 16, 32, 64]
 BANDWIDTHS = [round(float(h), 4) for h in np.geomspace(0.05, 2.0, 30)]
 

@@ -27,7 +27,9 @@ def pack(rho: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
     kernels = {name: _kernel(name, c, tensors, own) for name, c in config["kernels"].items()}
-    components, log_weights = under("components.", tensors), tensors["log_weights"]
+    # A file's tensors come in the order of their names, the variables in their own.
+    components = {name: tensors[f"components.{name}"] for name in kernels}
+    log_weights = tensors["log_weights"]
     if config["class"] == "JointKDM":
         return JointKDM(components, None, kernels, log_weights=log_weights)
     return KDM(components["x"], None, kernels["x"], log_weights=log_weights)

@@ -11,6 +11,7 @@ from sklearn.datasets import make_classification
 from torch import Tensor, nn
 
 from kdmkit.estimators import KDMClassifier
+from kdmkit.estimators._base import automatic_batch
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import FitOptions, Rows, fit, hybrid_nll
@@ -56,7 +57,10 @@ def epoch_times() -> list[dict[str, Any]]:
     x, labels = torch.from_numpy(X).float(), torch.from_numpy(y)
     default = KDMClassifier()
     options = FitOptions(
-        max_epochs=_EPOCHS, batch_size=default.batch_size, learning_rate=default.learning_rate, device="cpu"
+        max_epochs=_EPOCHS,
+        batch_size=automatic_batch(_ROWS),
+        learning_rate=default.learning_rate,
+        device="cpu",
     )
     losses: dict[str, type[nn.Module]] = {"kdmkit": LogSpaceLoss, "materialised": MaterialisedLoss}
     return [
