@@ -45,6 +45,25 @@ def demo(
         console.print(f"wrote {figure}")
 
 
+@app.command()
+def bench(
+    output: Output = Path("results"),
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Repetitions of each measurement, in seconds.")
+    ] = 3.0,
+    growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
+) -> None:
+    """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    import torch
+
+    from kdmkit.experiments.bench import run
+
+    console.print(f"wrote {run(output, device='cpu', seconds=seconds, growth=growth)}")
+    if torch.cuda.is_available():
+        console.print(f"wrote {run(output, device='cuda', seconds=seconds, growth=growth)}")
+
+
 @reproduce.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -44,9 +44,13 @@ class Case:
         return 4 * floats_per_pair * self.n * self.m <= _LARGEST[self.device.type]
 
     def calls(self, p: Problem) -> dict[str, Call]:
-        return {"training step": self._steps, "density": self._densities, "attend": self._attends}[self.kind](
-            p
-        )
+        kinds = {
+            "training step": self._steps,
+            "density": self._densities,
+            "attend": self._attends,
+            "attend, forward and backward": self._both_ways,
+        }
+        return kinds[self.kind](p)
 
     def _steps(self, p: Problem) -> dict[str, Call]:
         heads: dict[str, type[Any]] = {"kdmkit": peers.KdmkitHead}
