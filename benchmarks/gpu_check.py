@@ -4,7 +4,7 @@
     PYTHONPATH=src python3 benchmarks/gpu_check.py check main      # some sections
     PYTHONPATH=src TRITON_INTERPRET=1 python3 benchmarks/gpu_check.py   # without a GPU: a tiny dry run
 
-Sections: check (values and gradients against float64), main (the issue's sizes against plain torch), profile
+Sections: check (values and gradients against float64), main (large sizes against plain torch), profile
 (time per kernel), forward, points, components (block sizes), splits (segments and programs per
 multiprocessor), small (where `auto` should change over), direct (few dimensions). Results go to
 $OUT/gpu_check.jsonl, one JSON object per line; a table is printed as it grows.
@@ -111,7 +111,7 @@ def extra_memory(function: Callable[[], object]) -> float:
 
 
 class Case:
-    """Normal points and components, σ = √d, as in the issue."""
+    """Normal points and components, σ = √d."""
 
     def __init__(self, n: int, m: int, d: int, v: int, *, seed: int = 0, sigma: float | None = None) -> None:
         n, m = (max(40, size // SHRINK) for size in (n, m)) if not GPU else (n, m)

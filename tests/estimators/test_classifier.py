@@ -76,6 +76,17 @@ def test_a_sample_of_the_prior_is_a_sample_of_the_data() -> None:
     np.testing.assert_allclose(drawn.mean(0), X.mean(0), atol=0.05)
 
 
+def test_narrower_draws_stay_closer_to_the_components() -> None:
+    X, y = blobs(300)
+    model = kdm.KDMClassifier(method="nonparametric", sigma=1.0).fit(X, y)
+    tiny = model.sample(200, y=1, spread=1e-6, random_state=0)
+    distances = np.linalg.norm(tiny[:, None] - X[y == 1], axis=-1).min(1)
+    assert distances.max() < 1e-4
+    variances = [model.sample(20_000, y=1, spread=s, random_state=0).var(0).mean() for s in (0.5, 1.0)]
+    width = model.joint_.kernels["x"].sigma.square().mean().item() / 2
+    assert variances[1] - variances[0] == pytest.approx(0.75 * width, rel=0.1)
+
+
 def test_streams_of_draws() -> None:
     X, y = blobs()
     model = kdm.KDMClassifier(method="nonparametric", random_state=0).fit(X, y)
@@ -167,6 +178,13 @@ def test_units_of_features_do_not_matter(method: Any) -> None:
     # An offset of 1e7 would leave float32 nothing of the smaller column.
     moved = X * [1e5, 1e-2] + [1e7, 1e7]
     np.testing.assert_allclose(model.fit(moved, y).predict_proba(moved), plain, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_numbers_at_the_ends_of_float64(scale: float) -> None:
+    X, y = blobs()
+    model = kdm.KDMClassifier(max_epochs=5, random_state=0)
+    assert model.fit(X * scale, y).score(X * scale, y) > 0.9
 
 
 # ---- uncertain inputs

@@ -120,6 +120,13 @@ def test_parameters(name: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("method", ["nonparametric", "discriminative"])
+def test_no_cuda(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device: expected 'cpu' or 'auto' .*, got 'cuda'"):
+        classifier(method=method, device="cuda")
+
+
 DATA: dict[str, tuple[Callable[[], Any], str]] = {
     "one class": (
         lambda: kdm.KDMClassifier().fit(X, np.full(60, "cat")),
@@ -232,6 +239,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "no samples": (lambda: classifier().sample(0, y=0), "n_samples: expected a whole number ≥ 1, got 0"),
     "no draws": (lambda: density().sample(-1), "n_samples: expected a whole number ≥ 1, got -1"),
     "half a draw": (lambda: regressor().sample_y(X, 0.5), "n_samples: expected a whole number ≥ 1, got 0.5"),
+    "no spread": (lambda: classifier().sample(y=0, spread=0.0), "spread: expected > 0, got 0.0"),
     "no decoder": (
         lambda: classifier(encoder="mlp").sample(y=0),
         "decoder: expected one that was fitted, to sample behind an encoder, got None",

@@ -124,6 +124,11 @@ def test_integers_and_lists_are_rows() -> None:
     assert model.predict([[0, 0], [6, 6]]).tolist() == [0, 1]
 
 
+def test_shown_in_notebooks() -> None:
+    model = kdm.KDMClassifier(encoder=torch.nn.Linear(2, 2), **QUICK).fit(X, y)
+    assert "KDMClassifier" in model._repr_html_()
+
+
 def test_kinds() -> None:
     assert is_classifier(kdm.KDMClassifier())
     assert is_classifier(kdm.KDMProportionClassifier())
@@ -213,6 +218,19 @@ def test_weights_move_learned_classifiers() -> None:
     )
     # The labels are noise: what is left to learn is their weighted share.
     assert abs(model.predict_proba(Z)[:, 1].mean() - 0.9) < 0.05
+
+
+def test_weights_move_learned_densities() -> None:
+    model = kdm.KDMDensity(method="likelihood", max_epochs=20, random_state=0)
+    model.fit(X, sample_weight=np.where(y == 1, 9.0, 1.0))
+    shares = [np.exp(model.kdm_.log_weights[_near(model, label)].numpy()).sum() for label in (0, 1)]
+    assert shares[1] == pytest.approx(0.9, abs=0.05)
+
+
+def _near(model: kdm.KDMDensity, label: int) -> Any:
+    centres = model.kdm_.components.numpy()
+    distances = [np.linalg.norm(centres - X[y == k].mean(0), axis=1) for k in (0, 1)]
+    return torch.from_numpy(distances[label] < distances[1 - label])
 
 
 # ---- frames

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.estimators._base import check_number
+from kdmkit.estimators._checks import check_number
 from kdmkit.estimators._scaling import shares
 from kdmkit.kernels import RBF
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
@@ -12,17 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import expected
+from kdmkit.estimators._checks import Array, check_count, plain, to_tensor
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
-
-Array = NDArray[Any]
 
 # Rows per block of a prediction.
 _ROWS = 8192
@@ -57,6 +54,7 @@ class KDMEstimator(BaseEstimator, ABC):
             raise ValueError(expected("random_state", wanted, self.random_state))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         FitOptions(**self._settings(seed, rows=1))
+        self._fit_device()
         self._seed, self._n_draws = seed, 0
         with torch.random.fork_rng([]):
             torch.default_generator.manual_seed(seed)
@@ -122,8 +120,10 @@ class KDMEstimator(BaseEstimator, ABC):
         self.module_ = module.requires_grad_(False).eval().to(self._fit_device())
 
     def _fit_device(self) -> torch.device:
-        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
-        return torch.device("cuda" if cuda else "cpu")
+        available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
+            raise ValueError(expected("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
+        return torch.device("cuda" if available and self.device != "cpu" else "cpu")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
@@ -162,30 +162,6 @@ class KDMEstimator(BaseEstimator, ABC):
         else:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
         return torch.Generator(self._device).manual_seed(seed)
-
-
-def to_tensor(X: Array) -> Tensor:
-    """A tensor that owns its memory, float32 or float64 as the array is."""
-    return torch.from_numpy(np.array(X, order="C"))
-
-
-def plain(value: Any) -> Any:
-    """NumPy's numbers as Python's: grids of parameters are full of them."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1") -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(expected(argument, wanted, repr(value)))
-    return int(value)
-
-
-def check_number(argument: str, value: Any, wanted: str, *, positive: bool = False) -> float:
-    """A finite number ≥ 0, or > 0."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(expected(argument, wanted, repr(value)))
-    return float(value)
 
 
 def automatic_batch(rows: int) -> int:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
-from kdmkit.estimators._base import Array, KDMEstimator, check_number
+from kdmkit.estimators._base import KDMEstimator
+from kdmkit.estimators._checks import Array, check_number
 from kdmkit.estimators._encoders import MLP, build_module, dtype_of, encode_rows
 from kdmkit.estimators._model import Model
 from kdmkit.estimators._scaling import Scaler
@@ -63,11 +63,11 @@ class JointEstimator(KDMEstimator):
         tags.input_tags.three_d_array = self._takes_anything
         return tags
 
-    def _scaler(self, x: Tensor, weights: Tensor | None) -> Scaler | None:
-        return None if self._takes_anything else Scaler.from_data(x, weights)
+    def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
+        return {} if self._takes_anything else {"x": Scaler.from_data(x, weights)}
 
-    def _training_inputs(self, x: Tensor, scaler: Scaler | None) -> Tensor:
-        return x.to(dtype_of(self.encoder)) if scaler is None else scaler(x).float()
+    def _training_inputs(self, x: Tensor, scalers: dict[str, Scaler]) -> Tensor:
+        return scalers["x"](x).float() if "x" in scalers else x.to(dtype_of(self.encoder))
 
     def _learn(
         self,
@@ -140,8 +140,3 @@ def mlp_decoder(latent: int, shape: tuple[int, ...]) -> MLP:
     """A decoder from latent vectors to inputs of any shape."""
     sizes = [latent, _HIDDEN, _HIDDEN, math.prod(shape)]
     return MLP(sizes, dropout=0.0, normalize=False, shape=None if len(shape) == 1 else list(shape))
-
-
-def normalized(probs: Array) -> Array:
-    """Rounding may leave a sum a unit in the last place off; scikit-learn's losses look at that."""
-    return np.asarray(probs / probs.sum(-1, keepdims=True))

@@ -109,12 +109,24 @@ def kernel_of(covariance: Covariance, d: int) -> RBF:
     return RBF(torch.ones(d), shear=torch.zeros(d, d) if covariance == "full" else None)
 
 
+def nearest(layer: DensityLayer, x: Tensor) -> Tensor:
+    """The component nearest to every row."""
+    return torch.cdist(x, layer.components["x"].detach()).argmin(1)
+
+
+def weigh(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
+    """Starts every component with the weight of the rows that are nearest to it."""
+    mass = torch.bincount(nearest(layer, x), weights, minlength=layer.n_components)
+    with torch.no_grad():
+        layer.logits.copy_(mass.clamp_min(float(weights.min())).log())
+
+
 def widen(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
     """Starts bandwidths from the spread inside clusters, and bounds them from below by a share of it."""
     kernel = layer.kernels["x"]
     assert isinstance(kernel, RBF)
     components = layer.components["x"].detach()
-    residual = x - components[torch.cdist(x, components).argmin(1)]
+    residual = x - components[nearest(layer, x)]
     degrees = len(x) / max(1, len(x) - len(components))
     width = (2 * degrees * residual.square().mean(0)).clamp_min(_NARROWEST**2).sqrt()
     bandwidth = kernel.bandwidth

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._encoders import MLP, dtype_of
-from kdmkit.estimators._scaling import Scaler
+from kdmkit.estimators._scaling import Scaler, in_own_units
 from kdmkit.nn import JointLayer
 
 
@@ -86,6 +86,23 @@ class Model(nn.Module):
             encoder=_module_from_config(config["encoder"], encoder),
             decoder=_module_from_config(config["decoder"], decoder),
         )
+
+
+def assembled(
+    layer: JointLayer,
+    encoder: nn.Module | None,
+    scalers: dict[str, Scaler],
+    *,
+    decoder: nn.Module | None = None,
+) -> Model:
+    """The model of a layer that learned from scaled variables, in the units of the data.
+
+    Without an encoder all scaling becomes part of the KDM; behind one that of x stays in front of it.
+    """
+    if encoder is None:
+        return Model(in_own_units(layer, scalers))
+    others = {name: scaler for name, scaler in scalers.items() if name != "x"}
+    return Model(in_own_units(layer, others), scaler=scalers.get("x"), encoder=encoder, decoder=decoder)
 
 
 def _module_config(module: nn.Module | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from kdmkit._core.checks import expected
-from kdmkit.estimators._base import Array
+from kdmkit.estimators._checks import Array, check_number
 from kdmkit.training import Rows
 
 # Fewer validation rows than this decide nothing.
@@ -33,7 +33,7 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
 def split_rows(
     tensors: tuple[Tensor, ...],
     weights: Float[Tensor, " n"] | None,
-    fraction: float,
+    fraction: Any,
     seed: int,
     labels: Int[Tensor, " n"] | None = None,
 ) -> tuple[Rows, Rows | None]:
@@ -41,8 +41,10 @@ def split_rows(
 
     With labels both parts have the same shares of them, and every label is among the rows to train on.
     """
-    if not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise ValueError(expected("validation_fraction", "0 ≤ validation_fraction < 1", repr(fraction)))
+    wanted = "0 ≤ validation_fraction < 1"
+    fraction = check_number("validation_fraction", fraction, wanted)
+    if fraction >= 1:
+        raise ValueError(expected("validation_fraction", wanted, fraction))
     rows = Rows(tensors, None if weights is None else weights.float())
     if fraction * len(rows) < _FEWEST_VALIDATION:
         return rows, None

@@ -27,8 +27,11 @@ class Scaler(nn.Module):
         x = x.double()
         share = shares(len(x), weights)
         shift = share @ x
-        scale = (share @ (x - shift).square()).sqrt()
-        varies = scale > 1e-12 * x.abs().amax(0)
+        # Squares are taken of numbers up to 1: those of 1e200 would be infinite.
+        reach = (x - shift).abs().amax(0)
+        varies = reach > 1e-12 * x.abs().amax(0)
+        unit = torch.where(varies, reach, torch.ones_like(reach))
+        scale = unit * (share @ ((x - shift) / unit).square()).sqrt()
         return cls(shift, torch.where(varies, scale, torch.ones_like(scale)))
 
     def forward(self, x: Tensor) -> Tensor:

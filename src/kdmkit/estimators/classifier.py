@@ -6,21 +6,21 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_choice, check_weights, expected
+from kdmkit._core.checks import check_choice, expected
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._bandwidth import choose_sigma
-from kdmkit.estimators._base import Array, check_count, check_number, to_tensor
+from kdmkit.estimators._checks import Array, check_count, check_number, distribution, to_tensor
 from kdmkit.estimators._encoders import build_module, dtype_of, encode_rows
-from kdmkit.estimators._joint import JointEstimator, Phases, mlp_decoder, normalized
-from kdmkit.estimators._model import Model
+from kdmkit.estimators._joint import Phases, mlp_decoder
+from kdmkit.estimators._labels import JointClassifier, normalized
+from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._objectives import Conditional, Pretraining, Reconstruction
 from kdmkit.estimators._rows import split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._scaling import Scaler
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import Rows
@@ -28,7 +28,7 @@ from kdmkit.training import Rows
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
 
-class KDMClassifier(ClassifierMixin, JointEstimator):
+class KDMClassifier(JointClassifier):
     """A classifier that is a joint distribution: it also scores novelty and generates samples of a class.
 
     Args:
@@ -41,9 +41,10 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             `sample` needs it behind an encoder.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 0 for
             `"discriminative"` and 1 for `"likelihood"`.
-        sigma: bandwidth. `"auto"` starts from distances between components (learned methods) or maximises
-            the leave-one-out likelihood of the labels (nonparametric); a number, `"scott"`, `"silverman"`,
-            `"loo"` otherwise. Lengths are those of standardised features.
+        sigma: bandwidth, a length among standardised features. `"auto"` starts from distances between
+            components (learned methods) or maximises the leave-one-out likelihood of the labels
+            (nonparametric, where `"loo"` says the same and `"scott"` and `"silverman"` are rules of thumb);
+            a number is used as it is, by learned methods as a start.
         noise: standard deviation of noise on inputs while training, in units of standardised features.
         batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
         max_epochs, learning_rate, validation_fraction, patience: of the training. The best
@@ -56,7 +57,9 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
     Attributes:
         classes_: the labels.
         joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
-        history_: one entry per epoch.
+        history_: one entry per epoch; `pretraining_history_` and `decoder_history_` are those of the phases
+            before and after.
+        module_: the fitted `nn.Module`.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -142,11 +145,11 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
             layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
         self.history_, self.pretraining_history_, self.decoder_history_ = [], [], []
-        return Model(in_own_units(layer, {"x": scaler}))
+        return assembled(layer, None, {"x": scaler})
 
     def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Model:
-        scaler = self._scaler(x, weights)
-        tensors = (self._training_inputs(x, scaler), labels)
+        scalers = self._input_scaler(x, weights)
+        tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
         phases = Phases(
             pretraining=lambda encoder, head: Pretraining(
@@ -161,9 +164,7 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             rows.tensors[0], rows, validation, phases, outputs=n_classes, description="classifier"
         )
         decoder = self._fitted_decoder(encoder, rows, validation)
-        if encoder is None and scaler is not None:
-            return Model(in_own_units(layer, {"x": scaler}))
-        return Model(layer, scaler=scaler, encoder=encoder, decoder=decoder)
+        return assembled(layer, encoder, scalers, decoder=decoder)
 
     def _first_layer(self, z: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> JointLayer:
         """Centres of each class's clusters, with one bandwidth per dimension."""
@@ -212,11 +213,6 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
 
     # ---- answers
 
-    def predict_proba(self, X: Any) -> Array:
-        """p(y|x), one row per row of X, one column per class."""
-        x = self._inputs(X)
-        return normalized(self._rowwise(lambda rows: self.module_(rows).probs, x))
-
     def predict_log_proba(self, X: Any) -> Array:
         """log p(y|x), exact where the probability underflows."""
 
@@ -225,11 +221,6 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
             return self.module_(rows).log_prob(labels.unsqueeze(-1)).mT
 
         return self._rowwise(log_proba, self._inputs(X))
-
-    def predict(self, X: Any) -> Array:
-        """The likeliest label of every row."""
-        chosen = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[chosen])
 
     def predict_proba_uncertain(self, X: Any, weights: Any = None) -> Array:
         """p(y) for inputs known only as several weighted points each.
@@ -288,16 +279,6 @@ class KDMClassifier(ClassifierMixin, JointEstimator):
         """The joint distribution, in the units of X (of the latent space behind an encoder)."""
         check_is_fitted(self)
         return self.module_.joint()
-
-
-def distribution(argument: str, values: Any, shape: tuple[int, ...]) -> Tensor:
-    """Probabilities over the last dimension, in float64; how exactly they sum to 1 depends on their dtype."""
-    array = np.asarray(values)
-    probs = to_tensor(array if array.dtype == np.float32 else array.astype(np.float64))
-    if probs.shape != shape:
-        raise ValueError(expected(argument, f"shape {shape}", tuple(probs.shape)))
-    check_weights(argument, probs)
-    return probs.double() / probs.double().sum(-1, keepdim=True)
 
 
 def narrowed(rho: KDM, spread: float) -> KDM:

@@ -13,8 +13,9 @@ from torch import Tensor
 from kdmkit._core.checks import check_choice
 from kdmkit.distributions import KDM
 from kdmkit.estimators._bandwidth import choose_sigma, is_rule
-from kdmkit.estimators._base import Array, KDMEstimator, check_count, check_number, to_tensor
-from kdmkit.estimators._likelihood import Covariance, Frame, Likelihood, kernel_of, widen
+from kdmkit.estimators._base import KDMEstimator
+from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators._likelihood import Covariance, Frame, Likelihood, kernel_of, weigh, widen
 from kdmkit.estimators._rows import split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
@@ -32,7 +33,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
         sigma: bandwidth: a number (σ = √2 standard deviations), or by rule: `"scott"`, `"silverman"`,
-            leave-one-out likelihood `"loo"`. The likelihood method learns it; a number is where it starts.
+            leave-one-out likelihood `"loo"`. It is one for all dimensions: standardise them first where their
+            units differ. The likelihood method learns it; a number is where it starts.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default it learns from every sample to the end, regularised by noise on the samples.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
@@ -116,6 +118,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         )
         generator = torch.Generator().manual_seed(self._seed)
         layer.initialize(rows.tensors[0], method="kmeans", generator=generator)
+        if rows.weights is not None:
+            weigh(layer, rows.tensors[0], rows.weights)
         widen(layer, rows.tensors[0], None if start is None else start / frame.size)
         self.history_ = self._run(Likelihood(layer), rows, validation, "density")
         return frame.out_of(layer)

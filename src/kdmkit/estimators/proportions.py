@@ -6,21 +6,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kdmkit.estimators._bags import BagLoss, BagPretraining, Bags, check_bags, check_proportions
-from kdmkit.estimators._base import Array, to_tensor
-from kdmkit.estimators._joint import JointEstimator, Phases, normalized
-from kdmkit.estimators._model import Model
+from kdmkit.estimators._checks import Array, to_tensor
+from kdmkit.estimators._joint import Phases
+from kdmkit.estimators._labels import JointClassifier, normalized
+from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._rows import split_rows
-from kdmkit.estimators._scaling import in_own_units
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 
 
-class KDMProportionClassifier(ClassifierMixin, JointEstimator):
+class KDMProportionClassifier(JointClassifier):
     """A classifier of rows learned from bags of rows with label proportions (the paper's Algorithm 4).
 
     A bag is an input KDM with one component per row; its inferred label distribution is fitted to the
@@ -40,7 +39,8 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
 
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
-        history_: one entry per epoch.
+        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        module_: the fitted `nn.Module`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=400)
@@ -100,8 +100,8 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
         return self
 
     def _learned(self, x: Tensor, ids: Tensor, shares: Tensor) -> Model:
-        scaler = self._scaler(x, None)
-        bags = Bags(self._training_inputs(x, scaler), ids)
+        scalers = self._input_scaler(x, None)
+        bags = Bags(self._training_inputs(x, scalers), ids)
         tensors = (bags.first, bags.size, shares.float())
         rows, validation = split_rows(tensors, None, self.validation_fraction, self._seed)
         first, size, share = rows.tensors
@@ -115,9 +115,7 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
         encoder, layer = self._learn(
             instances, rows, validation, phases, outputs=shares.shape[1], description="proportions"
         )
-        if encoder is None and scaler is not None:
-            return Model(in_own_units(layer, {"x": scaler}))
-        return Model(layer, scaler=scaler, encoder=encoder)
+        return assembled(layer, encoder, scalers)
 
     def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
         """Random instances, each with the square roots of its bag's proportions as label amplitude."""
@@ -127,16 +125,6 @@ class KDMProportionClassifier(ClassifierMixin, JointEstimator):
         return layer.initialize(z, amplitudes, method="random", sigma=sigma, generator=generator)
 
     # ---- answers
-
-    def predict_proba(self, X: Any) -> Array:
-        """p(y|x) of single rows; `predict_proportions` is that of bags."""
-        x = self._inputs(X)
-        return normalized(self._rowwise(lambda rows: self.module_(rows).probs, x))
-
-    def predict(self, X: Any) -> Array:
-        """The likeliest class of every row."""
-        chosen = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[chosen])
 
     def predict_proportions(self, X: Any, bags: Any) -> Array:
         """The expected label proportions of new bags, `(n_bags, n_classes)`; ids are 0 … n_bags − 1."""

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_choice, expected
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.estimators._base import Array, check_count, check_number, to_tensor
+from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
 from kdmkit.estimators._joint import JointEstimator, Phases
-from kdmkit.estimators._model import Model
+from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._objectives import Conditional, Pretraining
 from kdmkit.estimators._rows import split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._scaling import Scaler
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 
@@ -45,8 +45,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         verbose: whether to show progress.
 
     Attributes:
-        module_: the fitted module.
-        history_: one entry per epoch.
+        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        module_: the fitted `nn.Module`.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, (200, 1))
@@ -116,8 +116,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return self
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Model:
-        scaler, y_scaler = self._scaler(x, weights), Scaler.from_data(y, weights)
-        tensors = (self._training_inputs(x, scaler), y_scaler(y).float())
+        scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
+        tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
         phases = Phases(
             pretraining=lambda encoder, head: Pretraining(encoder, head, _row_mse),
@@ -133,9 +133,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         encoder, layer = self._learn(
             rows.tensors[0], rows, validation, phases, outputs=y.shape[1], description="regressor"
         )
-        if encoder is None and scaler is not None:
-            return Model(in_own_units(layer, {"x": scaler, "y": y_scaler}))
-        return Model(in_own_units(layer, {"y": y_scaler}), scaler=scaler, encoder=encoder)
+        return assembled(layer, encoder, scalers)
 
     def _first_layer(self, z: Tensor, y: Tensor) -> JointLayer:
         """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
@@ -156,8 +154,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     def predict_dist(self, X: Any) -> KDM:
         """p(y|x) of every row as one KDM with a batch, in the units of y."""
         x = self._inputs(X)
-        with torch.no_grad():
-            rho: KDM = self.module_.joint().infer(x=self.module_.encode(x.to(self._device)), target="y")
+        z = torch.from_numpy(self._rowwise(self.module_.encode, x)).to(self._device)
+        rho: KDM = self.module_.joint().infer(x=z, target="y")
         return rho
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -23,19 +23,27 @@ CLASSES: dict[str, type[BaseEstimator]] = {
     "KDMProportionClassifier": KDMProportionClassifier,
 }
 
+# The seed of draws, how many there were, and the shape of targets.
+_PRIVATE = ("_seed", "_n_draws", "_flat_target")
+
 
 def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     check_is_fitted(estimator)
     parameters = estimator.get_params(deep=False)
     if not isinstance(parameters["random_state"], int | np.integer):
         parameters["random_state"] = None  # a stream of random numbers stays with its owner
-    fitted = {k: v for k, v in vars(estimator).items() if k not in parameters and k != "module_"}
+    fitted = {k: v for k, v in vars(estimator).items() if _is_fitted_state(k)}
     config = {
         "parameters": {name: encode(name, value) for name, value in parameters.items()},
         "fitted": {name: encode(name, value) for name, value in fitted.items()},
         "module": estimator.module_.config(),
     }
     return config, tensors_of(estimator.module_)
+
+
+def _is_fitted_state(name: str) -> bool:
+    """What a fit left: not parameters, nor what scikit-learn notes down on objects."""
+    return name in _PRIVATE or (name.endswith("_") and name != "module_")
 
 
 def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:

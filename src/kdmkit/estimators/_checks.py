@@ -1,0 +1,49 @@
+"""What users give, checked and as tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kdmkit._core.checks import check_weights, expected
+
+Array = NDArray[Any]
+
+
+def to_tensor(X: Array) -> Tensor:
+    """A tensor that owns its memory, float32 or float64 as the array is."""
+    return torch.from_numpy(np.array(X, order="C"))
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers as Python's: grids of parameters are full of them."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1") -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(expected(argument, wanted, repr(value)))
+    return int(value)
+
+
+def check_number(argument: str, value: Any, wanted: str, *, positive: bool = False) -> float:
+    """A finite number ≥ 0, or > 0."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise ValueError(expected(argument, wanted, repr(value)))
+    return float(value)
+
+
+def distribution(argument: str, values: Any, shape: tuple[int, ...]) -> Tensor:
+    """Probabilities over the last dimension, in float64; how exactly they sum to 1 depends on their dtype."""
+    array = np.asarray(values)
+    probs = to_tensor(array if array.dtype == np.float32 else array.astype(np.float64))
+    if probs.shape != shape:
+        raise ValueError(expected(argument, f"shape {shape}", tuple(probs.shape)))
+    check_weights(argument, probs)
+    return probs.double() / probs.double().sum(-1, keepdim=True)
