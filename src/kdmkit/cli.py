@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -52,6 +52,7 @@ def bench(
         float, typer.Option(min=0.1, help="Repetitions of each measurement, in seconds.")
     ] = 3.0,
     growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
+    device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
 ) -> None:
     """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
     os.environ.setdefault("MPLBACKEND", "Agg")
@@ -59,9 +60,12 @@ def bench(
 
     from kdmkit.experiments.bench import run
 
-    console.print(f"wrote {run(output, device='cpu', seconds=seconds, growth=growth)}")
-    if torch.cuda.is_available():
-        console.print(f"wrote {run(output, device='cuda', seconds=seconds, growth=growth)}")
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise typer.BadParameter("expected 'cpu' where there is no CUDA device, got 'cuda'")
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
+    for each in devices if device is None else (device,):
+        console.print(f"wrote {run(output, device=each, seconds=seconds, growth=growth)}")
 
 
 @reproduce.command("density")

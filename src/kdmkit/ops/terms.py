@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from kdmkit._core.precision import wide, widened
+from kdmkit._core.shapes import broadcast
 
 _CENTRE_SAMPLE = 32
 
@@ -119,9 +120,7 @@ class SquaredDistance(Term):
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = torch.broadcast_shapes(
-            self.query.shape[:-2], self.components.shape[:-2], self.scale.shape[:-2]
-        )
+        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2], self.scale.shape[:-2])
         return tuple(lead), self.query.shape[-2], self.components.shape[-2]
 
     @property
@@ -211,9 +210,7 @@ class ComponentDistance(Term):
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = torch.broadcast_shapes(
-            self.query.shape[:-2], self.components.shape[:-2], self.scales.shape[:-2]
-        )
+        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2], self.scales.shape[:-2])
         return tuple(lead), self.query.shape[-2], self.components.shape[-2]
 
     @property
@@ -267,7 +264,7 @@ class Lookup(Term):
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = torch.broadcast_shapes(self.codes.shape[:-2], self.table.shape[:-2])
+        lead = broadcast(self.codes.shape[:-2], self.table.shape[:-2])
         return tuple(lead), self.codes.shape[-2], self.table.shape[-2]
 
     @property
@@ -321,7 +318,7 @@ class Score(Term):
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = torch.broadcast_shapes(self.query.shape[:-2], self.components.shape[:-2])
+        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2])
         return tuple(lead), self.query.shape[-2], self.components.shape[-2]
 
     @property
@@ -368,7 +365,7 @@ class Masked(Term):
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
         lead, n, m = self.term.shape
-        return tuple(torch.broadcast_shapes(lead, self.keep.shape[:-2])), n, m
+        return tuple(broadcast(lead, self.keep.shape[:-2])), n, m
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -412,4 +409,4 @@ def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
         raise ValueError(
             f"terms: expected the same numbers of queries and components, got queries {ns}, components {ms}"
         )
-    return tuple(torch.broadcast_shapes(*leads)), ns[0], ms[0]
+    return tuple(broadcast(*leads)), ns[0], ms[0]
