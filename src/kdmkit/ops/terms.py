@@ -290,7 +290,8 @@ class Lookup(Term):
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         columns = widened(self.table).mT
-        if self.codes.ndim == 2 and self.table.ndim == 2:
+        # Compiled for a CPU (torch 2.13), the gradient of index_select writes past its buffer.
+        if self.codes.ndim == 2 and self.table.ndim == 2 and not torch.compiler.is_compiling():
             return columns.index_select(0, self.codes.squeeze(-1).long())
         (lead, n, m), k = self.shape, self.table.shape[-1]
         index = self.codes.long().expand(*lead, n, m)
