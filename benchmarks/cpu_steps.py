@@ -18,7 +18,6 @@ from unittest import mock
 import torch
 
 from kdmkit._core import logspace
-from kdmkit.experiments.bench import peers
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
 from kdmkit.experiments.bench.run import hardware
@@ -36,10 +35,10 @@ def taken_back(step: str) -> Iterator[None]:
     """The library without one step."""
     patches = {
         "nothing": [],
-        "written-out derivatives": [mock.patch.object(api, "applies", lambda *_: False)],
+        "written-out derivatives": [mock.patch.object(api, "applies", return_value=False)],
         "one set of exponentials for p(x) and p(x, y)": [mock.patch.object(by_hand, "_RAREST", math.inf)],
         "float32 products where they are exact enough": [mock.patch.object(matrices, "_FLOAT32_REACH", -1.0)],
-        "buffers that stay in the caches": [mock.patch.object(chunked, "streams", lambda *_: False)],
+        "buffers that stay in the caches": [mock.patch.object(chunked, "streams", return_value=False)],
         "exponentials by powers of two": [
             mock.patch.object(module, "exp_", _slow_exp) for module in (logspace, matrices, streamed, chunked)
         ],

@@ -121,7 +121,7 @@ class Inferred(Weights):
             both = _with_rank(self._lse, rank, 0), mix([*known, *entries], self._prior.log_weights)[1]
         lse, joint = both
         missed = torch.isneginf(lse)
-        conditional = joint - torch.where(missed, 0.0, lse)
+        conditional = joint - lse.masked_fill(missed, 0.0)
         if self._can_miss:
             conditional = torch.where(missed, self._prior.log_mix(entries), conditional)
         return self._over_points(conditional)

@@ -103,15 +103,14 @@ def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
 
 def log_probs(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
     """log (x_i/‖x‖)²: the softmax of 2·log|x|, which nothing overflows; −∞ where x is 0."""
-    logs = log_square(x)
-    empty = (logs == -math.inf).all(-1, keepdim=True)
-    return torch.where(empty, -math.inf, torch.log_softmax(torch.where(empty, 0.0, logs), -1))
+    empty = (x == 0).all(-1, keepdim=True)
+    return torch.log_softmax(log_square(x).masked_fill(empty, 0.0), -1).masked_fill(empty, -math.inf)
 
 
 def log_square(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """2·log|x|, −∞ with no gradient at 0."""
-    nonzero = x != 0
-    return torch.where(nonzero, 2 * torch.where(nonzero, x, 1.0).abs().log(), -math.inf)
+    zero = x == 0
+    return (2 * x.masked_fill(zero, 1.0).abs().log()).masked_fill(zero, -math.inf)
 
 
 def _block(x: Tensor, components: Tensor, parameters: object) -> Tensor:

@@ -15,7 +15,7 @@ def result_dtype(terms: Sequence[Term], *others: Tensor) -> torch.dtype:
     """The inputs' common floating dtype, at least float32."""
     dtype = torch.float32
     for tensor in (*others, *(t for term in terms for t in term.tensors)):
-        if tensor.is_floating_point():
+        if tensor.dtype != dtype and tensor.is_floating_point():
             dtype = torch.promote_types(dtype, tensor.dtype)
     return dtype
 

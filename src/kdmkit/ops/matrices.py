@@ -103,5 +103,5 @@ def exponentials(
 
 
 def shares(gradient: Tensor | float, total: Tensor) -> Float[Tensor, "n 1"]:
-    """gradient / total, 0 where a query meets nothing."""
-    return torch.where(total > 0, gradient / total, 0.0).unsqueeze(-1)
+    """gradient / total, finite where a query meets nothing: its weights are 0."""
+    return (gradient / total.clamp_min(torch.finfo(total.dtype).tiny)).unsqueeze(-1)
