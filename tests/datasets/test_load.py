@@ -95,8 +95,8 @@ def test_truncated_images(tmp_path: Path, small: None, keep: float) -> None:
         load("mnist", tmp_path)
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(ValueError, match="name: expected one of 'mnist', .* got 'imagenet'"):
+def test_unknown_name(unchecked: None) -> None:
+    with pytest.raises(ValueError, match=r"name: expected one of 'mnist', .* got 'imagenet'"):
         load("imagenet")  # type: ignore[arg-type]
 
 
@@ -109,8 +109,8 @@ def test_missing_files_are_named(tmp_path: Path, name: Any) -> None:
 # ---- tables
 
 ADULT = [
-    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
-    "United-States, <=50K",
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, "
+    "40, United-States, <=50K",
     "52, ?, 209642, HS-grad, 9, Married-civ-spouse, Exec-managerial, Husband, White, Male, 0, 0, 45, "
     "United-States, >50K",
 ]

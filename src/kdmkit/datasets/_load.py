@@ -23,8 +23,8 @@ def load(
     | `magic` | 19,020 rows, 10 columns; it has no test part | `magic04.data`, plain or `.gz` |
     | `digits` | 1,437 + 360 images 8×8, stratified | none: it comes with scikit-learn |
 
-    An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables are
-    UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept as `.npz`.
+    An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables
+    are UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept as `.npz`.
 
     Args:
         name: which.

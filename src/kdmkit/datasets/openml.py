@@ -36,7 +36,11 @@ def fetch(name: str, folder: Path, files: Sequence[str], say: Callable[[str], No
     """A data set from OpenML; scikit-learn keeps what it fetched in `folder/openml`."""
     source, version = SOURCES[name]
     say(f"{name}: no {' or '.join(files)} in {folder}, asking OpenML for {source} (this can take minutes) …")
-    x, y = _downloaded(source, version, name, folder, files)
+    try:
+        x, y = _downloaded(source, version, folder / "openml")
+    except (OSError, HTTPException) as error:
+        wanted = f"{' and '.join(files)} in {folder}, or a connection to OpenML"
+        raise ConnectionError(expected(name, wanted, f"neither ({error})")) from error
     dataset = _MAKE[name](x, y)
     found = digest(dataset)
     if found != CHECKSUMS[name]:
@@ -56,21 +60,12 @@ def digest(dataset: Dataset) -> str:
     return summary.hexdigest()
 
 
-def _downloaded(
-    source: str, version: int, name: str, folder: Path, files: Sequence[str]
-) -> tuple[Array, Array]:
+def _downloaded(source: str, version: int, cache: Path) -> tuple[Array, Array]:
     from sklearn.datasets import fetch_openml
 
-    try:
-        bunch = fetch_openml(
-            source, version=version, data_home=str(folder / "openml"), as_frame=False, parser="liac-arff"
-        )
-    except (OSError, HTTPException) as error:
-        wanted = f"{' and '.join(files)} in {folder}, or a connection to OpenML"
-        raise ConnectionError(expected(name, wanted, f"neither ({error})")) from error
-    return _decoded(np.asarray(bunch.data), bunch.feature_names, bunch.categories or {}), np.asarray(
-        bunch.target
-    )
+    bunch = fetch_openml(source, version=version, data_home=str(cache), as_frame=False, parser="liac-arff")
+    x = _decoded(np.asarray(bunch.data), bunch.feature_names, bunch.categories or {})
+    return x, np.asarray(bunch.target)
 
 
 def _decoded(x: Array, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> Array:
