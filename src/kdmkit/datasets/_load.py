@@ -24,7 +24,7 @@ def load(
     | `digits` | 1,437 + 360 images 8×8, stratified | none: it comes with scikit-learn |
 
     An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables
-    are UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept as `.npz`.
+    are UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept.
 
     Args:
         name: which.
