@@ -97,7 +97,7 @@ def reproduce_table1(
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Processes that train at the same time.")] = 1,
-    generation: Annotated[bool, typer.Option(help="Train decoders and judge generated images, too.")] = True,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
     ] = False,

@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for encoder in ("paper", "resnet"):
         monkeypatch.setitem(RECIPES, ("digits", encoder), changed(RECIPES["digits", encoder], short))
-    monkeypatch.setitem(DRAWINGS, "digits", Drawing(epochs=20, batch_size=32, draws=100))
+    monkeypatch.setitem(DRAWINGS, "digits", Drawing(epochs=20, batch_size=32, critics=1, draws=100))
 
 
 def test_everything_and_again(

@@ -22,8 +22,9 @@ from kdmkit.experiments.images.vae import ConditionalVAE
 
 Generator = Literal["judge", "ml-kdm", "vae"]
 GENERATORS: tuple[Generator, ...] = ("judge", "ml-kdm", "vae")
-#: The classifier that judges: a residual network of its own seed, trained with augmented images.
-JUDGE_SEED = 1000
+#: The classifier that judges: a residual network with a dense head, trained with augmented images. It has
+#: nothing to do with the models that draw.
+JUDGE_SEED = 0
 # Images of each class in a figure; classes to mix; neighbours to show.
 SHOWN, MIXED, NEIGHBOURS = 10, (3, 8), 3
 
@@ -121,18 +122,18 @@ def kdm_generator(trained: Trained, drawing: Drawing) -> KDMGenerator:
     model = trained.likelihood()
 
     def train(decoder: nn.Sequential) -> None:
-        train_decoder(model, decoder, trained.data, trained.setting, drawing)
+        seeds = range(trained.job.seed + 1, trained.job.seed + 1 + drawing.critics)
+        critics = [Trained(replace(trained.job, seed=seed)).dense() for seed in seeds]
+        train_decoder(model, decoder, critics, trained.data, trained.setting, drawing)
 
     with seeded(trained.job.seed):
         decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
-    name = f"decoder-{_words(drawing)}"
-    return KDMGenerator(model, trained.store.settled(name, decoder, train))
+    return KDMGenerator(model, trained.store.settled("decoder", _decisive(trained, drawing), decoder, train))
 
 
-def _words(drawing: Drawing) -> str:
-    """What a decoder depends on."""
-    values = settings(replace(drawing, spread=1.0, draws=1))
-    return "-".join(f"{value:g}" for value in values.values())
+def _decisive(trained: Trained, drawing: Drawing) -> dict[str, Any]:
+    """What the weights of a decoder depend on."""
+    return {**settings(trained.job.recipe), **settings(replace(drawing, spread=1.0, draws=1))}
 
 
 def _by_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, "n c s s"]:
@@ -148,8 +149,8 @@ def _by_vae(trained: Trained, drawing: Drawing, labels: Tensor) -> Float[Tensor,
     with seeded(trained.job.seed):
         vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
     setting: Setting = trained.setting
-    name = f"vae-{_words(drawing)}"
-    vae = trained.store.settled(name, vae, lambda vae: train_vae(vae, data, setting, drawing))
+    depends = _decisive(trained, drawing)
+    vae = trained.store.settled("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
     noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
     both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
     return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,8 +30,8 @@ from kdmkit.experiments.images.phases import (
     train_kdm,
     train_likelihood,
 )
-from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, settings
-from kdmkit.experiments.images.store import Store
+from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, decisive, settings
+from kdmkit.experiments.images.store import M, Store
 from kdmkit.training.options import Device
 
 
@@ -101,10 +102,8 @@ class Trained:
         self.job, self.data = job, job.data()
         augment = AUGMENTS[job.dataset] if job.augmented else None
         self.setting = Setting(job.recipe, job.seed, job.place.device, augment)
-        identity = {"dataset": job.dataset, "encoder": job.encoder, "seed": job.seed}
-        if job.held_out:
-            identity["part"] = "validation"
-        self.store = Store(job.place.work_dir, {**identity, "settings": settings(job.recipe)})
+        words = [job.dataset, job.encoder, str(job.seed), *(["validation"] if job.held_out else [])]
+        self.store = Store(job.place.work_dir / "-".join(words))
 
     def model(self, name: Model) -> DenseModel | KDMModel:
         if name == "dense":
@@ -113,7 +112,7 @@ class Trained:
 
     def encoder(self) -> DenseModel:
         """After the first phase."""
-        return self.store.settled(
+        return self._settled(
             "encoder", self._new_dense(), lambda model: train_encoder(model, self.data, self.setting)
         )
 
@@ -122,21 +121,25 @@ class Trained:
             model.load_state_dict(self.encoder().state_dict())
             train_dense(model, self.data, self.setting)
 
-        return self.store.settled("dense", self._new_dense(), train)
+        return self._settled("dense", self._new_dense(), train)
 
     def kdm(self) -> KDMModel:
         def train(model: KDMModel) -> None:
-            model.encoder.load_state_dict(self.encoder().encoder.state_dict())
-            train_kdm(model, self.data, self.setting)
+            start = self.encoder()
+            model.encoder.load_state_dict(start.encoder.state_dict())
+            train_kdm(model, start.head, self.data, self.setting)
 
-        return self.store.settled("kdm", self._new_kdm(), train)
+        return self._settled("kdm", self._new_kdm(), train)
 
     def likelihood(self) -> KDMModel:
         def train(model: KDMModel) -> None:
             model.load_state_dict(self.kdm().state_dict())
             train_likelihood(model, self.data, self.setting)
 
-        return self.store.settled("ml-kdm", self._new_kdm(), train)
+        return self._settled("ml-kdm", self._new_kdm(), train)
+
+    def _settled(self, phase: str, module: M, train: Callable[[M], None]) -> M:
+        return self.store.settled(phase, decisive(self.job.recipe, phase), module, train)
 
     def _new_dense(self) -> DenseModel:
         job = self.job

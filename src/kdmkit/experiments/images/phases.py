@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from kdmkit.experiments.images.augment import Augment
+from kdmkit.experiments.images.augment import AUGMENTS, Augment
 from kdmkit.experiments.images.average import Averaged
 from kdmkit.experiments.images.data import Pictures
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
@@ -54,14 +54,14 @@ def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
     _fit(objective, (data.x_train, data.y_train), setting, 2, recipe.joint_epochs, recipe.joint_rate)
 
 
-def train_kdm(model: KDMModel, data: Pictures, setting: Setting) -> None:
-    """Components from encoded images, then encoder and KDM together."""
+def train_kdm(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting) -> None:
+    """Components from encoded images, then encoder and KDM together, beside the encoder's dense head."""
     recipe = setting.recipe
     generator = torch.Generator().manual_seed(setting.seed)
     some = torch.randperm(len(data.y_train), generator=generator)[:_CANDIDATES].to(data.x_train.device)
     z = encode(model.encoder, data.x_train[some]).cpu()
     model.layer.initialize(z, data.y_train[some].cpu(), method="kmeans", generator=generator)
-    objective = Discriminative(model, recipe.smoothing, setting.augment)
+    objective = Discriminative(model, head, recipe, setting.augment)
     _fit(objective, (data.x_train, data.y_train), setting, 3, recipe.joint_epochs, recipe.joint_rate)
 
 
@@ -81,13 +81,25 @@ def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:
 
 
 def train_decoder(
-    model: KDMModel, decoder: nn.Sequential, data: Pictures, setting: Setting, drawing: Drawing
+    model: KDMModel,
+    decoder: nn.Sequential,
+    critics: Sequence[DenseModel],
+    data: Pictures,
+    setting: Setting,
+    drawing: Drawing,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
     kernel = model.layer.kernels["x"]
-    noise = drawing.latent_noise * kernel.std.detach()  # type: ignore[operator]
-    objective = Reconstruction(model.encoder, decoder, drawing.feature_weight, noise)
-    rows = (data.x_train, encode(model.encoder, data.x_train))
+    objective = Reconstruction(
+        model.encoder,
+        decoder,
+        critics,
+        AUGMENTS[data.name],
+        feature_weight=drawing.feature_weight,
+        critic_weight=drawing.critic_weight,
+        noise=drawing.latent_noise * kernel.std.detach(),  # type: ignore[operator]
+    )
+    rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
     _fit(objective, rows, setting, 5, drawing.epochs, drawing.learning_rate, drawing.batch_size)
 
 

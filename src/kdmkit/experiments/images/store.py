@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,23 +17,21 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Store:
-    """A folder of weights, one file per phase, named after everything they depend on.
+    """A folder of weights, one file per phase and choice of the settings that it depends on.
 
     Args:
-        folder: where all runs keep theirs.
-        identity: what these weights depend on, JSON-ready.
+        folder: where the weights of a run are.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        text = json.dumps(identity, sort_keys=True)
-        words = "-".join(str(value) for value in identity.values() if isinstance(value, str | int))
-        self.folder = folder / f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         #: Seconds of the phases that were trained here and now.
         self.seconds: dict[str, float] = {}
 
-    def settled(self, phase: str, module: M, train: Callable[[M], None]) -> M:
+    def settled(self, phase: str, settings: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
         """The module with the weights of a phase: read where they are, else trained and kept."""
-        path = self.folder / f"{phase}.safetensors"
+        digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
+        path = self.folder / f"{phase}-{digest[:12]}.safetensors"
         if path.exists():
             module.load_state_dict(load_file(path, device=str(next(module.parameters()).device)))
             return module.eval()

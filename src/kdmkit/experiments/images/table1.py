@@ -36,7 +36,7 @@ from kdmkit.experiments.images.recipes import (
 
 #: The format of the lines; those of another one cannot be continued.
 FORMAT = 1
-#: Runs of the residual network, and runs that generate images.
+#: Runs of the residual network.
 FEW_RUNS = 3
 
 
@@ -87,7 +87,7 @@ def run(
     output: Path,
     wanted: Wanted,
     *,
-    generation: bool = True,
+    generation: int = FEW_RUNS,
     fresh: bool = False,
     verbose: bool = True,
     say: Callable[[str], None] = print,
@@ -97,7 +97,7 @@ def run(
     Args:
         output: the folder of `table1.jsonl`, the table and the figures.
         wanted: what to run.
-        generation: whether to train decoders and judge generated images.
+        generation: of how many runs to train decoders and judge generated images; 0 for none.
         fresh: whether to begin the lines again; trained weights are still read where they are kept.
         verbose: whether to show progress.
         say: takes one line of commentary at a time.
@@ -113,7 +113,7 @@ def run(
             if model in wanted.models:
                 complete(_tasks(wanted, model), lines, flat=True, verbose=verbose, executor=executor)
         if generation and "ml-kdm" in wanted.models and "paper" in wanted.encoders:
-            for tasks in _drawing_tasks(wanted, output):
+            for tasks in _drawing_tasks(wanted, output, generation):
                 complete(tasks, drawn, flat=True, verbose=verbose, executor=executor)
     return write(output, say)
 
@@ -131,13 +131,14 @@ def _tasks(wanted: Wanted, model: Model) -> list[Task]:
     return [Task(_marked(job.key(model)), partial(measure, job, model)) for job in jobs]
 
 
-def _drawing_tasks(wanted: Wanted, output: Path) -> Iterator[list[Task]]:
+def _drawing_tasks(wanted: Wanted, output: Path, runs: int) -> Iterator[list[Task]]:
     """First the judges, then what they judge."""
     samples = output / "table1-samples"
     jobs = [
         DrawingJob(job, DRAWINGS[dataset], samples if job.seed == 0 else None)
+        for seed in range(min(runs, wanted.runs))
         for dataset in wanted.datasets
-        for job in wanted.jobs(dataset, "paper")[:FEW_RUNS]
+        for job in wanted.jobs(dataset, "paper")[seed : seed + 1]
     ]
     judges = [job for job in jobs if job.run.seed == 0]
     yield [Task(_marked(job.key("judge")), partial(draw, job, "judge")) for job in judges]
