@@ -105,6 +105,10 @@ def reproduce_table1(
         list[str] | None,
         typer.Option(help="What --search tries: setting=value,value…; may be repeated. Default: (m, e)."),
     ] = None,
+    only_report: Annotated[
+        bool,
+        typer.Option("--only-report", help="Write the table of the lines that there are, no more."),
+    ] = False,
     output: Output = Path("results"),
     work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
     fresh: Fresh = False,
@@ -113,6 +117,9 @@ def reproduce_table1(
     from kdmkit.experiments import images
 
     try:
+        if only_report:
+            _show(images.write(output, say=console.print))
+            return
         wanted = images.wanted(
             dataset,
             model,

@@ -207,13 +207,21 @@ def test_interval_is_students() -> None:
 
 
 def test_targets_are_compared_with_means() -> None:
-    rows = [line("kdm", a) for a in (0.85, 0.856)] + [line("dense", 0.8535), line("ml-kdm", 0.846)]
-    found = {what: (measured, met) for what, _, measured, met in claims.claims(rows, [])}
-    assert found["cifar10, paper encoder, kdm: accuracy"] == ("0.8530", "yes")
-    assert found["cifar10, paper encoder, ml-kdm: accuracy"] == ("0.8460", "no")
-    assert found["cifar10: accuracy of KDM less Enc+Dense"] == ("-0.0005", "yes")
-    assert found["cifar10: accuracy of KDM less ML-KDM"] == ("0.0070", "no")
-    assert not any(what.startswith("mnist") for what in found)
+    rows = [line("kdm", a, seed=seed) for seed, a in enumerate((0.85, 0.856))]
+    rows += [line("dense", 0.8515), line("ml-kdm", 0.843), line("dense", 0.1, seed=9)]
+    found = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert found["cifar10, paper encoder, kdm: accuracy"] == ["≥ 0.852", "0.8530", "2", "yes, of 2 runs"]
+    assert found["cifar10, paper encoder, ml-kdm: accuracy"][1:] == ["0.8430", "1", "no, of 1 run"]
+    # Only runs of the same seed are compared.
+    assert found["cifar10: KDM less Enc+Dense"][1:] == ["-0.0015", "1", "no, of 1 run"]
+    assert found["cifar10: KDM less ML-KDM"][1:] == ["0.0070", "1", "no, of 1 run"]
+    assert found["mnist, resnet encoder, kdm: accuracy"] == ["≥ 0.9965", "", "0", "not run"]
+
+
+def test_ten_runs_make_a_claim() -> None:
+    rows = [line("kdm", 0.853, seed=seed) for seed in range(10)]
+    found = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert found["cifar10, paper encoder, kdm: accuracy"][1:] == ["0.8530", "10", "yes"]
 
 
 def test_generation_is_compared_with_the_vae() -> None:
@@ -221,9 +229,9 @@ def test_generation_is_compared_with_the_vae() -> None:
         {"dataset": "cifar10", "generator": "ml-kdm", "recognised": 0.7, "frechet": 9.0},
         {"dataset": "cifar10", "generator": "vae", "recognised": 0.3, "frechet": 8.0},
     ]
-    found = {what: (target, met) for what, target, _, met in claims.claims([], drawn)}
-    assert found["cifar10: generated images recognised"] == ("≥ 0.6", "yes")
-    assert found["cifar10: Fréchet distance (target: the conditional VAE's)"] == ("≤ 8", "no")
+    found = {what: cells for what, *cells in claims.claims([], drawn)}
+    assert found["cifar10: generated images recognised"] == ["≥ 0.6", "0.7000", "1", "yes"]
+    assert found["cifar10: Fréchet distance, not above the conditional VAE's"] == ["≤ 8", "9.0000", "1", "no"]
 
 
 def test_table_takes_the_newest_settings() -> None:

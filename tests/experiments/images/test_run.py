@@ -119,9 +119,6 @@ def test_search_looks_at_held_out_images_only(
     assert report.rows[0][4] == str(best["settings"]["smoothing"])
 
 
-# ---- bad input, before anything is trained
-
-
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table1, "measure", _fail)
@@ -138,6 +135,17 @@ def invoke(tmp_path: Path, *options: str) -> tuple[int, str]:
     ]
     result = CliRunner().invoke(cli.app, ["reproduce", "table1", *folders, *options], env={"COLUMNS": "300"})
     return result.exit_code, result.output
+
+
+def test_only_the_report(tmp_path: Path, untrained: None) -> None:
+    code, output = invoke(tmp_path, "--only-report")
+    assert code == 0
+    text = (tmp_path / "table1.md").read_text(encoding="utf-8")
+    assert "| mnist, paper encoder, kdm: accuracy | ≥ 0.994 |  | 0 | not run |" in text
+    assert "table1.md" in output
+
+
+# ---- bad input, before anything is trained
 
 
 @pytest.mark.parametrize(

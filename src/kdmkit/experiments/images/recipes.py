@@ -48,7 +48,7 @@ class Recipe:
     weight_decay: float = 0.05
     smoothing: float = 0.1
     head_weight: float = 1.0
-    teaching: float = 0.0
+    teaching: float = 0.7
     latent_noise: float = 0.0
     averaging: float = 0.1
 
@@ -98,20 +98,18 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
     ("mnist", "paper"): Recipe(
         components=512,
         latent=128,
-        encoder_epochs=16,
+        encoder_epochs=18,
         joint_epochs=8,
         likelihood_epochs=10,
-        learning_rate=1e-3,
-        weight_decay=0.2,
+        weight_decay=0.15,
     ),
     ("fashion_mnist", "paper"): Recipe(
         components=256,
         latent=128,
-        encoder_epochs=16,
+        encoder_epochs=18,
         joint_epochs=8,
         likelihood_epochs=10,
-        learning_rate=1e-3,
-        weight_decay=0.2,
+        weight_decay=0.15,
     ),
     ("cifar10", "paper"): Recipe(
         components=1024,

@@ -28,13 +28,14 @@ _PAPER = {
 
 def table(rows: Sequence[Row], drawn: Sequence[Row]) -> Report:
     """Accuracies, and below them generation, novelty, targets and where it all came from."""
+    rows, drawn = newest(rows), newest(drawn)
     header = ["data", "encoder", "augmented", "model", "runs", "accuracy", "the paper's", "NLL", "ECE"]
     cells = [
         _cells(some, dataset, encoder, model)
         for dataset in DATASETS
         for encoder in ENCODERS
         for model in MODELS
-        if (some := _newest(picked(rows, dataset=dataset, encoder=encoder, model=model)))
+        if (some := picked(rows, dataset=dataset, encoder=encoder, model=model))
     ]
     notes = [
         f"Accuracy on the official test images: mean over runs ± half the width of its {CONFIDENCE:.0%} "
@@ -44,15 +45,22 @@ def table(rows: Sequence[Row], drawn: Sequence[Row]) -> Report:
         *_generation(drawn),
         *_novelty(rows),
         "## Targets",
-        markdown_table(["what", "target", "measured", "met"], claims(rows, drawn)),
+        markdown_table(["what", "target", "measured", "runs", "met"], claims(rows, drawn)),
         *_provenance([*rows, *drawn]),
     ]
     return Report("Table 1: images", header, cells, notes)
 
 
-def _newest(rows: Sequence[Row]) -> list[Row]:
-    """Lines of one choice of settings: the one of the last line."""
-    return [row for row in rows if row["settings"] == rows[-1]["settings"]]
+def newest(rows: Sequence[Row]) -> list[Row]:
+    """Lines whose settings are those of the last line about the same data set, encoder and model."""
+    names = ("dataset", "encoder", "model", "generator")
+    groups = [tuple(row.get(name) for name in names) for row in rows]
+    last = {group: (row["settings"], row.get("drawing")) for group, row in zip(groups, rows, strict=True)}
+    return [
+        row
+        for group, row in zip(groups, rows, strict=True)
+        if (row["settings"], row.get("drawing")) == last[group]
+    ]
 
 
 def _cells(rows: Sequence[Row], dataset: str, encoder: str, model: str) -> list[str]:
@@ -118,8 +126,9 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
     return [
         "## Settings",
         "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in {**chosen, **drawings}.items()),
-        "Chosen on a tenth of the training images (`--search`); the runs above train on all of them.",
-        provenance(rows),
+        "Chosen in runs with a tenth of the training images held out (`--search`, `table1-search.md`), without "
+        "trying every combination; the runs above train on all training images.",
+        f"{provenance(rows)} Processes that share a device each count their own time.",
         "Written by `kdmkit reproduce table1` from `table1.jsonl` and `table1-generation.jsonl`.",
     ]
 
@@ -128,7 +137,7 @@ def search_table(rows: Sequence[Row], varied: Sequence[str]) -> Report:
     """Combinations in the order of their accuracy on held-out images."""
     groups: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
-        values = tuple(row["settings"][name] for name in varied)
+        values = tuple(row["settings"].get(name, "") for name in varied)
         groups.setdefault((row["dataset"], row["encoder"], row["model"], *values), []).append(
             row["validation_accuracy"]
         )

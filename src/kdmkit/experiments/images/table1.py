@@ -120,6 +120,8 @@ def run(
 
 def write(output: Path, say: Callable[[str], None] = print) -> Report:
     """The table and the figures of the lines that there are."""
+    for path in (output / "table1.jsonl", output / "table1-generation.jsonl"):
+        check_lines(path)
     rows, drawn = read_rows(output / "table1.jsonl"), read_rows(output / "table1-generation.jsonl")
     written = write_report(report.table(rows, drawn), output / "table1.md")
     files = (*written.files, *figures.draw_all(output / "table1-samples", say))
