@@ -39,8 +39,8 @@ def test_everything_and_again(
     rows = read_rows(output / "table1.jsonl")
     assert [(row["model"], row["encoder"], row["augmented"]) for row in rows] == [
         (model, encoder, encoder == "resnet")
-        for model in ("dense", "kdm", "ml-kdm")
         for encoder in ("paper", "resnet")
+        for model in ("dense", "kdm", "ml-kdm")
     ]
     by_model = {row["model"]: row for row in rows if row["encoder"] == "paper"}
     assert all(row["test_accuracy"] > 0.6 for row in by_model.values())

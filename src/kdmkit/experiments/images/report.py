@@ -126,8 +126,8 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
     return [
         "## Settings",
         "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in {**chosen, **drawings}.items()),
-        "Chosen in runs with a tenth of the training images held out (`--search`, `table1-search.md`), without "
-        "trying every combination; the runs above train on all training images.",
+        "Chosen in runs with a tenth of the training images held out (`--search`, `table1-search.md`), but "
+        "not by trying every combination; the runs above train on all training images.",
         f"{provenance(rows)} Processes that share a device each count their own time.",
         "Written by `kdmkit reproduce table1` from `table1.jsonl` and `table1-generation.jsonl`.",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ import torch
 
 import kdmkit
 from kdmkit._core.checks import check_choice, expected
-from kdmkit.experiments._results import Report, Row, Task, complete, read_rows, write_report
+from kdmkit.experiments._results import Pool, Report, Task, complete, read_rows, write_report
 from kdmkit.experiments.images import figures, report
 from kdmkit.experiments.images.data import pictures
 from kdmkit.experiments.images.generation import GENERATORS, DrawingJob, draw
@@ -108,13 +108,10 @@ def run(
             path.unlink(missing_ok=True)
         check_lines(path)
     wanted.check_data(say)
-    with _workers(wanted.workers) as executor:
-        for model in MODELS:  # each is trained from the one before
-            if model in wanted.models:
-                complete(_tasks(wanted, model), lines, flat=True, verbose=verbose, executor=executor)
+    with _workers(wanted.workers) as pool:
+        complete(_tasks(wanted), lines, flat=True, verbose=verbose, pool=pool)
         if generation and "ml-kdm" in wanted.models and "paper" in wanted.encoders:
-            for tasks in _drawing_tasks(wanted, output, generation):
-                complete(tasks, drawn, flat=True, verbose=verbose, executor=executor)
+            complete(_drawing_tasks(wanted, output, generation), drawn, flat=True, verbose=verbose, pool=pool)
     return write(output, say)
 
 
@@ -128,23 +125,38 @@ def write(output: Path, say: Callable[[str], None] = print) -> Report:
     return Report(written.title, written.header, written.rows, written.notes, files)
 
 
-def _tasks(wanted: Wanted, model: Model) -> list[Task]:
-    jobs = [job for d, e in product(wanted.datasets, wanted.encoders) for job in wanted.jobs(d, e)]
-    return [Task(_marked(job.key(model)), partial(measure, job, model)) for job in jobs]
+def _tasks(wanted: Wanted) -> list[Task]:
+    """Run after run, so that what is there when the command is killed is whole runs of all data sets."""
+    pairs = list(product(wanted.datasets, wanted.encoders))
+    jobs = [job for dataset, encoder in pairs for job in wanted.jobs(dataset, encoder)]
+    return [task for job in sorted(jobs, key=lambda job: job.seed) for task in _chain(job, wanted.models)]
 
 
-def _drawing_tasks(wanted: Wanted, output: Path, runs: int) -> Iterator[list[Task]]:
-    """First the judges, then what they judge."""
+def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
+    """The models of a run, each trained from the one before."""
+    keys = {model: _marked(job.key(model)) for model in MODELS if model in models}
+    before = [None, *keys.values()]
+    return [
+        Task(key, partial(measure, job, model), after)
+        for (model, key), after in zip(keys.items(), before, strict=False)
+    ]
+
+
+def _drawing_tasks(wanted: Wanted, output: Path, runs: int) -> list[Task]:
+    """Judges, and after them what they judge."""
     samples = output / "table1-samples"
     jobs = [
         DrawingJob(job, DRAWINGS[dataset], samples if job.seed == 0 else None)
-        for seed in range(min(runs, wanted.runs))
         for dataset in wanted.datasets
-        for job in wanted.jobs(dataset, "paper")[seed : seed + 1]
+        for job in wanted.jobs(dataset, "paper")[:runs]
     ]
-    judges = [job for job in jobs if job.run.seed == 0]
-    yield [Task(_marked(job.key("judge")), partial(draw, job, "judge")) for job in judges]
-    yield [Task(_marked(job.key(name)), partial(draw, job, name)) for job in jobs for name in GENERATORS[1:]]
+    tasks = []
+    for job in sorted(jobs, key=lambda job: job.run.seed):
+        judge = _marked(job.key("judge"))
+        if job.run.seed == 0:
+            tasks.append(Task(judge, partial(draw, job, "judge")))
+        tasks += [Task(_marked(job.key(name)), partial(draw, job, name), judge) for name in GENERATORS[1:]]
+    return tasks
 
 
 def _marked(key: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,12 +196,9 @@ def search(
         for job in wanted.jobs(d, e)
         for variant in variants
     ]
-    rows: list[Row] = []
-    with _workers(wanted.workers) as executor:
-        for model in MODELS:
-            if model in wanted.models:
-                tasks = [Task(_marked(job.key(model)), partial(measure, job, model)) for job in jobs]
-                rows += complete(tasks, lines, flat=True, verbose=verbose, executor=executor)
+    tasks = [task for job in jobs for task in _chain(job, wanted.models)]
+    with _workers(wanted.workers) as pool:
+        rows = complete(tasks, lines, flat=True, verbose=verbose, pool=pool)
     return write_report(report.search_table(rows, list(space)), output / "table1-search.md")
 
 
@@ -256,16 +265,16 @@ def check_lines(path: Path) -> None:
 
 
 @contextmanager
-def _workers(count: int) -> Iterator[Executor | None]:
+def _workers(count: int) -> Iterator[Pool | None]:
     """Processes of their own: CUDA cannot be used after a fork."""
     if count == 1:
         yield None
         return
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare)
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare)
     try:
-        yield pool
+        yield Pool(executor, count)
     finally:
-        pool.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
 
 
 def _prepare() -> None:
