@@ -90,6 +90,59 @@ def reproduce_estimators(
     _show(tabular.run(output, only=only or (), fresh=fresh))
 
 
+@reproduce.command("table1")
+def reproduce_table1(
+    data_dir: Annotated[Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="dense, kdm or ml-kdm; may be repeated.")] = None,
+    encoder: Annotated[list[str] | None, typer.Option(help="paper or resnet; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train at the same time.")] = 1,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
+    search: Annotated[
+        bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
+    ] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="What --search tries: setting=value,value…; may be repeated. Default: (m, e)."),
+    ] = None,
+    only_report: Annotated[
+        bool,
+        typer.Option("--only-report", help="Write the table of the lines that there are, no more."),
+    ] = False,
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
+    fresh: Fresh = False,
+) -> None:
+    """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
+    from kdmkit.experiments import images
+
+    try:
+        if only_report:
+            _show(images.write(output, say=console.print))
+            return
+        wanted = images.wanted(
+            dataset,
+            model,
+            encoder,
+            runs=runs,
+            data_dir=data_dir,
+            work_dir=work_dir,
+            device=device,
+            workers=workers,
+        )
+        if search:
+            _show(images.search(output, wanted, images.varied(vary), say=console.print))
+        else:
+            _show(images.run(output, wanted, generation=generation, fresh=fresh, say=console.print))
+    except (ValueError, OSError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
 def _show(report: Report) -> None:
     table = Table(*report.header, title=report.title, title_justify="left")
     for row in report.rows:
