@@ -161,7 +161,7 @@ class _Both(torch.autograd.Function):
                 slopes = torch.addcmul(joint_slopes, weights, first)
             else:
                 likelihood = extra.to(ctx.dtype).exp()
-                chosen = weights.new_zeros(len(weights), extra.shape[-1]).scatter_(1, codes.long(), second)
+                chosen = _at(codes, second, extra)
                 grad_extra = (weights.mT @ chosen).mul_(likelihood).to(extra.dtype) if needs[4] else None
                 slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
             return None, *_gradients(inputs[:4], geometry, slopes, needs), grad_extra, None
@@ -181,11 +181,15 @@ def _read(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
 
 
 def _unread(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
-    """The gradient of what `_read` read."""
-    if codes is None:
-        return slopes.to(extra.dtype)
-    gradient = torch.zeros_like(extra.mT, dtype=slopes.dtype)
-    return gradient.index_add_(0, codes.squeeze(-1).long(), slopes).mT.to(extra.dtype)
+    """The gradient of what `_read` read; a product, because scattered sums differ from run to run on a GPU."""
+    if codes is not None:
+        slopes = slopes.mT @ _at(codes, torch.ones_like(slopes[:, :1]), extra)
+    return slopes.to(extra.dtype)
+
+
+def _at(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
+    """One value in the column of each code."""
+    return values.new_zeros(len(values), table.shape[-1]).scatter_(1, codes.long(), values)
 
 
 def _gradients(
