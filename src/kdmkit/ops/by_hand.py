@@ -181,7 +181,7 @@ def _read(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
 
 
 def _unread(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
-    """The gradient of what `_read` read; a product, because scattered sums differ from run to run on a GPU."""
+    """The gradient of what `_read` read. A product: scattered sums differ from run to run on a GPU."""
     if codes is not None:
         slopes = slopes.mT @ _at(codes, torch.ones_like(slopes[:, :1]), extra)
     return slopes.to(extra.dtype)
