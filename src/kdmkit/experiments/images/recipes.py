@@ -31,7 +31,7 @@ class Recipe:
         smoothing: of labels in the first two phases.
         head_weight: of the dense head's cross-entropy, while encoder and KDM are trained together.
         teaching: the share of the dense head's probabilities in what the KDM should say in that phase.
-        latent_noise: on what the KDM sees in that phase, in units of its kernel's standard deviation.
+        head_epochs, head_rate: of the KDM alone on encoded images, before and after that phase.
         averaging: the memory of the moving average of weights, as a share of a phase's steps.
     """
 
@@ -49,13 +49,14 @@ class Recipe:
     smoothing: float = 0.1
     head_weight: float = 1.0
     teaching: float = 0.7
-    latent_noise: float = 0.0
+    head_epochs: int = 8
+    head_rate: float = 1e-2
     averaging: float = 0.1
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            free = field.name in ("weight_decay", "smoothing", "head_weight", "teaching", "latent_noise")
+            free = field.name in ("weight_decay", "smoothing", "head_weight", "teaching")
             if not (value >= 0 if free else value > 0):
                 raise ValueError(expected(field.name, "≥ 0" if free else "> 0", value))
 
@@ -190,7 +191,7 @@ def changed(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 def decisive(recipe: Recipe, phase: str) -> dict[str, Any]:
     """The settings that the weights after a phase depend on."""
-    with_kdm = ("head_weight", "teaching", "latent_noise")
+    with_kdm = ("head_", "teaching")
     skipped: tuple[str, ...] = {
         "encoder": ("joint_", *with_kdm, "likelihood_"),
         "dense": (*with_kdm, "likelihood_"),
