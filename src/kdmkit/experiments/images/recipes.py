@@ -54,11 +54,7 @@ class Recipe:
     averaging: float = 0.1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            free = field.name in ("weight_decay", "smoothing", "head_weight", "teaching")
-            if not (value >= 0 if free else value > 0):
-                raise ValueError(expected(field.name, "≥ 0" if free else "> 0", value))
+        _check(self, may_be_zero=("weight_decay", "smoothing", "head_weight", "teaching"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +83,14 @@ class Drawing:
     draws: int = 10_000
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            free = field.name in ("feature_weight", "critics", "critic_weight", "latent_noise")
-            if not (value >= 0 if free else value > 0):
-                raise ValueError(expected(field.name, "≥ 0" if free else "> 0", value))
+        _check(self, may_be_zero=("feature_weight", "critics", "critic_weight", "latent_noise"))
+
+
+def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
+    for name, value in asdict(recipe).items():
+        zero = name in may_be_zero
+        if not (value > 0 or (zero and value == 0)):
+            raise ValueError(expected(name, "≥ 0" if zero else "> 0", value))
 
 
 #: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it.
