@@ -44,7 +44,7 @@ class Recipe:
     batch_size: int = 256
     learning_rate: float = 2e-3
     joint_rate: float = 5e-4
-    likelihood_rate: float = 5e-3
+    likelihood_rate: float = 2e-2
     weight_decay: float = 0.05
     smoothing: float = 0.1
     head_weight: float = 1.0
