@@ -16,7 +16,8 @@ from kdmkit.experiments.images.data import _fitted, pictures
 from kdmkit.experiments.images.generation import KDMGenerator, nearest
 from kdmkit.experiments.images.measures import frechet
 from kdmkit.experiments.images.models import KDMModel, count_parameters, make_head, make_layer
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES
+from kdmkit.experiments.images.objectives import lesson
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, changed, decisive
 from kdmkit.nn import JointLayer
 
 # ---- architectures
@@ -113,6 +114,36 @@ def test_average_follows_the_weights() -> None:
     averaged.adopt()
     assert layer.weight.item() == pytest.approx(0.75 * wanted + 0.25 * 8.0)
     assert len(list(averaged.parameters())) == 1
+
+
+# ---- what the KDM is taught
+
+
+def test_lesson_is_between_label_and_teacher() -> None:
+    recipe = changed(RECIPES["digits", "paper"], {"smoothing": 0.1, "teaching": 0.25})
+    logits, y = torch.randn(6, 10), torch.arange(6)
+    target = lesson(logits, y, recipe)
+    label = 0.9 * torch.nn.functional.one_hot(y, 10) + 0.01
+    assert torch.allclose(target, 0.75 * label + 0.25 * logits.softmax(-1), atol=1e-6)
+    assert torch.allclose(target.sum(-1), torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("phase", "setting", "matters"),
+    [
+        ("encoder", "learning_rate", True),
+        ("encoder", "joint_rate", False),
+        ("dense", "joint_rate", True),
+        ("dense", "teaching", False),
+        ("kdm", "head_epochs", True),
+        ("kdm", "likelihood_rate", False),
+        ("ml-kdm", "likelihood_rate", True),
+    ],
+)
+def test_weights_depend_on_what_was_trained(phase: str, setting: str, matters: bool) -> None:
+    recipe = RECIPES["digits", "paper"]
+    other = changed(recipe, {setting: 2 * getattr(recipe, setting)})
+    assert (decisive(recipe, phase) != decisive(other, phase)) is matters
 
 
 # ---- data

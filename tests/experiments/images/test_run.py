@@ -19,15 +19,16 @@ from kdmkit.experiments.images.recipes import DRAWINGS, RECIPES, Drawing, change
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs._pictures.cache_clear()
     short = {
-        "encoder_epochs": 6,
-        "joint_epochs": 3,
+        "encoder_epochs": 8,
+        "joint_epochs": 2,
+        "head_epochs": 3,
         "likelihood_epochs": 3,
         "batch_size": 32,
         "components": 20,
     }
     for encoder in ("paper", "resnet"):
         monkeypatch.setitem(RECIPES, ("digits", encoder), changed(RECIPES["digits", encoder], short))
-    monkeypatch.setitem(DRAWINGS, "digits", Drawing(epochs=20, batch_size=32, critics=1, draws=100))
+    monkeypatch.setitem(DRAWINGS, "digits", Drawing(epochs=14, batch_size=32, critics=1, draws=100))
 
 
 def test_everything_and_again(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -89,10 +91,10 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def in_parts(function: nn.Module | object, x: Tensor) -> Tensor:
-    """A function of many images, without gradients, some at a time."""
+def in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of many rows, without gradients, some at a time."""
     with torch.no_grad():
-        return torch.cat([function(part) for part in x.split(_ROWS)])  # type: ignore[operator]
+        return torch.cat([function(part) for part in x.split(_ROWS)])
 
 
 def encode(encoder: nn.Module, x: Tensor) -> Float[Tensor, "n e"]:

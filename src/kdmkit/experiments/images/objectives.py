@@ -32,12 +32,12 @@ class Dense(nn.Module):
 
 
 class Discriminative(nn.Module):
-    """−Σ_i t_i log p(i|x) of encoder and KDM against smoothed labels t, with the dense head beside the KDM.
+    """−Σ_i t_i log p(i|x) of encoder and KDM, with the dense head beside the KDM.
 
     Args:
         model: encoder and KDM.
         head: the dense head that the encoder was trained with; it is left behind in the end.
-        recipe: `smoothing`, `head_weight`, `teaching` and `latent_noise`.
+        recipe: `smoothing`, `teaching` and `head_weight`.
         augment: how images are varied.
     """
 
@@ -46,23 +46,35 @@ class Discriminative(nn.Module):
         self.model, self.head, self.recipe, self.augment = model, head, recipe, augment
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        smoothing, teaching = self.recipe.smoothing, self.recipe.teaching
         z = self.model.encoder(pixels(_varied(x, self.augment, self.training))).float()
-        rho = self.model.layer(self._noisy(z))
         logits = self.head(z).float()
-        target = functional.one_hot(y, CLASSES) * (1 - smoothing) + smoothing / CLASSES
-        target = torch.lerp(target, logits.detach().softmax(-1), teaching)
+        losses = cross_entropy(self.model.layer(z), lesson(logits, y, self.recipe))
+        smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
-        return cross_entropy(rho, target) + self.recipe.head_weight * dense
-
-    def _noisy(self, z: Tensor) -> Tensor:
-        if not (self.training and self.recipe.latent_noise):
-            return z
-        std: Tensor = self.model.layer.kernels["x"].std  # type: ignore[assignment]
-        return z + self.recipe.latent_noise * std.detach() * torch.randn_like(z)
+        return losses + self.recipe.head_weight * dense
 
     def exempt_from_decay(self, name: str) -> bool:
         return name.startswith("model.layer.")
+
+
+class Taught(nn.Module):
+    """−Σ_i t_i log p(i|z) of the KDM alone, for given targets."""
+
+    def __init__(self, layer: JointLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, z: Tensor, target: Tensor) -> Float[Tensor, " n"]:
+        return cross_entropy(self.layer(z), target)
+
+    def exempt_from_decay(self, name: str) -> bool:
+        return True
+
+
+def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
+    """What the KDM should say: smoothed labels, and a share of what the dense head says."""
+    smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
+    return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
 
 
 class Likelihood(nn.Module):
@@ -74,6 +86,9 @@ class Likelihood(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         return joint_nll(self.layer.joint(), x=z, y=y)
+
+    def exempt_from_decay(self, name: str) -> bool:
+        return True
 
 
 class Reconstruction(nn.Module):

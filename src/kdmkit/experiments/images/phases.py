@@ -14,7 +14,14 @@ from kdmkit.experiments.images.augment import AUGMENTS, Augment
 from kdmkit.experiments.images.average import Averaged
 from kdmkit.experiments.images.data import Pictures
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
-from kdmkit.experiments.images.objectives import Dense, Discriminative, Likelihood, Reconstruction
+from kdmkit.experiments.images.objectives import (
+    Dense,
+    Discriminative,
+    Likelihood,
+    Reconstruction,
+    Taught,
+    lesson,
+)
 from kdmkit.experiments.images.recipes import Drawing, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.training import FitOptions, Rows, fit
@@ -55,14 +62,30 @@ def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
 
 
 def train_kdm(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting) -> None:
-    """Components from encoded images, then encoder and KDM together, beside the encoder's dense head."""
+    """Components from encoded images; encoder and KDM together; before and after, the KDM alone.
+
+    A rate that is right for the encoder is too small for components: alone they take a larger one, before the
+    encoder listens to them and when it has come to rest.
+    """
     recipe = setting.recipe
     generator = torch.Generator().manual_seed(setting.seed)
     some = torch.randperm(len(data.y_train), generator=generator)[:_CANDIDATES].to(data.x_train.device)
     z = encode(model.encoder, data.x_train[some]).cpu()
     model.layer.initialize(z, data.y_train[some].cpu(), method="kmeans", generator=generator)
+    _teach(model, head, data, setting, 7)
     objective = Discriminative(model, head, recipe, setting.augment)
     _fit(objective, (data.x_train, data.y_train), setting, 3, recipe.joint_epochs, recipe.joint_rate)
+    _teach(model, head, data, setting, 8)
+
+
+def _teach(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting, phase: int) -> None:
+    """The KDM alone, on encoded images."""
+    recipe = setting.recipe
+    z = encode(model.encoder, data.x_train)
+    with torch.no_grad():
+        target = lesson(head(z).float(), data.y_train, recipe)
+    size = _WIDE * recipe.batch_size
+    _fit(Taught(model.layer), (z, target), setting, phase, recipe.head_epochs, recipe.head_rate, size)
 
 
 def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:

@@ -31,7 +31,7 @@ class Recipe:
         smoothing: of labels in the first two phases.
         head_weight: of the dense head's cross-entropy, while encoder and KDM are trained together.
         teaching: the share of the dense head's probabilities in what the KDM should say in that phase.
-        latent_noise: on what the KDM sees in that phase, in units of its kernel's standard deviation.
+        head_epochs, head_rate: of the KDM alone on encoded images, before and after that phase.
         averaging: the memory of the moving average of weights, as a share of a phase's steps.
     """
 
@@ -44,20 +44,17 @@ class Recipe:
     batch_size: int = 256
     learning_rate: float = 2e-3
     joint_rate: float = 5e-4
-    likelihood_rate: float = 5e-3
+    likelihood_rate: float = 2e-2
     weight_decay: float = 0.05
     smoothing: float = 0.1
     head_weight: float = 1.0
     teaching: float = 0.7
-    latent_noise: float = 0.0
+    head_epochs: int = 8
+    head_rate: float = 1e-2
     averaging: float = 0.1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            free = field.name in ("weight_decay", "smoothing", "head_weight", "teaching", "latent_noise")
-            if not (value >= 0 if free else value > 0):
-                raise ValueError(expected(field.name, "≥ 0" if free else "> 0", value))
+        _check(self, may_be_zero=("weight_decay", "smoothing", "head_weight", "teaching"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +83,14 @@ class Drawing:
     draws: int = 10_000
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            free = field.name in ("feature_weight", "critics", "critic_weight", "latent_noise")
-            if not (value >= 0 if free else value > 0):
-                raise ValueError(expected(field.name, "≥ 0" if free else "> 0", value))
+        _check(self, may_be_zero=("feature_weight", "critics", "critic_weight", "latent_noise"))
+
+
+def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
+    for name, value in asdict(recipe).items():
+        zero = name in may_be_zero
+        if not (value > 0 or (zero and value == 0)):
+            raise ValueError(expected(name, "≥ 0" if zero else "> 0", value))
 
 
 #: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it.
@@ -190,7 +190,7 @@ def changed(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
 def decisive(recipe: Recipe, phase: str) -> dict[str, Any]:
     """The settings that the weights after a phase depend on."""
-    with_kdm = ("head_weight", "teaching", "latent_noise")
+    with_kdm = ("head_", "teaching")
     skipped: tuple[str, ...] = {
         "encoder": ("joint_", *with_kdm, "likelihood_"),
         "dense": (*with_kdm, "likelihood_"),
