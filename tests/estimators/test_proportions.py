@@ -65,7 +65,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
     order = np.random.default_rng(0).permutation(300)
     # Whole batches, no validation and no choice of components: nothing is left to chance.
     model = kdm.KDMProportionClassifier(
-        max_epochs=3, n_components=300, batch_size=1000, validation_fraction=0, random_state=0
+        max_epochs=3, n_components=300, batch_size=1000, validation_fraction=0, noise=0, random_state=0
     )
     first = model.fit(X, ids, proportions).predict_proba(X)
     second = model.fit(X[order], ids[order], proportions).predict_proba(X)
@@ -100,7 +100,7 @@ def test_ragged_bags_side_by_side() -> None:
     bags = Bags(torch.arange(5.0).unsqueeze(1), torch.tensor([2, 0, 2, 1, 2]))
     assert bags.first.tolist() == [0, 1, 2]
     assert bags.size.tolist() == [1, 1, 3]
-    z, weights = bags.encoded(None, bags.first[1:], bags.size[1:])
+    z, weights = bags.answers(None, bags.first[1:], bags.size[1:])
     assert z.squeeze(-1).tolist() == [[3, 0, 0], [0, 2, 4]]
     torch.testing.assert_close(weights, torch.tensor([[1.0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]))
 

@@ -1,0 +1,96 @@
+"""UCI's files of Adult and MAGIC, as arrays: plain or gzipped, in UCI's layout without header lines."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdmkit._core.checks import expected
+
+Array = NDArray[Any]
+
+# What UCI's files hold: shorter ones were cut off.
+_ADULT_ROWS = {"adult.data": 32_561, "adult.test": 16_281}
+_MAGIC_ROWS = 19_020
+_NUMERIC = (0, 2, 4, 10, 11, 12)
+_CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
+
+
+class Census(NamedTuple):
+    """Rows of Adult: `numeric (n, 6)`, `categorical (n, 8)` as text, and `y (n,)`, 1 for more than 50K."""
+
+    numeric: Array
+    categorical: Array
+    y: Array
+
+
+def read_adult(folder: Path | str) -> tuple[Census, Census]:
+    """UCI's Adult (census income): the rows of `adult.data` and of `adult.test`.
+
+    An unknown value, `?`, is a category like any other.
+    """
+    train, test = (_census(Path(folder), name, rows) for name, rows in _ADULT_ROWS.items())
+    return train, test
+
+
+def read_magic(folder: Path | str) -> tuple[Array, Array]:
+    """UCI's MAGIC gamma telescope: `X (n, 10)` and `y (n,)`, 1 for gamma rays and 0 for hadrons."""
+    name = "magic04.data"
+    table = _table(Path(folder), name, _MAGIC_ROWS, columns=11)
+    return _numbers(name, table[:, :10]), _labels(name, table[:, 10], negative="h", positive="g")
+
+
+def _census(folder: Path, name: str, rows: int) -> Census:
+    table = _table(folder, name, rows, columns=15)
+    labels = np.char.rstrip(table[:, 14], ".")  # those of adult.test end in a dot
+    y = _labels(name, labels, negative="<=50K", positive=">50K")
+    return Census(_numbers(name, table[:, _NUMERIC]), table[:, _CATEGORICAL], y)
+
+
+def _table(folder: Path, name: str, rows: int, columns: int) -> Array:
+    """All values of a file as text."""
+    lines = csv.reader(io.StringIO(_text(folder, name)), skipinitialspace=True)
+    values = [line for line in lines if line]
+    wrong = next((i for i, line in enumerate(values) if len(line) != columns), None)
+    if wrong is not None:
+        got = f"{len(values[wrong])} in row {wrong}"
+        raise ValueError(expected(name, f"{columns} columns in every row", got))
+    if len(values) != rows:
+        raise ValueError(expected(name, f"{rows} rows, as UCI has them", len(values)))
+    return np.array(values)
+
+
+def _text(folder: Path, name: str) -> str:
+    plain, zipped = folder / name, folder / f"{name}.gz"
+    if plain.exists():
+        return plain.read_text(encoding="utf-8")
+    if not zipped.exists():
+        raise FileNotFoundError(expected("data_dir", f"a folder with {name} or {name}.gz", folder))
+    try:
+        return gzip.decompress(zipped.read_bytes()).decode("utf-8")
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(expected(str(zipped), "a whole gzip file", error)) from error
+
+
+def _numbers(name: str, values: Array) -> Array:
+    try:
+        numbers = values.astype(np.float64)
+    except ValueError as error:
+        raise ValueError(expected(name, "numbers in its numeric columns", error)) from error
+    if not np.isfinite(numbers).all():
+        raise ValueError(expected(name, "finite numbers", numbers[~np.isfinite(numbers)][0]))
+    return numbers
+
+
+def _labels(name: str, values: Array, *, negative: str, positive: str) -> Array:
+    unknown = ~np.isin(values, [negative, positive])
+    if unknown.any():
+        raise ValueError(expected(name, f"the label {negative} or {positive}", values[unknown][0]))
+    return (values == positive).astype(np.int64)
