@@ -24,7 +24,7 @@ _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
 
 
 class Census(NamedTuple):
-    """Rows of Adult: `numeric (n, 6)`, `categorical (n, 8)` as text, and `y (n,)`, 1 for more than 50K."""
+    """Rows of Adult: `numeric (n, 6)`, `categorical (n, 8)` as text, `y (n,)`, 1 for an income above 50K."""
 
     numeric: Array
     categorical: Array
