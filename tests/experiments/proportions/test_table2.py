@@ -26,8 +26,14 @@ from kdmkit.experiments.proportions.settings import (
 from kdmkit.experiments.proportions.trials import Trial, measured
 
 QUICK: dict[str, dict[str, Any]] = {
-    "kdm": {"n_components": 8, "max_epochs": 6, "batch_size": 32},
-    "kdm-algorithm-4": {"loss": "proportions", "n_components": 8, "max_epochs": 8, "batch_size": 4},
+    "kdm": {"n_components": 8, "sigma_factor": 1.0, "max_epochs": 6, "batch_size": 32},
+    "kdm-algorithm-4": {
+        "loss": "proportions",
+        "n_components": 8,
+        "sigma_factor": 1.0,
+        "max_epochs": 8,
+        "batch_size": 4,
+    },
     "kdm-encoder": {
         "n_components": 8,
         "max_epochs": 3,
@@ -37,6 +43,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "input_dropout": 0.0,
     },
     "lmmcm": {"penalties": [1e-1]},
+    "lmmcm-standardized": {"penalties": [1e-1], "standardize": True},
     "network": {"hidden": 8, "learning_rate": 1e-2, "max_epochs": 8, "batch_size": 4},
 }
 TRIAL = Trial("magic", (0.0, 0.5), 8, 0)
@@ -233,12 +240,15 @@ def test_the_table_has_the_papers_rows_and_t_intervals() -> None:
 def test_search_orders_choices_by_held_out_bags(
     instead_of_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(selection.GRID, "kdm", {"noise": (0.0, 50.0), "travelled": (0.05,)})
+    monkeypatch.setitem(selection.GRID, "kdm", {"sigma_factor": (1.0, 1e-3), "travelled": (0.05,)})
     found = selection.search(
         tmp_path, instead_of_files, datasets=["magic"], bag_sizes=[8], methods=["kdm"], verbose=False
     )
-    # Noise of fifty standard deviations is no way to learn.
-    assert [row[2] for row in found.rows] == ["noise 0, travelled 0.05", "noise 50, travelled 0.05"]
+    # A thousandth of the distances between rows is no bandwidth to learn with.
+    assert [row[2] for row in found.rows] == [
+        "noise 0, sigma_factor 1, travelled 0.05",
+        "noise 50, sigma_factor 1, travelled 0.05",
+    ]
     assert float(found.rows[0][3]) < float(found.rows[1][3])
 
 

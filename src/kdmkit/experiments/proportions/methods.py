@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from kdmkit.estimators import KDMProportionClassifier
@@ -16,6 +17,7 @@ from kdmkit.estimators._bags import BagPretraining
 from kdmkit.estimators._bags import Bags as RowsInBags
 from kdmkit.estimators._rows import split_rows
 from kdmkit.experiments.proportions.lmmcm import LMMCM
+from kdmkit.nn.initialize import typical_distance
 from kdmkit.training import FitOptions, fit
 
 Array = NDArray[Any]
@@ -35,8 +37,13 @@ class Problem:
         return np.column_stack([1 - self.share, self.share])
 
 
-def kdm(problem: Problem, seed: int, **settings: Any) -> Scorer:
+def kdm(problem: Problem, seed: int, *, sigma_factor: float, **settings: Any) -> Scorer:
     """A KDM over the features themselves, RBF × cosine."""
+    distance = typical_distance(torch.from_numpy(problem.X), "mean")
+    return _fitted(problem, seed, sigma=sigma_factor * distance, **settings)
+
+
+def _fitted(problem: Problem, seed: int, **settings: Any) -> Scorer:
     model = KDMProportionClassifier(standardize=False, random_state=seed, device="cpu", **settings)
     model.fit(problem.X, problem.bags, problem.proportions)
     return lambda X: model.predict_proba(X)[:, 1]
@@ -50,7 +57,7 @@ def kdm_encoder(
     for member in range(members):
         number, width = 100 * seed + member, problem.X.shape[1]
         encoder = small_encoder(width, dropout=dropout, input_dropout=input_dropout, seed=number)
-        scorers.append(kdm(problem, number, encoder=encoder, **settings))
+        scorers.append(_fitted(problem, number, encoder=encoder, **settings))
     return lambda X: np.mean([score(X) for score in scorers], axis=0)
 
 
@@ -104,10 +111,14 @@ def _positive(module: nn.Module, x: Tensor) -> Array:
     return np.asarray(logits[:, 1] - logits[:, 0])
 
 
-def lmmcm(problem: Problem, seed: int, *, device: str = "cpu", **settings: Any) -> Scorer:
-    """The baseline of the paper's table."""
+def lmmcm(
+    problem: Problem, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
+) -> Scorer:
+    """The baseline of the paper's table; its authors' scripts standardise one-hot columns, too."""
     model = LMMCM(device=device, random_state=seed, **settings)
-    return model.fit(problem.X, problem.bags, problem.share).decision_function
+    scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(problem.X)
+    model.fit(scaler.transform(problem.X), problem.bags, problem.share)
+    return lambda X: model.decision_function(scaler.transform(X))
 
 
 LEARN: dict[str, Callable[..., Scorer]] = {
@@ -116,4 +127,5 @@ LEARN: dict[str, Callable[..., Scorer]] = {
     "lmmcm": lmmcm,
     "network": network,
     "kdm-algorithm-4": kdm,
+    "lmmcm-standardized": lmmcm,
 }

@@ -71,7 +71,7 @@ def report(rows: Sequence[Row]) -> Report:
         "\n".join(f"- {line}" for line in claims(found)),
         "`kdm`: no encoder, RBF × cosine, the appendix's components and learning rates, trained by the "
         "likelihood of rows in bags. `kdm-algorithm-4`: the same with the paper's loss on mean proportions. "
-        "`kdm-encoder`: the mean of five KDMs, each behind an encoder with two hidden layers of 64. "
+        "`kdm-encoder`: the mean of four KDMs, each behind an encoder with two hidden layers of 64. "
         "`network`: two hidden layers of 64, mean proportions. Settings are in every line of `table2.jsonl`.",
         provenance(rows) if rows else "Nothing was measured yet.",
         "Written by `kdmkit reproduce table2` from the lines in `table2.jsonl`.",

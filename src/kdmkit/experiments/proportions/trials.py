@@ -62,7 +62,7 @@ def measured(
     trial: Trial, method: str, settings: dict[str, Any], data: Dataset, device: str = "cpu"
 ) -> dict[str, Any]:
     problem, X_test, test = trial.draw(data)
-    place = {"device": device} if method == "lmmcm" else {}
+    place = {"device": device} if method.startswith("lmmcm") else {}
     scores = LEARN[method](problem, trial.number, **settings, **place)(X_test)
     auc = float(roc_auc_score(data.y[test], scores))
     return {"auc": auc, "test_rows": len(test), "scores": digest(scores)}
