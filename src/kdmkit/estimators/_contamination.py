@@ -11,6 +11,9 @@ from kdmkit.estimators._bags import Bags
 from kdmkit.estimators._shares import believed
 from kdmkit.nn import JointLayer
 
+# Of beliefs about a batch's bags and of what they are relative to.
+_ROUNDS = 3
+
 
 class Labels(nn.Module):
     """p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
@@ -79,8 +82,13 @@ class BagLikelihood(_Likelihood):
     ) -> Float[Tensor, " b"]:
         probs, weights = self.bags.answers(self.labels, first, size)
         ratio = probs * self.per_prior
-        gamma = believed(ratio, weights, mean, low, high, counted)
-        likelihood = (gamma.unsqueeze(1) * ratio).sum(-1)
+        share = size / size.sum()
+        drift = torch.ones_like(mean[0])
+        for _ in range(_ROUNDS):
+            gamma = believed((ratio / drift).detach(), weights, mean, low, high, counted)
+            # To believe more of a label in every bag explains nothing: beliefs count relative to their mean.
+            drift = torch.where(share @ mean > 0, (share @ gamma) / (share @ mean), 1.0)
+        likelihood = (gamma.unsqueeze(1) * ratio / drift).sum(-1)
         return -(weights * torch.where(weights > 0, safe_log(likelihood), 0.0)).sum(1)
 
 

@@ -28,6 +28,7 @@ from kdmkit.training import Rows
 Loss = Literal["likelihood", "proportions"]
 # Bags per step where whole bags are needed.
 _BAGS = 16
+_EM_STEPS = 200
 
 
 class KDMProportionClassifier(JointClassifier):
@@ -64,6 +65,7 @@ class KDMProportionClassifier(JointClassifier):
 
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
+        class_prior_: p(y), the shares of the labels in the bags that were learned from.
         history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
         module_: the fitted `nn.Module`.
 
@@ -148,9 +150,11 @@ class KDMProportionClassifier(JointClassifier):
         bags = Bags(self._training_inputs(x, scalers), ids)
         train, validation = self._split(len(shares), held)
         mean = shares.mean.float()[train].repeat_interleave(bags.size[train], 0)
+        prior = mean.mean(0)
+        self.class_prior_ = prior.double().numpy()
 
         def objective(encoder: nn.Module | None, head: nn.Module) -> nn.Module:
-            return self._objective(bags, shares, mean.mean(0), encoder, head)
+            return self._objective(bags, shares, prior, encoder, head)
 
         phases = Phases(
             objective, lambda z, head: self._first_layer(z, guessed(mean, head, z).sqrt()), objective
@@ -219,13 +223,40 @@ class KDMProportionClassifier(JointClassifier):
 
     # ---- answers
 
-    def predict_proportions(self, X: Any, bags: Any) -> Array:
-        """The expected label proportions of new bags, `(n_bags, n_classes)`; ids are 0 … n_bags − 1."""
+    def predict_proportions(
+        self, X: Any, bags: Any, *, method: Literal["mean", "likelihood"] = "mean"
+    ) -> Array:
+        """The label proportions of new bags, `(n_bags, n_classes)`; ids are 0 … n_bags − 1.
+
+        Args:
+            X: of shape `(n, n_features)`, or whatever a user's encoder takes.
+            bags: of shape `(n,)`, the bag of every row.
+            method: `"mean"`, that of p(y|x) over a bag's rows: what to expect of rows drawn like those of all
+                training bags together. `"likelihood"`, the γ that maximise Σ_j log Σ_y γ_y p(y|x_j)/p(y): for
+                bags whose mix is their own, if they have more than a few rows.
+        """
+        check_choice("method", method, ("mean", "likelihood"))
         probs = self.predict_proba(X)
         index = check_bags(bags, len(probs)).numpy()
-        sums = np.zeros((index.max() + 1, probs.shape[1]))
-        np.add.at(sums, index, probs)
-        return normalized(sums)
+        if method == "mean":
+            return normalized(_sums(probs, index))
+        return _likeliest(probs, index, self.class_prior_)
+
+
+def _sums(values: Array, index: Array) -> Array:
+    """Of the rows of every bag."""
+    sums = np.zeros((index.max() + 1, values.shape[1]))
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _likeliest(probs: Array, index: Array, prior: Array) -> Array:
+    """Proportions of bags by expectation-maximisation, from p(y|x) under the shares `prior` of labels."""
+    ratio = np.divide(probs, prior, out=np.zeros_like(probs), where=prior > 0)
+    gamma = np.tile(prior, (index.max() + 1, 1))
+    for _ in range(_EM_STEPS):
+        gamma = normalized(_sums(normalized(gamma[index] * ratio), index))
+    return gamma
 
 
 def _check_validation(ids: Any, n_bags: int) -> Int[Tensor, " k"] | None:

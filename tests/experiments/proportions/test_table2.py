@@ -127,11 +127,15 @@ def test_there_are_sixteen_cells_with_settings_for_every_method() -> None:
     assert settings("kdm", "adult", (0.0, 0.5), 32)["learning_rate"] == 0.001
 
 
-def test_what_was_chosen_is_in_the_grid() -> None:
+def test_what_was_chosen_was_compared() -> None:
     for method, by_data in CHOSEN.items():
-        for choice in by_data.values():
-            assert choice in selection.choices(method)
-    assert len(selection.choices("kdm")) == np.prod([len(values) for values in GRID["kdm"].values()])
+        for name, interval, size in report.CELLS:
+            compared = selection.choices(method, name, size)
+            assert by_data[name] in compared
+            assert settings(method, name, interval, size) in [
+                settings(method, name, interval, size, choice) for choice in compared
+            ]
+    assert len(selection.choices("kdm", "magic", 8)) == np.prod([len(v) for v in GRID["kdm"].values()])
 
 
 # ---- the table

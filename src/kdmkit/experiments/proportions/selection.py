@@ -16,7 +16,7 @@ from kdmkit._core.checks import expected
 from kdmkit.experiments._results import Report, Row, Task, complete, provenance, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.methods import LEARN, Problem
-from kdmkit.experiments.proportions.settings import BAG_SIZES, GRID, INTERVALS, settings
+from kdmkit.experiments.proportions.settings import BAG_SIZES, FURTHER, GRID, INTERVALS, settings
 from kdmkit.experiments.proportions.trials import Trial, loaded
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ def tasks(
 ) -> list[Task]:
     found = []
     for method, dataset, interval, size in product(methods, datasets, INTERVALS, bag_sizes):
-        for fold, choice in product(range(_FOLDS), choices(method)):
+        for fold, choice in product(range(_FOLDS), choices(method, dataset, size)):
             key = {
                 "dataset": dataset,
                 "interval": list(interval),
@@ -65,10 +65,12 @@ def tasks(
     return found
 
 
-def choices(method: str) -> list[dict[str, float]]:
-    """Every combination of the grid."""
+def choices(method: str, dataset: str, bag_size: int) -> list[dict[str, float]]:
+    """Every combination of the grid, and what is compared beyond it."""
     grid = GRID[method]
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    found = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    further = FURTHER.get((method, dataset)) if bag_size == min(BAG_SIZES) else None
+    return found if further is None else [*found, further]
 
 
 def held_out(
