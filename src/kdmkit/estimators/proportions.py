@@ -218,8 +218,10 @@ class KDMProportionClassifier(JointClassifier):
         """Random instances, each with the square roots of what is known of its label as amplitude."""
         d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
         layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
-        sigma, generator = self._first_sigma(typical_distance(z, "mean")), self._torch_generator()
-        return layer.initialize(z, amplitudes, method="random", sigma=sigma, generator=generator)
+        sigma, generator = self._first_sigma("mean"), self._torch_generator()
+        # One length for all dimensions: of columns that are not standardised, rare ones must not count more.
+        width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)
+        return layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)
 
     # ---- answers
 

@@ -55,7 +55,7 @@ FURTHER: dict[tuple[str, str], dict[str, float]] = {
 CHOSEN: dict[str, dict[str, dict[str, float]]] = {
     "kdm": {
         "adult": {"sigma_factor": 2.0, "travelled": 0.4},
-        "magic": {"sigma_factor": 2.0, "travelled": 0.4},
+        "magic": {"sigma_factor": 1.0, "travelled": 0.4},
     },
     "kdm-encoder": {
         "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 15},
