@@ -10,9 +10,9 @@ You learn
 - `fit(X, bags, proportions)`: a district per person, a row of shares per district, districts of any size;
 - what is lost: the comparison is with a classifier that was told every vote;
 - `predict_proportions`: forecasts for districts whose result is not known yet;
-- results that are not exact: ranges (small districts publish no more, to protect their voters), and `counted=`
-  for exit polls, where a share of one half may be two voters of four.
-- the paper's own loss (`loss="proportions"`, its Algorithm 4), which fits a district's mean answer to its result.
+- results that are not exact: ranges (small districts publish no more, to protect their voters), and
+  `counted=` for exit polls, where a share of one half may be two voters of four;
+- `loss="proportions"`, the paper's Algorithm 4, which fits a district's mean answer to its result.
 
     python examples/label_proportions.py [folder for the figure]
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.base import clone
 
 import kdmkit as kdm
 from kdmkit.plotting import plot_decision_regions
@@ -76,17 +77,15 @@ error, blind = np.abs(forecast - shares_new).mean(), np.abs(shares.mean(0) - sha
 print(f"district forecasts are {100 * error:.1f} points off; the country's average is {100 * blind:.1f} off")
 assert error < 0.3 * blind
 
-# ---- Results that are not exact: each share within ten points, or an exit poll of twelve voters per district.
+# ---- Results that are not exact: shares within ten points, or exit polls of twelve voters per district.
 ranges = np.stack([np.clip(shares - 0.1, 0, 1), np.clip(shares + 0.1, 0, 1)], -1)
 polls = rng.multinomial(12, shares) / 12
+learner = kdm.KDMProportionClassifier(n_components=32, random_state=0)
+algorithm_4 = kdm.KDMProportionClassifier(loss="proportions", n_components=32, random_state=0)
 others = {
-    "ranges of 20 points": kdm.KDMProportionClassifier(n_components=32, random_state=0).fit(X, districts, ranges),
-    "exit polls of 12": kdm.KDMProportionClassifier(n_components=32, random_state=0).fit(
-        X, districts, polls, counted=12
-    ),
-    "the paper's loss": kdm.KDMProportionClassifier(
-        loss="proportions", n_components=32, random_state=0
-    ).fit(X, districts, shares),
+    "ranges of 20 points": clone(learner).fit(X, districts, ranges),
+    "exit polls of 12": clone(learner).fit(X, districts, polls, counted=12),
+    "shares by the paper's loss": algorithm_4.fit(X, districts, shares),
 }
 for name, other in others.items():
     share = (other.predict(X_new) == votes_new).mean()
