@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -52,6 +52,7 @@ def bench(
         float, typer.Option(min=0.1, help="Repetitions of each measurement, in seconds.")
     ] = 3.0,
     growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
+    device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
 ) -> None:
     """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
     os.environ.setdefault("MPLBACKEND", "Agg")
@@ -59,9 +60,12 @@ def bench(
 
     from kdmkit.experiments.bench import run
 
-    console.print(f"wrote {run(output, device='cpu', seconds=seconds, growth=growth)}")
-    if torch.cuda.is_available():
-        console.print(f"wrote {run(output, device='cuda', seconds=seconds, growth=growth)}")
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise typer.BadParameter("expected 'cpu' where there is no CUDA device, got 'cuda'")
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
+    for each in devices if device is None else (device,):
+        console.print(f"wrote {run(output, device=each, seconds=seconds, growth=growth)}")
 
 
 @reproduce.command("density")
@@ -86,6 +90,59 @@ def reproduce_estimators(
     _show(tabular.run(output, only=only or (), fresh=fresh))
 
 
+@reproduce.command("table1")
+def reproduce_table1(
+    data_dir: Annotated[Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="dense, kdm or ml-kdm; may be repeated.")] = None,
+    encoder: Annotated[list[str] | None, typer.Option(help="paper or resnet; may be repeated.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train at the same time.")] = 1,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
+    search: Annotated[
+        bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
+    ] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="What --search tries: setting=value,value…; may be repeated. Default: (m, e)."),
+    ] = None,
+    only_report: Annotated[
+        bool,
+        typer.Option("--only-report", help="Write the table of the lines that there are, no more."),
+    ] = False,
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
+    fresh: Fresh = False,
+) -> None:
+    """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
+    from kdmkit.experiments import images
+
+    try:
+        if only_report:
+            _show(images.write(output, say=console.print))
+            return
+        wanted = images.wanted(
+            dataset,
+            model,
+            encoder,
+            runs=runs,
+            data_dir=data_dir,
+            work_dir=work_dir,
+            device=device,
+            workers=workers,
+        )
+        if search:
+            _show(images.search(output, wanted, images.varied(vary), say=console.print))
+        else:
+            _show(images.run(output, wanted, generation=generation, fresh=fresh, say=console.print))
+    except (ValueError, OSError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
 @reproduce.command("table2")
 def reproduce_table2(
     data_dir: Annotated[Path, typer.Option(help="The folder of adult.data, adult.test and magic04.data.")],
@@ -107,12 +164,12 @@ def reproduce_table2(
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
     try:
-        with proportions.processes(workers) as executor:
+        with proportions.processes(workers) as pool:
             if search:
-                report = proportions.search(output, data_dir, **cells, fresh=fresh, executor=executor)
+                report = proportions.search(output, data_dir, **cells, fresh=fresh, pool=pool)
             else:
                 report = proportions.run(
-                    output, data_dir, **cells, trials=trials, device=device, fresh=fresh, executor=executor
+                    output, data_dir, **cells, trials=trials, device=device, fresh=fresh, pool=pool
                 )
         _show(report)
     except (ValueError, OSError) as error:

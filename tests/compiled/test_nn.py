@@ -86,3 +86,23 @@ def test_new_parameters_are_seen():
         module.layer.components["x"].add_(0.5)
     assert not torch.allclose(compiled(x), before)
     close(compiled(x), module(x))
+
+
+def test_a_training_step_of_ordinary_size() -> None:
+    """Heap corruption in compiled gradients shows at such sizes only, and only after a few calls."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(256, 128, generator=generator), torch.randint(10, (256,), generator=generator)
+    layer = JointLayer(128, 10, 512).initialize(x.repeat(2, 1), y.repeat(2), generator=generator)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -layer(x).log_prob(y).mean()
+
+    compiled = torch.compile(loss)
+    for _ in range(5):
+        layer.zero_grad()
+        compiled(x, y).backward()
+    got = [parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None]
+    layer.zero_grad()
+    loss(x, y).backward()
+    wanted = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-6)

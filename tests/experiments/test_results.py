@@ -1,12 +1,15 @@
 """Results as JSON lines: what is finished is not done again."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kdmkit.experiments._results import (
+    Pool,
     Report,
     Task,
     complete,
@@ -94,6 +97,43 @@ def test_fresh_begins_again(counter: Counter, path: Path) -> None:
     complete(counter.tasks(1), path, fresh=True, verbose=False)
     assert counter.runs == [1, 2, 1]
     assert len(read_rows(path)) == 1
+
+
+def test_a_flat_line_has_the_fields_of_key_and_result(counter: Counter, path: Path) -> None:
+    rows = complete(counter.tasks(1, 2), path, flat=True, verbose=False)
+    assert [(row["number"], row["square"]) for row in rows] == [(1, 1), (2, 4)]
+    assert "task" not in rows[0]
+    again = complete(counter.tasks(2, 3), path, flat=True, verbose=False)
+    assert counter.runs == [1, 2, 3]
+    assert [row["square"] for row in again] == [4, 9]
+    assert again[0] == rows[1]
+
+
+def test_several_at_once_wait_for_what_they_need(counter: Counter, path: Path) -> None:
+    first, second, third = counter.tasks(1, 2, 3)
+    tasks = [replace(third, after=second.key), replace(second, after=first.key), first, counter.task(4)]
+    with ThreadPoolExecutor(2) as executor:
+        rows = complete(tasks, path, verbose=False, pool=Pool(executor, 2))
+    assert squares(rows) == [9, 4, 1, 16]
+    order = [number for number in counter.runs if number != 4]
+    assert order == [1, 2, 3]
+
+
+def test_nobody_waits_for_what_was_done_before(counter: Counter, path: Path) -> None:
+    complete(counter.tasks(1), path, verbose=False)
+    with ThreadPoolExecutor(2) as executor:
+        tasks = [replace(counter.task(2), after=counter.task(1).key)]
+        assert squares(complete(tasks, path, verbose=False, pool=Pool(executor, 2))) == [4]
+
+
+def test_a_failure_among_several_keeps_what_is_finished(counter: Counter, path: Path) -> None:
+    def fail() -> Mapping[str, Any]:
+        raise RuntimeError("no")
+
+    tasks = [counter.task(1), Task({"number": 2}, fail, after=counter.task(1).key)]
+    with ThreadPoolExecutor(1) as executor, pytest.raises(RuntimeError, match="no"):
+        complete(tasks, path, verbose=False, pool=Pool(executor, 1))
+    assert squares(read_rows(path)) == [1]
 
 
 def test_no_file_has_no_rows(path: Path) -> None:

@@ -32,7 +32,7 @@ def limited(function: Callable[..., Any], limit: int, seen: list[int], *, rows: 
 
 
 def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = make_problem("squared-ard", Draw(n=9, m=11, d=2))
+    problem = make_problem("squared-metric", Draw(n=9, m=11, d=2))
     wanted = evaluate(problem, "reference")
     forward: list[int] = []
     backward: list[int] = []
@@ -51,7 +51,7 @@ def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_left_to_halve(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = make_problem("squared-ard", Draw(n=3, m=4, d=2))
+    problem = make_problem("squared-metric", Draw(n=3, m=4, d=2))
     seen: list[int] = []
     monkeypatch.setattr(chunked, "_rows_forward", limited(chunked._rows_forward, 0, seen, rows=3, columns=4))
     with pytest.raises(torch.OutOfMemoryError):

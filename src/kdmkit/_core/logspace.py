@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# exp(-80) is below float32's rounding of a sum that holds a 1, and far above its denormals.
-NEGLIGIBLE = -80.0
+_LOG2_E = math.log2(math.e)
 
 
 def finite_max(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch 1"]:
@@ -30,6 +29,11 @@ def safe_logsumexp(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch"]
     """
     top = finite_max(scores)
     return safe_log((scores - top).exp().sum(-1)) + top.squeeze(-1)
+
+
+def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """e^x in place, by powers of two: torch's own is slower on a CPU, many times where results underflow."""
+    return x.mul_(_LOG2_E).exp2_()
 
 
 def log_normalize(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:

@@ -5,10 +5,12 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+_WIDE = (torch.float32, torch.float64)
+
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """float32 for half precision, any other floating dtype as it is."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype in _WIDE else torch.promote_types(dtype, torch.float32)
 
 
 def widened(x: Tensor) -> Tensor:

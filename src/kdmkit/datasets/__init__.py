@@ -1,1 +1,9 @@
-"""Data sets as arrays."""
+"""Data sets as arrays: from files where they are, else from OpenML; `digits` comes with scikit-learn.
+
+Nothing here knows of models.
+"""
+
+from kdmkit.datasets._load import load
+from kdmkit.datasets._types import NAMES, Dataset, Name
+
+__all__ = ["NAMES", "Dataset", "Name", "load"]

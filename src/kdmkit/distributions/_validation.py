@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import expected
+from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
 
 
@@ -71,7 +72,7 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
     torch.Size([3, 4])
     """
     try:
-        return torch.broadcast_shapes(*shapes.values())
+        return broadcast(*shapes.values())
     except RuntimeError as error:
         given = {name: tuple(shape) for name, shape in shapes.items() if len(shape)}
         got = ", ".join(map(str, given.values()))

@@ -120,10 +120,10 @@ class Inferred(Weights):
         if both is None:
             both = _with_rank(self._lse, rank, 0), mix([*known, *entries], self._prior.log_weights)[1]
         lse, joint = both
-        alive = ~torch.isneginf(lse)
-        conditional = joint - torch.where(alive, lse, torch.zeros_like(lse))
+        missed = torch.isneginf(lse)
+        conditional = joint - lse.masked_fill(missed, 0.0)
         if self._can_miss:
-            conditional = torch.where(alive, conditional, self._prior.log_mix(entries))
+            conditional = torch.where(missed, self._prior.log_mix(entries), conditional)
         return self._over_points(conditional)
 
     @property

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
 from kdmkit.ops import Masked, Term, attend, log_mix, log_mix_both, score_matrix
 
@@ -39,7 +40,7 @@ class Entry:
     @property
     def lead(self) -> torch.Size:
         lead = self.value.shape[: self.value.ndim - self.event_rank]
-        return lead if self.keep is None else torch.broadcast_shapes(lead, self.keep.shape)
+        return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
     def components_batch(self) -> torch.Size:
@@ -51,7 +52,7 @@ class Entry:
 
     def log_norm(self) -> Tensor | None:
         """The log-normaliser in the components' precision, where it is asked for."""
-        if not self.normalized:
+        if not self.normalized or self.kernel.unit_norm:
             return None
         norm = self.kernel.log_norm(self.event_shape)
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
@@ -110,13 +111,17 @@ class Layout:
     def queries(self, tensor: Tensor, event_rank: int) -> Tensor:
         """From `(*lead, *event)` to the reductions' `(*batch, n, *event)`."""
         event = tensor.shape[tensor.ndim - event_rank :]
+        expanded = tensor.expand((*self.lead, *event))
+        if not self.batch:
+            return expanded.reshape((self.lead.numel(), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
-        ordered = tensor.expand((*self.lead, *event)).permute((*self._order, *last))
-        return ordered.reshape((*self._shape, *event))
+        return expanded.permute((*self._order, *last)).reshape((*self._shape, *event))
 
     def restore(self, result: Tensor, event_rank: int) -> Tensor:
         """The inverse of `queries`."""
         event = result.shape[result.ndim - event_rank :]
+        if not self.batch:
+            return result.reshape((*self.lead, *event))
         order = self._order
         back = sorted(range(len(order)), key=order.__getitem__)
         last = range(len(order), len(order) + event_rank)
@@ -125,6 +130,8 @@ class Layout:
     def mixture(self, tensor: Tensor, rank: int) -> Tensor:
         """From `(*dims, *last)` with `rank` last dimensions to `(*batch, *last)`, or `last` where shared."""
         dims, last = tensor.shape[: tensor.ndim - rank], tensor.shape[tensor.ndim - rank :]
+        if not dims:
+            return tensor
         padded = (*([1] * (len(self.lead) - len(dims))), *dims)
         sizes = [padded[i] for i in self.batch]
         return tensor.reshape((*(sizes if math.prod(sizes) != 1 else ()), *last))
@@ -140,8 +147,8 @@ class Layout:
 def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
     own = [entry.components_batch for entry in entries]
     own += [] if values is None else [values.shape[:-2]]
-    batch = torch.broadcast_shapes(log_weights.shape[:-1], *own)
-    lead = torch.broadcast_shapes(batch, *(entry.lead for entry in entries))
+    batch = broadcast(log_weights.shape[:-1], *own)
+    lead = broadcast(batch, *(entry.lead for entry in entries))
     first = len(lead) - len(batch)
     differing = tuple(first + i for i, size in enumerate(batch) if size != 1)
     shared = all(math.prod(shape) == 1 for shape in own)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import LocationScale
 
 _PAIRS = 1 << 24
@@ -25,7 +26,7 @@ class Univariate:
 
     @property
     def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.log_weights.shape[:-1], self.components.shape[:-1])
+        return broadcast(self.log_weights.shape[:-1], self.components.shape[:-1])
 
     def cdf(self, x: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
         """F(x) = Σ_j w_j Φ((x − c_j)/s_j)."""
@@ -33,7 +34,7 @@ class Univariate:
 
     def _in_blocks(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """`function` of all rows, in blocks that bound memory."""
-        lead = torch.broadcast_shapes(x.shape, self.batch_shape)
+        lead = broadcast(x.shape, self.batch_shape)
         rows = x.expand(lead).reshape(-1, *lead[len(lead) - len(self.batch_shape) :])
         per_row = max(1, rows.shape[1:].numel() * self.components.shape[-1])
         return torch.cat([function(part) for part in rows.split(max(1, _PAIRS // per_row))]).reshape(lead)
@@ -52,7 +53,7 @@ class Univariate:
 
     def icdf(self, q: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
         """The x with F(x) = q, with the gradients of the implicit function theorem."""
-        lead = torch.broadcast_shapes(q.shape, self.batch_shape)
+        lead = broadcast(q.shape, self.batch_shape)
         q = q.expand(lead)
         with torch.no_grad():
             x = self._solve(q)

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,10 +30,20 @@ class Task:
     Args:
         key: what makes it this one and no other: data, fold, method, settings, seed. JSON values.
         measure: runs it and returns what it measured, as JSON values.
+        after: the key of a task that has to be finished before, where several run at once.
     """
 
     key: Mapping[str, Any]
     measure: Callable[[], Mapping[str, Any]]
+    after: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Processes that measure several tasks at once."""
+
+    executor: Executor
+    size: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ def complete(
     fresh: bool = False,
     verbose: bool = True,
     flat: bool = False,
-    executor: Executor | None = None,
+    pool: Pool | None = None,
 ) -> list[Row]:
     """The lines of all tasks, in their order; those that `path` does not hold yet are measured and added.
 
@@ -68,7 +78,8 @@ def complete(
         fresh: whether to begin the file again.
         verbose: whether to show progress.
         flat: whether key and result are fields of the line, instead of its parts `task` and `result`.
-        executor: processes to measure several at once; measures have to be picklable. None is one at a time.
+        pool: measures several at once, the first that can go first; measures have to be picklable. None is
+            one at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
@@ -78,7 +89,7 @@ def complete(
     missing = [task for task in tasks if _name(task.key) not in done]
     with tqdm(total=len(tasks), desc=path.stem, unit="task", disable=not verbose) as bar:
         bar.update(len(tasks) - len(missing))
-        for task, row in _measured(missing, executor):
+        for task, row in _measured(missing, pool):
             row = {**task.key, **row.pop("result"), **row} if flat else {"task": dict(task.key), **row}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -99,19 +110,29 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def _measured(tasks: Sequence[Task], executor: Executor | None) -> Iterator[tuple[Task, Row]]:
+def _measured(tasks: Sequence[Task], pool: Pool | None) -> Iterator[tuple[Task, Row]]:
     """Tasks with what they measured, in the order in which they finish."""
-    if executor is None:
+    if pool is None:
         for task in tasks:
             yield task, _measure(task.measure)
         return
-    futures = {executor.submit(_measure, task.measure): task for task in tasks}
+    waiting, running = list(tasks), dict[Future[Row], Task]()
     try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        while waiting or running:
+            for task in _ready(waiting, running.values())[: pool.size - len(running)]:
+                waiting.remove(task)
+                running[pool.executor.submit(_measure, task.measure)] = task
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
     finally:
-        for future in futures:
+        for future in running:
             future.cancel()
+
+
+def _ready(waiting: Sequence[Task], running: Iterable[Task]) -> list[Task]:
+    """Those that wait for no other. One that waits for something that nobody does need not wait."""
+    unfinished = {_name(task.key) for task in (*waiting, *running)}
+    return [task for task in waiting if task.after is None or _name(task.after) not in unfinished]
 
 
 def _measure(measure: Callable[[], Mapping[str, Any]]) -> Row:

@@ -24,6 +24,8 @@ class Kernel(nn.Module, ABC):
     event_dim: int = 1
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
+    #: Whether M = 1, so that `log_norm` is 0.
+    unit_norm: ClassVar[bool] = False
 
     @property
     def overlaps_everywhere(self) -> bool:

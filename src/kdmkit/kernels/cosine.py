@@ -18,6 +18,7 @@ from kdmkit._core.checks import (
     expected,
     is_integer,
 )
+from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.ops import Lookup, Score, Term
 
@@ -33,17 +34,18 @@ class Cosine(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    unit_norm: ClassVar[bool] = True
     event_dim: int = 1
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         if is_integer(x):
-            return Lookup(x.unsqueeze(-1), log_square(unit(components)))
+            return Lookup(x.unsqueeze(-1), log_probs(components))
         return Score(_block, x, components)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         if is_integer(x):
-            table = log_square(unit(components))
-            lead = torch.broadcast_shapes(x.shape, table.shape[:-1])
+            table = log_probs(components)
+            lead = broadcast(x.shape, table.shape[:-1])
             index = x.long().expand(lead).unsqueeze(-1)
             return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
         return log_square((unit(x) * unit(components)).sum(-1))
@@ -94,15 +96,21 @@ class Cosine(Kernel):
 def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
     """x/‖x‖, 0 with no gradient where x is 0. Scaled by its largest entry first, so nothing overflows."""
     largest = x.detach().abs().amax(-1, keepdim=True)
-    scaled = x / torch.where(largest > 0, largest, torch.ones_like(largest))
+    scaled = x / torch.where(largest > 0, largest, 1.0)
     square = scaled.square().sum(-1, keepdim=True)
-    return scaled / torch.where(square > 0, square, torch.ones_like(square)).sqrt()
+    return scaled / torch.where(square > 0, square, 1.0).sqrt()
+
+
+def log_probs(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
+    """log (x_i/‖x‖)²: the softmax of 2·log|x|, which nothing overflows; −∞ where x is 0."""
+    empty = (x == 0).all(-1, keepdim=True)
+    return torch.log_softmax(log_square(x).masked_fill(empty, 0.0), -1).masked_fill(empty, -math.inf)
 
 
 def log_square(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """2·log|x|, −∞ with no gradient at 0."""
-    nonzero = x != 0
-    return torch.where(nonzero, 2 * torch.where(nonzero, x, torch.ones_like(x)).abs().log(), -math.inf)
+    zero = x == 0
+    return (2 * x.masked_fill(zero, 1.0).abs().log()).masked_fill(zero, -math.inf)
 
 
 def _block(x: Tensor, components: Tensor, parameters: object) -> Tensor:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import expected
+from kdmkit._core.shapes import broadcast
 from kdmkit.distributions import KDM
 from kdmkit.metrics._inputs import as_values, check_univariate
 from kdmkit.metrics._mixture import Mixture
@@ -39,7 +40,7 @@ def crps(rho: KDM, y: Any) -> Float[Tensor, "*lead"]:
     kernel = check_univariate("rho", rho)
     value = as_values(rho, y).double().squeeze(-1)
     try:
-        lead = torch.broadcast_shapes(value.shape, rho.batch_shape)
+        lead = broadcast(value.shape, rho.batch_shape)
     except RuntimeError as error:
         wanted = f"leading dimensions that broadcast with the batch {tuple(rho.batch_shape)}"
         raise ValueError(expected("y", wanted, tuple(value.shape))) from error

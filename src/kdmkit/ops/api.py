@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_choice, expected
 from kdmkit._core.precision import full_precision
+from kdmkit.ops.by_hand import applies, both_by_hand, reduce_by_hand
 from kdmkit.ops.chunked import chunked
 from kdmkit.ops.dense import dense, dense_both, reference
 from kdmkit.ops.terms import Term, total_shape
@@ -25,7 +26,8 @@ Backend = Literal["auto", "reference", "torch", "chunked", "triton"]
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked", "triton")
 
 # Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
-_DENSE_PAIRS = 1 << 22
+_DENSE_PAIRS = {"cpu": 1 << 22}
+_DENSE_PAIRS_DEFAULT = 1 << 24
 
 
 def choose_backend(
@@ -36,7 +38,8 @@ def choose_backend(
     Without `log_weights` the answer is by shape alone, never `"triton"`.
     """
     lead, n, m = total_shape(terms)
-    if math.prod(lead) * n * m <= _DENSE_PAIRS:
+    device = terms[0].tensors[0].device.type
+    if math.prod(lead) * n * m <= _DENSE_PAIRS.get(device, _DENSE_PAIRS_DEFAULT):
         return "torch"
     if (
         log_weights is not None
@@ -89,7 +92,8 @@ def log_mix_both(
     if choose_backend(together, log_weights) != "torch":
         return log_mix(terms, log_weights), log_mix(together, log_weights)
     with full_precision(log_weights.device.type):
-        return dense_both(terms, more, log_weights)
+        both = both_by_hand if applies(together, log_weights) else dense_both
+        return both(terms, more, log_weights)
 
 
 def attend(
@@ -142,8 +146,13 @@ def _reduce(
         if backend == "reference":
             return reference(terms, log_weights, values)
         if backend == "torch":
-            return dense(terms, log_weights, values)
+            return _dense(terms, log_weights, values)
         return chunked(terms, log_weights, values, block)
+
+
+def _dense(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    whole = reduce_by_hand if applies(terms, log_weights, values) else dense
+    return whole(terms, log_weights, values)
 
 
 def _automatic(
@@ -151,7 +160,7 @@ def _automatic(
 ) -> tuple[Tensor | None, Tensor]:
     backend = choose_backend(terms, log_weights, values)
     if backend == "torch":
-        return dense(terms, log_weights, values)
+        return _dense(terms, log_weights, values)
     if backend == "triton":
         try:
             return fused(terms, log_weights, values)

@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.logspace import NEGLIGIBLE, finite_max, safe_log
+from kdmkit._core.logspace import exp_, finite_max, safe_log
 from kdmkit._core.precision import full_precision, wide, widened
 from kdmkit.ops.blocks import Block, one_by_one, with_memory_for
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, result_dtype, row_constant
+from kdmkit.ops.streamed import streamed, streams
 from kdmkit.ops.terms import Term, total_shape
 
 # Pairs per block: large enough to hide the interpreter, small enough for the caches of a CPU.
@@ -89,8 +90,7 @@ def _rows_forward(
     for columns in _slices(terms[0].shape[2], step):
         scores = _scores(terms, log_weights, rows, columns)
         top = finite_max(scores)
-        weights = scores.sub_(top).to(dtype)
-        weights = torch.threshold_(weights, NEGLIGIBLE, -math.inf).exp_()
+        weights = exp_(scores.sub_(top).to(dtype))
         total = weights.sum(-1)
         block_lse = safe_log(total).to(top.dtype) + top.squeeze(-1)
         block_averages = None
@@ -223,7 +223,7 @@ class _Backward:
         log_weights = _weights_block(self.log_weights, rows, columns)
         dtype = self.grad_lse.dtype
         probability = (scores.detach() + log_weights - self.lse[..., rows].unsqueeze(-1)).to(dtype)
-        probability = torch.threshold_(probability, NEGLIGIBLE, -math.inf).exp_()
+        probability = exp_(probability)
         slope = self.grad_lse[..., rows].unsqueeze(-1)
         if self.grad_averages is not None and self.dot is not None:
             upstream = self.grad_averages[..., rows, :]
@@ -301,6 +301,8 @@ def reduce_chunked(
     lead, n, m = total_shape(terms)
     others = (log_weights,) if values is None else (log_weights, values)
     dtype = result_dtype(terms, *others)
+    if streams(terms, log_weights, values):
+        return streamed(terms[0].tensors, log_weights, values, block, dtype)
     block = block or default_block(lead, n, m, log_weights.device)
     terms = [term.prepared() for term in terms]
     plan = _Plan(tuple(terms), block, dtype, values is not None)

@@ -15,7 +15,7 @@ def result_dtype(terms: Sequence[Term], *others: Tensor) -> torch.dtype:
     """The inputs' common floating dtype, at least float32."""
     dtype = torch.float32
     for tensor in (*others, *(t for term in terms for t in term.tensors)):
-        if tensor.is_floating_point():
+        if tensor.dtype != dtype and tensor.is_floating_point():
             dtype = torch.promote_types(dtype, tensor.dtype)
     return dtype
 
@@ -31,7 +31,7 @@ def add_row(lse: Tensor, row: Tensor | None) -> Tensor:
     return lse if row is None else lse + torch.where(torch.isneginf(lse), 0.0, row)
 
 
-def _matrix(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
+def sum_matrix(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
     scores = widened(log_weights)
     for term in terms:
         scores = term.matrix() + scores
@@ -45,7 +45,7 @@ def _exact(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
     return scores
 
 
-def _reduce(
+def reduce_scores(
     scores: Tensor, row: Tensor | None, values: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
     top = finite_max(scores)
@@ -65,7 +65,7 @@ def score_matrix(
     """log_weights_j + Σ_terms scores_ij in full, for those who need every weight."""
     dtype = result_dtype(terms, log_weights)
     terms = [term.prepared() for term in terms]
-    matrix, row = _matrix(terms, log_weights), row_constant(terms)
+    matrix, row = sum_matrix(terms, log_weights), row_constant(terms)
     matrix = matrix if row is None else matrix + row.unsqueeze(-1)
     return matrix.to(dtype)
 
@@ -75,7 +75,7 @@ def reference(
 ) -> tuple[Tensor | None, Tensor]:
     """Scores by their definition (differences of all pairs), then the reduction."""
     others = (log_weights,) if values is None else (log_weights, values)
-    return _reduce(_exact(terms, log_weights), None, values, result_dtype(terms, *others))
+    return reduce_scores(_exact(terms, log_weights), None, values, result_dtype(terms, *others))
 
 
 def dense(
@@ -85,7 +85,7 @@ def dense(
     others = (log_weights,) if values is None else (log_weights, values)
     dtype = result_dtype(terms, *others)
     terms = [term.prepared() for term in terms]
-    return _reduce(_matrix(terms, log_weights), row_constant(terms), values, dtype)
+    return reduce_scores(sum_matrix(terms, log_weights), row_constant(terms), values, dtype)
 
 
 def dense_both(
@@ -94,8 +94,8 @@ def dense_both(
     """The logsumexps of `terms`, and of `terms` and `more` together, from one matrix of the former."""
     dtype = result_dtype([*terms, *more], log_weights)
     terms, more = [term.prepared() for term in terms], [term.prepared() for term in more]
-    scores, row = _matrix(terms, log_weights), row_constant(terms)
+    scores, row = sum_matrix(terms, log_weights), row_constant(terms)
     together, rows = scores, row_constant([*terms, *more])
     for term in more:
         together = term.matrix() + together
-    return _reduce(scores, row, None, dtype)[1], _reduce(together, rows, None, dtype)[1]
+    return reduce_scores(scores, row, None, dtype)[1], reduce_scores(together, rows, None, dtype)[1]

@@ -93,7 +93,10 @@ class _Run:
         self.validation = None if validation is None else validation.to(device)
         optimizer = make_optimizer(objective.to(device), options)
         self.scheduler = make_schedule(optimizer, options, len(self.batches(0)))
-        self.model, self.optimizer = self.accelerator.prepare(Shell(objective), optimizer)
+        self.model = self.accelerator.prepare(Shell(objective))
+        # Accelerate's optimizer is for scaled gradients; it looks for optional packages at every step.
+        self.scaled = self.accelerator.scaler is not None
+        self.optimizer = self.accelerator.prepare(optimizer) if self.scaled else optimizer
         self.progress = Progress()
         self.checkpoint: Checkpoint | None = None
         if options.checkpoint_dir is not None:
@@ -144,7 +147,10 @@ class _Run:
         local = _weighted_sum(self.model(*rows), rows, weights)
         # Processes average their gradients; times their number, over the whole batch's weight, is the mean.
         share = self.accelerator.num_processes / _divisor(self.train.weight(batch))
-        self.accelerator.backward(local * share)
+        if self.scaled:
+            self.accelerator.backward(local * share)
+        else:
+            (local * share).backward()
         if self.options.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.options.clip_norm)
         self.optimizer.step()

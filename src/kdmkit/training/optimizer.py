@@ -16,7 +16,10 @@ _WARM_UP = 0.1
 
 
 def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_parameter_groups(objective, options), lr=options.learning_rate)
+    groups = _parameter_groups(objective, options)
+    # One kernel instead of a dozen for every step; None is torch's own choice.
+    fused = True if all(p.is_cuda for group in groups for p in group["params"]) else None
+    return torch.optim.AdamW(groups, lr=options.learning_rate, fused=fused)
 
 
 def _parameter_groups(objective: nn.Module, options: FitOptions) -> list[dict[str, Any]]:

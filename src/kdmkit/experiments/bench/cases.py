@@ -61,6 +61,7 @@ class Case:
         calls = {name: peers.training_step(head(p), p) for name, head in heads.items()}
         if self.fits(6):
             calls["torch.compile of plain"] = peers.training_step(_compiled(peers.PlainHead(p)), p)
+            calls["kdmkit, torch.compile"] = peers.training_step(_compiled(peers.KdmkitHead(p)), p)
         if self.device.type == "cuda":
             calls["kdmkit, CUDA graph of the step"] = peers.graphed(
                 peers.training_step(peers.KdmkitHead(p), p)
@@ -80,7 +81,7 @@ class Case:
 
     def _attends(self, p: Problem) -> dict[str, Call]:
         calls: dict[str, Call] = {"kdmkit": lambda: peers.kdmkit_attend(p)}
-        if self.fits(4):
+        if self.fits(2.3):
             calls["plain torch"] = lambda: peers.plain_attend(p)
             calls["torch SDPA"] = lambda: peers.sdpa_attend(p)
         if self.fits(2 * self.d):

@@ -52,6 +52,14 @@ def _cuda_seconds(call: Callable[[], Any]) -> float:
     return float(start.elapsed_time(end)) / 1000
 
 
+def first_call(call: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float, int]:
+    """The result of one call, its seconds, and its extra memory."""
+    results: list[Tensor] = []
+    start = time.perf_counter()
+    memory = extra_memory(lambda: results.append(call()), device)
+    return results[0], time.perf_counter() - start, memory
+
+
 def extra_memory(call: Callable[[], Any], device: torch.device) -> int:
     """Bytes at the peak of a call beyond those before it, results included."""
     if device.type == "cuda":

@@ -49,10 +49,10 @@ def plot_growth(records: list[Record], path: Path) -> None:
     for ax, axis in zip(axes, names, strict=True):
         rows = _along(records, axis)
         for peer, colour in zip(peers, colours, strict=False):
-            points = sorted((row[axis], 1e3 * row["median"]) for row in rows if row["peer"] == peer)
-            ax.plot(
-                *zip(*points, strict=True), "o-", color=colour, label=peer, markersize=4
-            ) if points else None
+            # One size belongs to all three series and was measured three times.
+            points = sorted({row[axis]: 1e3 * row["median"] for row in rows if row["peer"] == peer}.items())
+            if points:
+                ax.plot(*zip(*points, strict=True), "o-", color=colour, label=peer, markersize=4)
         ax.set(xscale="log", yscale="log", xlabel=names[axis])
         ax.grid(alpha=0.3, which="major")
         ax.spines[["top", "right"]].set_visible(False)

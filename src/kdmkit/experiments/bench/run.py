@@ -14,10 +14,12 @@ from tqdm.auto import tqdm
 import kdmkit
 from kdmkit.experiments.bench.cases import Case, cpu_cases, cuda_cases, growth_cases
 from kdmkit.experiments.bench.fitting import epoch_times
-from kdmkit.experiments.bench.measure import extra_memory, time_calls, worst_error
+from kdmkit.experiments.bench.measure import Timing, extra_memory, first_call, time_calls, worst_error
 from kdmkit.experiments.bench.report import plot_growth, table
 
 Record = dict[str, Any]
+# A call that takes longer, in seconds, is measured once: what a warm-up saves is nothing beside it.
+_LONG = 20.0
 
 
 def run(folder: Path, *, device: Literal["cpu", "cuda"], seconds: float = 3.0, growth: bool = True) -> Path:
@@ -81,20 +83,19 @@ def measure(case: Case, seconds: float) -> list[Record]:
     truth = case.truth(p)
     records = []
     for peer, call in case.calls(p).items():
-        result = call()
-        timing = time_calls(call, seconds=seconds, device=case.device, least=_least(case))
+        result, first, memory = first_call(call, case.device)
+        if first < _LONG:
+            timing = time_calls(call, seconds=seconds, device=case.device)
+            memory = extra_memory(call, case.device)
+        else:
+            timing = Timing(first, first, first, 1)
         record: Record = {
             "case": case.name,
             **{k: v for k, v in asdict(case).items() if k != "device"},
             "peer": peer,
             **asdict(timing),
-            "extra_bytes": extra_memory(call, case.device),
+            "extra_bytes": memory,
             "error": None if truth is None else worst_error(result[: len(truth)], truth),
         }
         records.append(record)
     return records
-
-
-def _least(case: Case) -> int:
-    """Fewer repetitions of calls that take minutes."""
-    return 2 if case.n * case.m > 10**10 else 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit._core.checks import expected
-from kdmkit.experiments._results import Report, Row, Task, complete, provenance, read_rows, write_report
+from kdmkit.experiments._results import Pool, Report, Row, Task, complete, provenance, read_rows, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.methods import LEARN, Problem
 from kdmkit.experiments.proportions.settings import BAG_SIZES, FURTHER, GRID, INTERVALS, settings
@@ -34,7 +33,7 @@ def search(
     methods: Sequence[str] = (),
     fresh: bool = False,
     verbose: bool = True,
-    executor: Executor | None = None,
+    pool: Pool | None = None,
 ) -> Report:
     """Compares the grid's settings by their loss on held-out bags; writes `table2-search.jsonl` and `.md`."""
     unknown = [method for method in methods if method not in GRID]
@@ -42,7 +41,7 @@ def search(
         raise ValueError(expected("method", f"one with settings to search, {', '.join(GRID)}", unknown[0]))
     asked = tasks(data_dir, datasets or list(DATASETS), bag_sizes or BAG_SIZES, methods or list(GRID))
     path = folder / "table2-search.jsonl"
-    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, executor=executor)
+    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
     return write_report(report(current(read_rows(path))), path.with_suffix(".md"))
 
 

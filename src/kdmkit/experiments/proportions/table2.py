@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 from kdmkit._core.checks import expected
-from kdmkit.experiments._results import Report, Row, Task, complete, read_rows, write_report
+from kdmkit.experiments._results import Pool, Report, Row, Task, complete, read_rows, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.figure import save_figure
 from kdmkit.experiments.proportions.report import report
@@ -28,7 +27,7 @@ def run(
     device: str = "cpu",
     fresh: bool = False,
     verbose: bool = True,
-    executor: Executor | None = None,
+    pool: Pool | None = None,
 ) -> Report:
     """Measures what is missing in `table2.jsonl` and writes `table2.md` and `table2.png` from all its lines.
 
@@ -40,14 +39,14 @@ def run(
         device: where LMMCM's kernel matrix lies.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
-        executor: processes to measure several trials at once.
+        pool: processes to measure several trials at once.
     """
     datasets = chosen("dataset", datasets, tuple(DATASETS))
     methods = chosen("method", methods, METHODS)
     bag_sizes = checked_sizes(bag_sizes, datasets, data_dir)
     asked = tasks(data_dir, datasets, bag_sizes, methods, trials, device)
     path = folder / "table2.jsonl"
-    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, executor=executor)
+    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
     rows = current(read_rows(path))
     written = write_report(report(rows), folder / "table2.md")
     figure = save_figure(rows, folder / "table2.png")

@@ -1,0 +1,85 @@
+"""What each step of the CPU path gave: the same reductions with one of them taken back at a time.
+
+    python benchmarks/cpu_steps.py          # about a minute, writes results/cpu-steps.jsonl
+
+Medians of repeated calls with two threads; run it on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from kdmkit._core import logspace
+from kdmkit.experiments.bench.cases import Case
+from kdmkit.experiments.bench.measure import time_calls
+from kdmkit.experiments.bench.run import hardware
+from kdmkit.ops import api, by_hand, chunked, matrices, streamed
+
+CPU = torch.device("cpu")
+
+
+def _slow_exp(x: torch.Tensor) -> torch.Tensor:
+    return x.exp_()
+
+
+@contextmanager
+def taken_back(step: str) -> Iterator[None]:
+    """The library without one step."""
+    patches = {
+        "nothing": [],
+        "written-out derivatives": [mock.patch.object(api, "applies", return_value=False)],
+        "one set of exponentials for p(x) and p(x, y)": [mock.patch.object(by_hand, "_RAREST", math.inf)],
+        "float32 products where they are exact enough": [mock.patch.object(matrices, "_FLOAT32_REACH", -1.0)],
+        "buffers that stay in the caches": [mock.patch.object(chunked, "streams", return_value=False)],
+        "exponentials by powers of two": [
+            mock.patch.object(module, "exp_", _slow_exp) for module in (logspace, matrices, streamed, chunked)
+        ],
+    }[step]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    in_steps = (
+        "nothing",
+        "written-out derivatives",
+        "one set of exponentials for p(x) and p(x, y)",
+        "float32 products where they are exact enough",
+        "exponentials by powers of two",
+    )
+    in_densities = ("nothing", "buffers that stay in the caches", "exponentials by powers of two")
+    cases = [
+        (Case("training step", 256, 512, 128, 10, CPU), in_steps),
+        (Case("training step", 256, 4096, 64, 10, CPU), in_steps),
+        (Case("density", 2_000, 100_000, 8, 1, CPU), in_densities),
+        (Case("density", 2_000, 100_000, 2, 1, CPU), in_densities),
+    ]
+    target = Path(__file__).resolve().parents[1] / "results" / "cpu-steps.jsonl"
+    with target.open("w") as file:
+        for case, steps in cases:
+            p = case.problem()
+            call = case.calls(p)["kdmkit"]
+            for step in steps:
+                with taken_back(step):
+                    timing = time_calls(call, seconds=2.0, device=CPU)
+                record = {**hardware("cpu"), "case": case.name, "taken back": step, **asdict(timing)}
+                file.write(json.dumps(record) + "\n")
+                print(f"{case.name:50} without {step:48} {1e3 * timing.median:9.2f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Where a data set comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kdmkit._core.checks import check_choice
+from kdmkit.datasets import images, openml, tables
+from kdmkit.datasets._types import NAMES, Dataset, Name
+
+
+def load(
+    name: Name, data_dir: Path | str = "data", *, download: bool = True, say: Callable[[str], None] = print
+) -> Dataset:
+    """A data set by its name.
+
+    | name | rows (training, test) | files in `data_dir` |
+    |---|---|---|
+    | `mnist`, `fashion_mnist` | 60,000 + 10,000 images 28×28 | `<name>.npz` |
+    | `cifar10` | 50,000 + 10,000 images 32×32×3 | `cifar10.npz` |
+    | `adult` | 32,561 + 16,281 rows, 14 columns | `adult.data`, `adult.test`, plain or `.gz` |
+    | `magic` | 19,020 rows, 10 columns; it has no test part | `magic04.data`, plain or `.gz` |
+    | `digits` | 1,437 + 360 images 8×8, stratified | none: it comes with scikit-learn |
+
+    An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables
+    are UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept.
+
+    Args:
+        name: which.
+        data_dir: the folder of the files, and where fetched ones are kept.
+        download: whether to ask OpenML for what is not there.
+        say: takes one line about a download.
+
+    Raises:
+        FileNotFoundError: where the files are missing and may not be fetched.
+        ConnectionError: where the files are missing and OpenML cannot be reached.
+        ValueError: where a file is cut off, has the wrong shape, or a download is not what it should be.
+
+    >>> from kdmkit.datasets import load
+    >>> digits = load("digits")
+    >>> digits.x_train.shape, digits.x_test.shape
+    ((1437, 8, 8), (360, 8, 8))
+    """
+    check_choice("name", name, NAMES)
+    folder = Path(data_dir)
+    if name == "digits":
+        return images.digits()
+    if name in ("adult", "magic"):
+        return (
+            tables.read(name, folder)
+            if tables.present(name, folder)
+            else _fetched(name, folder, download, say)
+        )
+    path = folder / f"{name}.npz"
+    if path.exists():
+        return images.read(name, path)
+    dataset = _fetched(name, folder, download, say)
+    images.write(dataset, path)
+    say(f"{name}: kept as {path}")
+    return dataset
+
+
+def _fetched(name: Name, folder: Path, download: bool, say: Callable[[str], None]) -> Dataset:
+    files = tables.FILES.get(name, (f"{name}.npz",))
+    if not download:
+        raise FileNotFoundError(f"data_dir: expected {' and '.join(files)} in {folder}, got no such file")
+    return openml.fetch(name, folder, files, say)

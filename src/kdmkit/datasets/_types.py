@@ -1,0 +1,24 @@
+"""What a data set is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Name = Literal["mnist", "fashion_mnist", "cifar10", "adult", "magic", "digits"]
+NAMES: tuple[Name, ...] = get_args(Name)
+
+
+class Dataset(NamedTuple):
+    """Rows to learn from and rows to judge by.
+
+    Images are uint8, `(n, h, w)` or `(n, h, w, 3)`. Tables are `(n, columns)`: float64 where all columns are
+    numbers, else objects (floats and texts). Labels are int64, `(n,)`.
+    """
+
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array

@@ -1,0 +1,82 @@
+"""Images in `.npz` files, and the digits that come with scikit-learn."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from kdmkit._core.checks import expected
+from kdmkit.datasets._types import Array, Dataset
+
+#: Shapes of the official training and test images.
+SHAPES = {
+    "mnist": ((60_000, 28, 28), (10_000, 28, 28)),
+    "fashion_mnist": ((60_000, 28, 28), (10_000, 28, 28)),
+    "cifar10": ((50_000, 32, 32, 3), (10_000, 32, 32, 3)),
+}
+CLASSES = 10
+
+
+def digits() -> Dataset:
+    """scikit-learn's 8×8 digits with grey values 0 … 255; a fifth of every class is for judging."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    x = np.round(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    parts = train_test_split(x, y.astype(np.int64), test_size=360, stratify=y, random_state=0)
+    return Dataset(parts[0], parts[2], parts[1], parts[3])
+
+
+def read(name: str, path: Path) -> Dataset:
+    """The arrays of a file, as `load` describes it."""
+    try:
+        # NumPy would leave a broken file open.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            missing = [key for key in Dataset._fields if key not in file.files]
+            if missing:
+                got = f"none for {', '.join(missing)}"
+                raise ValueError(expected(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
+            arrays = Dataset(*(file[key] for key in Dataset._fields))
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise ValueError(expected(str(path), "a whole .npz file", f"one that is broken ({error})")) from error
+    return checked(name, arrays, str(path))
+
+
+def checked(name: str, arrays: Dataset, where: str) -> Dataset:
+    """The arrays, with the shapes, values and types of the data set."""
+    for key, shape in zip(("x_train", "x_test"), SHAPES[name], strict=True):
+        _check(f"{key} of {where}", getattr(arrays, key), shape)
+    for key, (n, *_) in zip(("y_train", "y_test"), SHAPES[name], strict=True):
+        labels = getattr(arrays, key)
+        _check(f"{key} of {where}", labels, (n,))
+        if int(labels.max()) >= CLASSES:
+            raise ValueError(expected(f"{key} of {where}", f"labels 0 … {CLASSES - 1}", int(labels.max())))
+    return Dataset(arrays.x_train, _whole(arrays.y_train), arrays.x_test, _whole(arrays.y_test))
+
+
+def _check(what: str, array: Array, shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != np.uint8:
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(expected(what, f"uint8 of shape {shape}", got))
+
+
+def _whole(labels: Array) -> Array:
+    return labels.astype(np.int64)
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    """Keeps images; a kill leaves no half file behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    arrays = {key: value.astype(np.uint8) for key, value in dataset._asdict().items()}
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

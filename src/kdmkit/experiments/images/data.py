@@ -1,0 +1,101 @@
+"""Images as tensors: for training, for judging, and strange ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from kdmkit.datasets import load
+from kdmkit.experiments.images.architectures import Shape
+
+CLASSES = 10
+#: The share of the training images that is held out for choosing settings.
+HELD_OUT = 0.1
+#: Sets that are strange to each.
+STRANGE = {
+    "mnist": ("fashion_mnist",),
+    "fashion_mnist": ("mnist",),
+    "cifar10": ("noise", "mnist", "fashion_mnist"),
+    "digits": ("noise",),
+}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Training images and images to judge by: the official test set, or a held-out part of the first."""
+
+    name: str
+    x_train: UInt8[Tensor, "n c s s"]
+    y_train: Int64[Tensor, " n"]
+    x_test: UInt8[Tensor, "k c s s"]
+    y_test: Int64[Tensor, " k"]
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.x_train.shape[1], self.x_train.shape[2])
+
+    def to(self, device: torch.device) -> Pictures:
+        tensors = (self.x_train, self.y_train, self.x_test, self.y_test)
+        return Pictures(self.name, *(tensor.to(device) for tensor in tensors))
+
+
+def pictures(
+    name: str, data_dir: Path | str, *, held_out: bool, say: Callable[[str], None] = print
+) -> Pictures:
+    """A data set's images; with `held_out` the official test images are not even looked at."""
+    dataset = load(name, data_dir, say=say)  # type: ignore[arg-type]
+    x, y = _channels_first(dataset.x_train), torch.from_numpy(dataset.y_train)
+    if not held_out:
+        return Pictures(name, x, y, _channels_first(dataset.x_test), torch.from_numpy(dataset.y_test))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    cut = round(HELD_OUT * len(y))
+    return Pictures(name, x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]])
+
+
+def strange(
+    name: str, data_dir: Path | str, shape: Shape, *, held_out: bool, say: Callable[[str], None] = print
+) -> dict[str, UInt8[Tensor, "n c s s"]]:
+    """Images of other sets, in the shape of this one; sets that are not at hand are left out."""
+    found = {}
+    for other in STRANGE[name]:
+        try:
+            found[other] = _fitted(_other(other, data_dir, held_out, shape), shape)
+        except FileNotFoundError as error:
+            say(f"{name}: no novelty against {other} ({error})")
+    return found
+
+
+def _other(name: str, data_dir: Path | str, held_out: bool, shape: Shape) -> UInt8[Tensor, "n c s s"]:
+    if name == "noise":
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(256, (2000, *_sides(shape)), generator=generator).byte()
+    dataset = load(name, data_dir, download=False)  # type: ignore[arg-type]
+    return _channels_first(dataset.x_train[:10_000] if held_out else dataset.x_test)
+
+
+def _sides(shape: Shape) -> tuple[int, int, int]:
+    return shape.channels, shape.size, shape.size
+
+
+def _fitted(x: UInt8[Tensor, "n c s s"], shape: Shape) -> UInt8[Tensor, "n k t t"]:
+    if x.shape[-1] != shape.size:
+        x = functional.interpolate(x.float(), size=(shape.size, shape.size), mode="bilinear").round().byte()
+    return x.expand(-1, shape.channels, -1, -1)
+
+
+def _channels_first(x: Any) -> UInt8[Tensor, "n c s s"]:
+    x = x[..., None] if x.ndim == 3 else x
+    return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Bytes as numbers in [0, 1]; numbers as they are."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x

@@ -1,0 +1,216 @@
+"""Images of a class: drawn from the joint KDM run backwards, decoded, and judged by another classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor, nn
+
+from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
+from kdmkit.experiments.images.jobs import Job, Trained
+from kdmkit.experiments.images.measures import classification, frechet
+from kdmkit.experiments.images.models import DenseModel, KDMModel, encode, in_parts, make_decoder
+from kdmkit.experiments.images.phases import Setting, seeded, train_decoder, train_vae
+from kdmkit.experiments.images.recipes import RECIPES, Drawing, settings
+from kdmkit.experiments.images.vae import ConditionalVAE
+
+Generator = Literal["judge", "ml-kdm", "vae"]
+GENERATORS: tuple[Generator, ...] = ("judge", "ml-kdm", "vae")
+#: The classifier that judges: a residual network with a dense head, trained with augmented images. It has
+#: nothing to do with the models that draw.
+JUDGE_SEED = 0
+# Images of each class in a figure; classes to mix; neighbours to show.
+SHOWN, MIXED, NEIGHBOURS = 10, (3, 8), 3
+
+
+@dataclass(frozen=True)
+class DrawingJob:
+    """Generation from one run.
+
+    Args:
+        run: the run whose ML-KDM draws; its seed and place also serve the others.
+        drawing: its settings.
+        samples: where the images of the figures go; None for no figures.
+    """
+
+    run: Job
+    drawing: Drawing
+    samples: Path | None
+
+    def key(self, generator: Generator) -> dict[str, Any]:
+        return {
+            "dataset": self.run.dataset,
+            "generator": generator,
+            "seed": JUDGE_SEED if generator == "judge" else self.run.seed,
+            "settings": settings(self._judge_job().recipe if generator == "judge" else self.run.recipe),
+            "drawing": {} if generator == "judge" else settings(self.drawing),
+        }
+
+    def _judge_job(self) -> Job:
+        recipe = RECIPES[self.run.dataset, "resnet"]
+        return replace(self.run, encoder="resnet", seed=JUDGE_SEED, recipe=recipe)
+
+    def judge(self) -> DenseModel:
+        return Trained(self._judge_job()).encoder()
+
+
+class KDMGenerator:
+    """The model run backwards: label → latent vector → image.
+
+    Args:
+        model: encoder and joint KDM.
+        decoder: trained for that encoder.
+    """
+
+    def __init__(self, model: KDMModel, decoder: nn.Sequential) -> None:
+        self.model, self.decoder = model.eval(), decoder.eval()
+
+    def sample(
+        self,
+        n: int,
+        *,
+        y: int | Float[Tensor, " k"],
+        spread: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n c s s"]:
+        """Images of a class, or of a mixture of classes with the given probabilities.
+
+        Args:
+            n: how many.
+            y: a label, or a distribution over labels.
+            spread: width of the kernel relative to the fitted one: less is closer to the components.
+            generator: source of randomness.
+        """
+        reference = self.model.layer.logits
+        probs = torch.zeros(CLASSES, device=reference.device)
+        if isinstance(y, int):
+            probs[y] = 1.0
+        else:
+            probs = y.to(probs)
+        z = self.model.latents(n, probs, spread=spread, generator=generator)
+        return in_parts(self.decoder, z)
+
+
+def draw(job: DrawingJob, generator: Generator) -> dict[str, Any]:
+    """Trains what is missing, draws as many images of every class, and has them judged."""
+    judge, data = job.judge(), job.run.data()
+    part = "validation" if job.run.held_out else "test"
+    if generator == "judge":
+        return {f"{part}_accuracy": classification(judge, data.x_test, data.y_test)["accuracy"]}
+    trained = Trained(job.run)
+    labels = torch.arange(CLASSES).repeat_interleave(max(1, job.drawing.draws // CLASSES))
+    if generator == "vae":
+        images = _by_vae(trained, job.drawing, labels)
+        extra: dict[str, Any] = {}
+    else:
+        made = kdm_generator(trained, job.drawing)
+        images = _by_kdm(made, job.drawing.spread, labels)
+        extra = _shown(made, images, labels, data, job)
+    if job.samples is not None:
+        _keep(job.samples, f"{job.run.dataset}-{generator}", {"grid": _grid(images, labels), **extra})
+    return {**judged(judge, images, labels, data.x_test), "phase_seconds": trained.store.seconds}
+
+
+def kdm_generator(trained: Trained, drawing: Drawing) -> KDMGenerator:
+    """The generator of a run, its decoder trained where that is missing."""
+    model = trained.likelihood()
+
+    def train(decoder: nn.Sequential) -> None:
+        seeds = range(trained.job.seed + 1, trained.job.seed + 1 + drawing.critics)
+        critics = [Trained(replace(trained.job, seed=seed)).dense() for seed in seeds]
+        train_decoder(model, decoder, critics, trained.data, trained.setting, drawing)
+
+    with seeded(trained.job.seed):
+        decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
+    return KDMGenerator(model, trained.store.settled("decoder", _decisive(trained, drawing), decoder, train))
+
+
+def _decisive(trained: Trained, drawing: Drawing) -> dict[str, Any]:
+    """What the weights of a decoder depend on."""
+    return {**settings(trained.job.recipe), **settings(replace(drawing, spread=1.0, draws=1))}
+
+
+def _by_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, "n c s s"]:
+    device = made.model.layer.logits.device
+    source = torch.Generator(device).manual_seed(0)
+    counts = torch.bincount(labels, minlength=CLASSES).tolist()
+    parts = [made.sample(n, y=y, spread=spread, generator=source) for y, n in enumerate(counts) if n]
+    return torch.cat(parts)
+
+
+def _by_vae(trained: Trained, drawing: Drawing, labels: Tensor) -> Float[Tensor, "n c s s"]:
+    data, device = trained.data, trained.data.x_train.device
+    with seeded(trained.job.seed):
+        vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
+    setting: Setting = trained.setting
+    depends = _decisive(trained, drawing)
+    vae = trained.store.settled("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
+    noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
+    both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
+    return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)
+
+
+# ---- judging
+
+
+def judged(
+    judge: DenseModel,
+    images: Float[Tensor, "n c s s"],
+    labels: Int64[Tensor, " n"],
+    real: UInt8[Tensor, "k c s s"],
+) -> dict[str, float]:
+    """How many images the judge takes for what was asked, and how far its features are from real ones."""
+    chosen = in_parts(judge, images).argmax(1).cpu()
+    right = (chosen == labels).double()
+    by_class = [float(right[labels == label].mean()) for label in range(CLASSES)]
+    distance = frechet(encode(judge.encoder, images), encode(judge.encoder, real))
+    return {"recognised": float(right.mean()), "recognised_by_class": by_class, "frechet": distance}  # type: ignore[dict-item]
+
+
+# ---- for the figures
+
+
+def _shown(
+    made: KDMGenerator, images: Tensor, labels: Tensor, data: Pictures, job: DrawingJob
+) -> dict[str, UInt8[Tensor, "..."]]:
+    """Mixed classes, a smaller spread, and the training images nearest to the first image of each class."""
+    half = torch.zeros(CLASSES)
+    half[list(MIXED)] = 1 / len(MIXED)
+    device = made.model.layer.logits.device
+    draw_some = partial(made.sample, SHOWN, generator=torch.Generator(device).manual_seed(1))
+    first = torch.stack([images[labels == label][0] for label in range(CLASSES)])
+    spreads = [draw_some(y=label, spread=0.3 * job.drawing.spread) for label in range(CLASSES)]
+    return {
+        "mixed": as_bytes(draw_some(y=half, spread=job.drawing.spread)),
+        "narrow": as_bytes(torch.cat(spreads)),
+        "first": as_bytes(first),
+        "neighbours": nearest(first, data.x_train, NEIGHBOURS).flatten(0, 1),
+    }
+
+
+def nearest(
+    images: Float[Tensor, "n c s s"], training: UInt8[Tensor, "k c s s"], count: int
+) -> UInt8[Tensor, "n count c s s"]:
+    """Of every image the training images at the smallest distances in pixels."""
+    wanted = images.flatten(1).float()
+    parts = [torch.cdist(wanted, pixels(part).flatten(1)) for part in training.split(10_000)]
+    return training[torch.cat(parts, 1).topk(count, largest=False).indices]
+
+
+def _grid(images: Tensor, labels: Tensor) -> UInt8[Tensor, "n c s s"]:
+    return as_bytes(torch.cat([images[labels == label][:SHOWN] for label in range(CLASSES)]))
+
+
+def as_bytes(images: Tensor) -> UInt8[Tensor, "n c s s"]:
+    return (255 * images.float()).round().clamp(0, 255).byte()
+
+
+def _keep(folder: Path, name: str, arrays: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(folder / f"{name}.npz", **{k: v.cpu().numpy() for k, v in arrays.items()})

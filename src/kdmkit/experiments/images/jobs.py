@@ -1,0 +1,186 @@
+"""One run of one data set: what is trained from what, and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kdmkit.experiments.images.augment import AUGMENTS
+from kdmkit.experiments.images.data import Pictures, pictures, strange
+from kdmkit.experiments.images.measures import classification, novelty
+from kdmkit.experiments.images.models import (
+    DenseModel,
+    KDMModel,
+    count_parameters,
+    in_parts,
+    make_encoder,
+    make_head,
+    make_layer,
+)
+from kdmkit.experiments.images.phases import (
+    Setting,
+    seeded,
+    train_dense,
+    train_encoder,
+    train_kdm,
+    train_likelihood,
+)
+from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, decisive, settings
+from kdmkit.experiments.images.store import M, Store
+from kdmkit.training.options import Device
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where data is, where weights are kept, and what computes."""
+
+    data_dir: Path
+    work_dir: Path
+    device: Device
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Args:
+        dataset: its name.
+        encoder: the paper's, or the residual network, which is trained with augmented images.
+        seed: of the first weights, the order of images and the first components.
+        recipe: its settings.
+        held_out: whether a part of the training images stands in for the test images.
+        place: where it runs.
+    """
+
+    dataset: str
+    encoder: Encoder
+    seed: int
+    recipe: Recipe
+    held_out: bool
+    place: Place
+
+    @property
+    def augmented(self) -> bool:
+        return self.encoder == "resnet"
+
+    def key(self, model: Model) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "model": model,
+            "encoder": self.encoder,
+            "augmented": self.augmented,
+            "seed": self.seed,
+            "settings": settings(self.recipe),
+        }
+
+    def data(self) -> Pictures:
+        return _pictures(self.dataset, self.place.data_dir, self.held_out, self.place.device)
+
+
+# Every process keeps its data sets on the device; a run of all three needs less than a gigabyte.
+@lru_cache(maxsize=4)
+def _pictures(name: str, data_dir: Path, held_out: bool, device: Device) -> Pictures:
+    return pictures(name, data_dir, held_out=held_out).to(torch_device(device))
+
+
+def torch_device(device: Device) -> torch.device:
+    """The device that "auto" means."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+class Trained:
+    """The models of a run, each trained from the one before when it is first asked for."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.data = job, job.data()
+        augment = AUGMENTS[job.dataset] if job.augmented else None
+        self.setting = Setting(job.recipe, job.seed, job.place.device, augment)
+        words = [job.dataset, job.encoder, str(job.seed), *(["validation"] if job.held_out else [])]
+        self.store = Store(job.place.work_dir / "-".join(words))
+
+    def model(self, name: Model) -> DenseModel | KDMModel:
+        if name == "dense":
+            return self.dense()
+        return self.kdm() if name == "kdm" else self.likelihood()
+
+    def encoder(self) -> DenseModel:
+        """After the first phase."""
+        return self._settled(
+            "encoder", self._new_dense(), lambda model: train_encoder(model, self.data, self.setting)
+        )
+
+    def dense(self) -> DenseModel:
+        def train(model: DenseModel) -> None:
+            model.load_state_dict(self.encoder().state_dict())
+            train_dense(model, self.data, self.setting)
+
+        return self._settled("dense", self._new_dense(), train)
+
+    def kdm(self) -> KDMModel:
+        def train(model: KDMModel) -> None:
+            start = self.encoder()
+            model.encoder.load_state_dict(start.encoder.state_dict())
+            train_kdm(model, start.head, self.data, self.setting)
+
+        return self._settled("kdm", self._new_kdm(), train)
+
+    def likelihood(self) -> KDMModel:
+        def train(model: KDMModel) -> None:
+            model.load_state_dict(self.kdm().state_dict())
+            train_likelihood(model, self.data, self.setting)
+
+        return self._settled("ml-kdm", self._new_kdm(), train)
+
+    def _settled(self, phase: str, module: M, train: Callable[[M], None]) -> M:
+        return self.store.settled(phase, decisive(self.job.recipe, phase), module, train)
+
+    def _new_dense(self) -> DenseModel:
+        job = self.job
+        with seeded(job.seed):
+            model = DenseModel(make_encoder(job.encoder, self.data.shape, job.recipe), make_head(job.recipe))
+        return self._placed(model)
+
+    def _new_kdm(self) -> KDMModel:
+        job = self.job
+        with seeded(job.seed):
+            model = KDMModel(make_encoder(job.encoder, self.data.shape, job.recipe), make_layer(job.recipe))
+        return self._placed(model)
+
+    def _placed(self, model: Any) -> Any:
+        device = self.data.x_train.device
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        return model.to(device=device, memory_format=layout)
+
+
+def measure(job: Job, model: Model) -> dict[str, Any]:
+    """Trains what is missing, then looks at the test images (or those held out) once."""
+    trained = Trained(job)
+    found = trained.model(model)
+    data, part = trained.data, "validation" if job.held_out else "test"
+    scores = classification(found, data.x_test, data.y_test)
+    result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
+    if isinstance(found, KDMModel):
+        others = strange(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
+        result["novelty_auroc"] = novelty(found, data.x_test, others)
+        result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
+    head = found.layer if isinstance(found, KDMModel) else found.head
+    return {
+        **result,
+        "head_parameters": count_parameters(head),
+        "encoder_parameters": count_parameters(found.encoder),
+        "train_images": len(data.y_train),
+        "precision": trained.setting.precision,
+        "phase_seconds": trained.store.seconds,
+    }
+
+
+def held_out(job: Job, recipe: Recipe) -> Job:
+    """The run that judges a recipe without the test images."""
+    return replace(job, recipe=recipe, held_out=True)

@@ -1,0 +1,101 @@
+"""An encoder with a head: dense, or a joint KDM of latent vector and label."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit.distributions import KDM
+from kdmkit.estimators.classifier import narrowed
+from kdmkit.experiments.images.architectures import Shape, dense_head, paper_decoder, paper_encoder
+from kdmkit.experiments.images.data import CLASSES, pixels
+from kdmkit.experiments.images.recipes import Encoder, Recipe
+from kdmkit.experiments.images.residual import residual_encoder
+from kdmkit.nn import JointLayer
+
+# Images per forward pass without gradients.
+_ROWS = 2000
+
+
+class DenseModel(nn.Module):
+    """The baseline, Enc+Dense; its head has as many parameters as the KDM, to within a hidden unit."""
+
+    def __init__(self, encoder: nn.Sequential, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
+        """Logits."""
+        return self.head(self.encoder(pixels(x))).float()
+
+    def log_probs(self, x: Tensor) -> Float[Tensor, "n k"]:
+        return self(x).log_softmax(-1)
+
+
+class KDMModel(nn.Module):
+    """Encoder and joint KDM: log p(y|x) forwards, latent vectors of a label backwards."""
+
+    def __init__(self, encoder: nn.Sequential, layer: JointLayer) -> None:
+        super().__init__()
+        self.encoder, self.layer = encoder, layer
+
+    def forward(self, x: Tensor) -> KDM:
+        rho: KDM = self.layer(self.encoder(pixels(x)).float())
+        return rho
+
+    def log_probs(self, x: Tensor) -> Float[Tensor, "n k"]:
+        labels = torch.arange(CLASSES, device=x.device).unsqueeze(-1)
+        return self(x).log_prob(labels).mT
+
+    def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
+        """log p(z) of encoded images: low for what the model has never seen."""
+        return self.layer.joint().marginal("x").log_prob(self.encoder(pixels(x)).float())
+
+    def latents(
+        self,
+        n: int,
+        probs: Float[Tensor, " k"],
+        *,
+        spread: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n e"]:
+        """Draws of z given a distribution over labels: the joint KDM run backwards."""
+        with torch.no_grad():
+            rho = narrowed(self.layer.reverse(KDM.from_probs(probs)), spread)
+            drawn: Tensor = rho.sample((n,), generator=generator)
+        return drawn
+
+
+def make_encoder(kind: Encoder, shape: Shape, recipe: Recipe) -> nn.Sequential:
+    if kind == "paper":
+        return paper_encoder(shape, recipe.latent)
+    return residual_encoder(shape, recipe.latent, recipe.width)
+
+
+def make_layer(recipe: Recipe) -> JointLayer:
+    return JointLayer(recipe.latent, CLASSES, recipe.components)
+
+
+def make_head(recipe: Recipe) -> nn.Sequential:
+    return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(recipe)))
+
+
+def make_decoder(shape: Shape, recipe: Recipe) -> nn.Sequential:
+    return paper_decoder(shape, recipe.latent)
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def in_parts(function: nn.Module | object, x: Tensor) -> Tensor:
+    """A function of many images, without gradients, some at a time."""
+    with torch.no_grad():
+        return torch.cat([function(part) for part in x.split(_ROWS)])  # type: ignore[operator]
+
+
+def encode(encoder: nn.Module, x: Tensor) -> Float[Tensor, "n e"]:
+    """Latent vectors of images, as in evaluation: without dropout."""
+    encoder.eval()
+    return in_parts(lambda part: encoder(pixels(part)).float(), x)

@@ -1,0 +1,152 @@
+"""What the phases minimise: modules that map a batch to one loss per image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kdmkit.experiments.images.architectures import features
+from kdmkit.experiments.images.augment import Augment
+from kdmkit.experiments.images.data import CLASSES, pixels
+from kdmkit.experiments.images.models import DenseModel, KDMModel
+from kdmkit.experiments.images.recipes import Recipe
+from kdmkit.nn import JointLayer
+from kdmkit.training import cross_entropy, joint_nll
+
+
+class Dense(nn.Module):
+    """Cross-entropy of encoder and dense head against smoothed labels."""
+
+    def __init__(self, model: DenseModel, smoothing: float, augment: Augment | None) -> None:
+        super().__init__()
+        self.model, self.smoothing, self.augment = model, smoothing, augment
+
+    def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        logits = self.model(_varied(x, self.augment, self.training))
+        return functional.cross_entropy(logits, y, reduction="none", label_smoothing=self.smoothing)
+
+
+class Discriminative(nn.Module):
+    """−Σ_i t_i log p(i|x) of encoder and KDM against smoothed labels t, with the dense head beside the KDM.
+
+    Args:
+        model: encoder and KDM.
+        head: the dense head that the encoder was trained with; it is left behind in the end.
+        recipe: `smoothing`, `head_weight`, `teaching` and `latent_noise`.
+        augment: how images are varied.
+    """
+
+    def __init__(self, model: KDMModel, head: nn.Module, recipe: Recipe, augment: Augment | None) -> None:
+        super().__init__()
+        self.model, self.head, self.recipe, self.augment = model, head, recipe, augment
+
+    def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        smoothing, teaching = self.recipe.smoothing, self.recipe.teaching
+        z = self.model.encoder(pixels(_varied(x, self.augment, self.training))).float()
+        rho = self.model.layer(self._noisy(z))
+        logits = self.head(z).float()
+        target = functional.one_hot(y, CLASSES) * (1 - smoothing) + smoothing / CLASSES
+        target = torch.lerp(target, logits.detach().softmax(-1), teaching)
+        dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
+        return cross_entropy(rho, target) + self.recipe.head_weight * dense
+
+    def _noisy(self, z: Tensor) -> Tensor:
+        if not (self.training and self.recipe.latent_noise):
+            return z
+        std: Tensor = self.model.layer.kernels["x"].std  # type: ignore[assignment]
+        return z + self.recipe.latent_noise * std.detach() * torch.randn_like(z)
+
+    def exempt_from_decay(self, name: str) -> bool:
+        return name.startswith("model.layer.")
+
+
+class Likelihood(nn.Module):
+    """−log p(z, y), the encoder fixed."""
+
+    def __init__(self, layer: JointLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        return joint_nll(self.layer.joint(), x=z, y=y)
+
+
+class Reconstruction(nn.Module):
+    """The distance of an image from its decoded latent vector, and what others take the latter for.
+
+    Pixels alone are matched best by blurred images, which nobody takes for anything. So the encoder's
+    features are matched as well, and critics, classifiers of their own, should see the class of the image.
+    Each distance is relative to the mean square of what is to be matched: the parts are comparable.
+
+    Args:
+        encoder: fixed, in evaluation mode.
+        decoder: what is trained.
+        critics: fixed, too; they look at augmented images, lest they be fooled by a few pixels.
+        augment: how images are varied for the critics.
+        feature_weight, critic_weight: of features and critics beside the pixels.
+        noise: standard deviation of noise on latent vectors, for draws do not fall on encoded images.
+    """
+
+    noise: Tensor
+
+    def __init__(
+        self,
+        encoder: nn.Sequential,
+        decoder: nn.Sequential,
+        critics: Sequence[DenseModel],
+        augment: Augment,
+        *,
+        feature_weight: float,
+        critic_weight: float,
+        noise: Tensor,
+    ) -> None:
+        super().__init__()
+        self.fixed = nn.ModuleList([encoder, *critics]).requires_grad_(False)
+        self.decoder, self.augment = decoder, augment
+        self.feature_weight, self.critic_weight = feature_weight, critic_weight
+        self.register_buffer("noise", noise)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.fixed.eval()
+        return self
+
+    def forward(self, x: Tensor, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        image = pixels(x)
+        if self.training:
+            z = z + self.noise * torch.randn_like(z)
+        made = self.decoder(z)
+        loss = _relative(made, image, image - image.mean(0))
+        if self.feature_weight:
+            loss = loss + self.feature_weight * self._features(made, image)
+        if self.critic_weight and len(self.fixed) > 1:
+            loss = loss + self.critic_weight * self._criticism(made.float(), y)
+        return loss
+
+    def _features(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
+        encoder: nn.Sequential = self.fixed[0]  # type: ignore[assignment]
+        with torch.no_grad():
+            wanted = features(encoder, image)
+        pairs = zip(features(encoder, made), wanted, strict=True)
+        return torch.stack([_relative(found, target, target) for found, target in pairs]).mean(0)
+
+    def _criticism(self, made: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        losses = [
+            functional.cross_entropy(critic(self.augment(made)), y, reduction="none", label_smoothing=0.1)
+            for critic in self.fixed[1:]
+        ]
+        return torch.stack(losses).mean(0)
+
+
+def _relative(found: Tensor, wanted: Tensor, size: Tensor) -> Float[Tensor, " n"]:
+    """Squared distances of rows, over the mean square of `size`."""
+    return (found - wanted).float().square().flatten(1).mean(1) / size.float().square().mean()
+
+
+def _varied(x: Tensor, augment: Augment | None, training: bool) -> Tensor:
+    return augment(pixels(x)) if augment is not None and training else x

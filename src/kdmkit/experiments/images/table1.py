@@ -1,0 +1,283 @@
+"""All runs of the table: what is finished is read, what is missing is trained, several at once if wanted."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kdmkit
+from kdmkit._core.checks import check_choice, expected
+from kdmkit.experiments._results import Pool, Report, Task, complete, read_rows, write_report
+from kdmkit.experiments.images import figures, report
+from kdmkit.experiments.images.data import pictures
+from kdmkit.experiments.images.generation import GENERATORS, DrawingJob, draw
+from kdmkit.experiments.images.jobs import Job, Place, held_out, measure
+from kdmkit.experiments.images.recipes import (
+    DATASETS,
+    DRAWINGS,
+    ENCODERS,
+    MODELS,
+    RECIPES,
+    SPACE,
+    Encoder,
+    Model,
+    changed,
+)
+
+#: The format of the lines; those of another one cannot be continued.
+FORMAT = 1
+#: Runs of the residual network.
+FEW_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to run, checked.
+
+    Args:
+        datasets, models, encoders: which; in the order of the table.
+        runs: of each with the paper's encoders; others have three at most.
+        place: where data and weights are, and what computes.
+        workers: processes that train at the same time, on the same device.
+    """
+
+    datasets: Sequence[str]
+    models: Sequence[Model]
+    encoders: Sequence[Encoder]
+    runs: int
+    place: Place
+    workers: int
+
+    def __post_init__(self) -> None:
+        for name, values, choices in (
+            ("dataset", self.datasets, DATASETS),
+            ("model", self.models, MODELS),
+            ("encoder", self.encoders, ENCODERS),
+        ):
+            for value in values:
+                check_choice(name, value, choices)
+        for name in ("runs", "workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(expected(name, "a whole number ≥ 1", getattr(self, name)))
+        if self.place.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError(expected("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
+
+    def jobs(self, dataset: str, encoder: Encoder) -> list[Job]:
+        runs = self.runs if encoder == "paper" else min(self.runs, FEW_RUNS)
+        recipe = RECIPES[dataset, encoder]
+        return [Job(dataset, encoder, seed, recipe, False, self.place) for seed in range(runs)]
+
+    def check_data(self, say: Callable[[str], None]) -> None:
+        """Reads every data set, so that a missing or broken file is known before anything is trained."""
+        for name in self.datasets:
+            pictures(name, self.place.data_dir, held_out=False, say=say)
+
+
+def run(
+    output: Path,
+    wanted: Wanted,
+    *,
+    generation: int = FEW_RUNS,
+    fresh: bool = False,
+    verbose: bool = True,
+    say: Callable[[str], None] = print,
+) -> Report:
+    """Table 1 and the generated images.
+
+    Args:
+        output: the folder of `table1.jsonl`, the table and the figures.
+        wanted: what to run.
+        generation: of how many runs to train decoders and judge generated images; 0 for none.
+        fresh: whether to begin the lines again; trained weights are still read where they are kept.
+        verbose: whether to show progress.
+        say: takes one line of commentary at a time.
+    """
+    lines, drawn = output / "table1.jsonl", output / "table1-generation.jsonl"
+    for path in (lines, drawn):
+        if fresh:
+            path.unlink(missing_ok=True)
+        check_lines(path)
+    wanted.check_data(say)
+    with _workers(wanted.workers) as pool:
+        complete(_tasks(wanted), lines, flat=True, verbose=verbose, pool=pool)
+        if generation and "ml-kdm" in wanted.models and "paper" in wanted.encoders:
+            complete(_drawing_tasks(wanted, output, generation), drawn, flat=True, verbose=verbose, pool=pool)
+    return write(output, say)
+
+
+def write(output: Path, say: Callable[[str], None] = print) -> Report:
+    """The table and the figures of the lines that there are."""
+    for path in (output / "table1.jsonl", output / "table1-generation.jsonl"):
+        check_lines(path)
+    rows, drawn = read_rows(output / "table1.jsonl"), read_rows(output / "table1-generation.jsonl")
+    written = write_report(report.table(rows, drawn), output / "table1.md")
+    files = (*written.files, *figures.draw_all(output / "table1-samples", say))
+    return Report(written.title, written.header, written.rows, written.notes, files)
+
+
+def _tasks(wanted: Wanted) -> list[Task]:
+    """Run after run, so that what is there when the command is killed is whole runs of all data sets."""
+    pairs = list(product(wanted.datasets, wanted.encoders))
+    jobs = [job for dataset, encoder in pairs for job in wanted.jobs(dataset, encoder)]
+    return [task for job in sorted(jobs, key=lambda job: job.seed) for task in _chain(job, wanted.models)]
+
+
+def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
+    """The models of a run, each trained from the one before."""
+    keys = {model: _marked(job.key(model)) for model in MODELS if model in models}
+    before = [None, *keys.values()]
+    return [
+        Task(key, partial(measure, job, model), after)
+        for (model, key), after in zip(keys.items(), before, strict=False)
+    ]
+
+
+def _drawing_tasks(wanted: Wanted, output: Path, runs: int) -> list[Task]:
+    """Judges, and after them what they judge."""
+    samples = output / "table1-samples"
+    jobs = [
+        DrawingJob(job, DRAWINGS[dataset], samples if job.seed == 0 else None)
+        for dataset in wanted.datasets
+        for job in wanted.jobs(dataset, "paper")[:runs]
+    ]
+    tasks = []
+    for job in sorted(jobs, key=lambda job: job.run.seed):
+        judge = _marked(job.key("judge"))
+        if job.run.seed == 0:
+            tasks.append(Task(judge, partial(draw, job, "judge")))
+        tasks += [Task(_marked(job.key(name)), partial(draw, job, name), judge) for name in GENERATORS[1:]]
+    return tasks
+
+
+def _marked(key: Mapping[str, Any]) -> dict[str, Any]:
+    return {"format": FORMAT, **key}
+
+
+# ---- search
+
+
+def search(
+    output: Path,
+    wanted: Wanted,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    verbose: bool = True,
+    say: Callable[[str], None] = print,
+) -> Report:
+    """Accuracy on a held-out part of the training images for every combination of some settings.
+
+    The test images are not looked at.
+
+    Args:
+        output: the folder of `table1-search.jsonl` and its table.
+        wanted: what to run.
+        vary: by setting of a recipe, the values to try; None is the paper's space of (m, e).
+        verbose: whether to show progress.
+        say: takes one line of commentary at a time.
+    """
+    lines = output / "table1-search.jsonl"
+    check_lines(lines)
+    wanted.check_data(say)
+    space = dict(SPACE if vary is None else vary)
+    variants = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+    jobs = [
+        held_out(job, changed(job.recipe, variant))
+        for d, e in product(wanted.datasets, wanted.encoders)
+        for job in wanted.jobs(d, e)
+        for variant in variants
+    ]
+    tasks = [task for job in jobs for task in _chain(job, wanted.models)]
+    with _workers(wanted.workers) as pool:
+        rows = complete(tasks, lines, flat=True, verbose=verbose, pool=pool)
+    return write_report(report.search_table(rows, list(space)), output / "table1-search.md")
+
+
+# ---- from words
+
+
+def wanted(
+    datasets: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    encoders: Sequence[str] | None = None,
+    *,
+    data_dir: Path | str,
+    runs: int = 10,
+    work_dir: Path | str = "runs/table1",
+    device: str = "auto",
+    workers: int = 1,
+) -> Wanted:
+    """What to run, None meaning all of the table.
+
+    >>> wanted(["digits"], data_dir="data", runs=1, device="cpu").models
+    ('dense', 'kdm', 'ml-kdm')
+    """
+    check_choice("device", device, ("auto", "cpu", "cuda"))
+    place = Place(Path(data_dir), Path(work_dir), device)  # type: ignore[arg-type]
+    names = datasets or [name for name in DATASETS if name != "digits"]
+    return Wanted(names, models or MODELS, encoders or ENCODERS, runs, place, workers)  # type: ignore[arg-type]
+
+
+def varied(texts: Sequence[str] | None) -> dict[str, list[float]] | None:
+    """Settings and their values from the command line.
+
+    >>> varied(["latent=16,32", "smoothing=0.1"])
+    {'latent': [16.0, 32.0], 'smoothing': [0.1]}
+    """
+    if not texts:
+        return None
+    found = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        try:
+            found[name.strip()] = [float(value) for value in values.split(",")]
+        except ValueError as error:
+            raise ValueError(expected("vary", "setting=number,number…", repr(text))) from error
+    return found
+
+
+# ---- surroundings
+
+
+def check_lines(path: Path) -> None:
+    """Lines of another format or version cannot be continued: their numbers are not comparable."""
+    try:
+        rows = read_rows(path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(expected(str(path), "JSON lines", f"something else ({error})")) from error
+    for number, row in enumerate(rows, start=1):
+        found = (row.get("format"), row.get("versions", {}).get("kdmkit")) if isinstance(row, dict) else None
+        if found != (FORMAT, kdmkit.__version__):
+            wanted = f"lines of format {FORMAT} written by kdmkit {kdmkit.__version__}"
+            got = "another format" if found is None else f"format {found[0]} by kdmkit {found[1]}"
+            raise ValueError(
+                expected(str(path), wanted, f"{got} in line {number} (move it away, or --fresh)")
+            )
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[Pool | None]:
+    """Processes of their own: CUDA cannot be used after a fork."""
+    if count == 1:
+        yield None
+        return
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare)
+    try:
+        yield Pool(executor, count)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Settings of a process of its own: the device computes, and shapes stay the same."""
+    torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = True

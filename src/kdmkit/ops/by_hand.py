@@ -1,0 +1,260 @@
+"""Whole-matrix reductions of one squared distance, forward and backward written out.
+
+This is the step that training repeats. `dense` says the same in differentiable operations and remains what
+second derivatives, forward mode, `torch.func` and the compiler see; here one matrix of exponentials serves
+both passes, and products are in float64 only where the spread of the data asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.precision import full_precision, widened
+from kdmkit.ops.dense import add_row, reduce_scores, result_dtype, row_constant, sum_matrix
+from kdmkit.ops.matrices import Geometry, exponentials, shares
+from kdmkit.ops.terms import Lookup, SquaredDistance, Term
+
+# Labels no rarer than this given x are read from the weights of x, which are exact to 1e-38 of the largest.
+_RAREST = 1e-12
+# With more labels, reading one per query is cheaper than all by a product.
+_MOST_LABELS = 64
+
+
+def applies(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None = None) -> bool:
+    """Whether the first term is a squared distance of plain matrices and nothing else has a batch."""
+    first = terms[0]
+    return (
+        isinstance(first, SquaredDistance)
+        and not first.metric
+        and first.query.ndim == first.components.ndim == first.scale.ndim == 2
+        and log_weights.ndim <= 2
+        and (values is None or values.ndim == 2)
+        and all(not term.shape[0] for term in terms[1:])
+        and only_reverse_mode()
+    )
+
+
+def reduce_by_hand(
+    terms: Sequence[Term], log_weights: Float[Tensor, "*n m"], values: Float[Tensor, "m v"] | None
+) -> tuple[Tensor | None, Tensor]:
+    """`dense` where `applies` holds."""
+    dtype = result_dtype(terms, log_weights, *(() if values is None else (values,)))
+    first, rest = terms[0], [term.prepared() for term in terms[1:]]
+    averages, lse = _Reduce.apply(dtype, *first.tensors, sum_matrix(rest, log_weights), values)
+    return averages, add_row(lse, row_constant(rest)).to(dtype)
+
+
+def both_by_hand(
+    terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*n m"]
+) -> tuple[Tensor, Tensor]:
+    """`dense_both` where `applies` holds."""
+    dtype = result_dtype([*terms, *more], log_weights)
+    first, rest = terms[0], [term.prepared() for term in terms[1:]]
+    bias, row = sum_matrix(rest, log_weights), row_constant(rest)
+    if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MOST_LABELS:
+        extra, codes, more_row = more[0].table, more[0].codes, row
+    else:
+        more = [term.prepared() for term in more]
+        extra, codes, more_row = sum_matrix(more[1:], more[0].matrix()), None, row_constant([*rest, *more])
+    lse, joint = _Both.apply(dtype, *first.tensors, bias, extra, codes)
+    return add_row(lse, row).to(dtype), add_row(joint, more_row).to(dtype)
+
+
+class _Reduce(torch.autograd.Function):
+    """(dtype, query, components, scale, bias, values) → averages, or None without values, and logsumexp."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        dtype: torch.dtype,
+        query: Tensor,
+        components: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        values: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        geometry = Geometry.of(query, components, scale, dtype)
+        weights, total, top = exponentials(geometry.scores(bias), dtype)
+        lse = (total.log() + (top + geometry.row)).to(dtype)
+        averages = None if values is None else (weights @ values.to(dtype)).mul_(shares(1.0, total))
+        _save(ctx, dtype, (query, components, scale, bias, values), geometry, averages, weights, total)
+        return averages, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_averages: Tensor | None, grad_lse: Tensor | None) -> Any:
+        inputs, geometry, (averages, weights, total) = _saved(ctx, 5)
+        needs, values = ctx.needs_input_grad[1:], inputs[4]
+        if torch.is_grad_enabled():
+            return None, *_pull(_plain_reduce(ctx.dtype), inputs, needs, (grad_averages, grad_lse))
+        with full_precision(weights.device.type):
+            share, grad_values = shares(1.0, total), None
+            slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
+            if grad_averages is not None:
+                if needs[4]:
+                    grad_values = (weights.mT @ (grad_averages * share)).to(values.dtype)
+                dot = (grad_averages * averages).sum(-1, keepdim=True)
+                start = -dot if slopes is None else slopes - dot
+                slopes = torch.addmm(start, grad_averages, values.to(ctx.dtype).mT)
+            if slopes is None:
+                return (None,) * 6
+            return None, *_gradients(inputs[:4], geometry, weights * (slopes * share), needs), grad_values
+
+
+class _Both(torch.autograd.Function):
+    """(dtype, query, components, scale, bias, extra, codes) → logsumexps of `scores` and `scores + extra`.
+
+    `extra` is a matrix, or with `codes` a table with a row per component and a column per code. Where no code
+    is very unlikely the exponentials of the first sum serve the second.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        dtype: torch.dtype,
+        query: Tensor,
+        components: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        extra: Tensor,
+        codes: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        geometry = Geometry.of(query, components, scale, dtype)
+        scores = geometry.scores(bias)
+        second: tuple[Tensor | None, Tensor, Tensor] | None
+        # Whether the first exponentials serve is seen from them: on a GPU that look would stop the queue.
+        if codes is None or codes.device.type != "cpu":
+            second = exponentials(scores + _read(extra, codes), dtype)
+            first = exponentials(scores, dtype)
+        else:
+            first = exponentials(scores, dtype)
+            second = _served(first, extra, codes)
+            if second is None:
+                second = exponentials(geometry.scores(bias) + _read(extra, codes), dtype)
+        inputs = (query, components, scale, bias, extra, codes)
+        _save(ctx, dtype, inputs, geometry, *first[:2], *second[:2])
+        lse, joint = (total.log() + (top + geometry.row) for _, total, top in (first, second))
+        return lse.to(dtype), joint.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_lse: Tensor | None, grad_joint: Tensor | None) -> Any:
+        inputs, geometry, (weights, total, others, other_total) = _saved(ctx, 6)
+        (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            return None, *_pull(_plain_both(ctx.dtype), inputs, needs, (grad_lse, grad_joint))
+        if grad_joint is None:
+            grad_joint = torch.zeros_like(total)
+        with full_precision(weights.device.type):
+            first, second = (
+                shares(0.0 if grad_lse is None else grad_lse, total),
+                shares(grad_joint, other_total),
+            )
+            grad_extra = None
+            if others is not None:
+                joint_slopes = others * second
+                grad_extra = _unread(joint_slopes, extra, codes) if needs[4] else None
+                slopes = torch.addcmul(joint_slopes, weights, first)
+            else:
+                likelihood = extra.to(ctx.dtype).exp()
+                chosen = _at(codes, second, extra)
+                grad_extra = (weights.mT @ chosen).mul_(likelihood).to(extra.dtype) if needs[4] else None
+                slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
+            return None, *_gradients(inputs[:4], geometry, slopes, needs), grad_extra, None
+
+
+def _served(
+    first: tuple[Tensor, Tensor, Tensor], extra: Tensor, codes: Tensor
+) -> tuple[None, Tensor, Tensor] | None:
+    """Σ_j weights_ij exp(extra_j,code) by one product, where no sum is so small that it missed something."""
+    weights, total, top = first
+    picked = (weights @ extra.to(weights.dtype).exp()).gather(1, codes.long()).squeeze(-1)
+    return (None, picked, top) if bool((picked > _RAREST * total).all()) else None
+
+
+def _read(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
+    return extra if codes is None else extra.mT.index_select(0, codes.squeeze(-1).long())
+
+
+def _unread(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
+    """The gradient of what `_read` read. A product: scattered sums differ from run to run on a GPU."""
+    if codes is not None:
+        slopes = slopes.mT @ _at(codes, torch.ones_like(slopes[:, :1]), extra)
+    return slopes.to(extra.dtype)
+
+
+def _at(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
+    """One value in the column of each code."""
+    return values.new_zeros(len(values), table.shape[-1]).scatter_(1, codes.long(), values)
+
+
+def _gradients(
+    inputs: Sequence[Tensor], geometry: Geometry, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """From gradients of the scores to those of query, components, scale and bias."""
+    gradients = [*geometry.gradients(slopes, needs[:3]), None]
+    if needs[3]:
+        gradients[3] = slopes.sum_to_size(inputs[3].shape)
+    return [g if g is None else g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
+
+
+def _save(
+    ctx: Any,
+    dtype: torch.dtype,
+    inputs: tuple[Tensor | None, ...],
+    geometry: Geometry,
+    *intermediate: Tensor | None,
+) -> None:
+    ctx.dtype = dtype
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs, *geometry.tensors, *intermediate)
+
+
+def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], Geometry, tuple[Any, ...]]:
+    saved = ctx.saved_tensors
+    inputs, (x, c, scale, row, column) = saved[:n_inputs], saved[n_inputs : n_inputs + 5]
+    return inputs, Geometry(x, c, scale, row, column), saved[n_inputs + 5 :]
+
+
+# ---- the differentiable twins, for whoever differentiates a derivative
+
+
+def _plain_reduce(dtype: torch.dtype) -> Callable[..., tuple[Tensor | None, Tensor]]:
+    def plain(query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, values: Tensor | None) -> Any:
+        term = SquaredDistance(query, components, scale).prepared()
+        return reduce_scores(sum_matrix([term], bias), term.row(), values, dtype)
+
+    return plain
+
+
+def _plain_both(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
+    def plain(
+        query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, extra: Tensor, codes: Tensor | None
+    ) -> Any:
+        term = SquaredDistance(query, components, scale).prepared()
+        scores, row = sum_matrix([term], bias), term.row()
+        lse = reduce_scores(scores, row, None, dtype)[1]
+        return lse, reduce_scores(scores + _read(widened(extra), codes), row, None, dtype)[1]
+
+    return plain
+
+
+def _pull(
+    plain: Callable[..., Any],
+    inputs: Sequence[Any],
+    needs: Sequence[bool],
+    upstream: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """Gradients that can be differentiated again."""
+    wanted = [i for i, need in enumerate(needs) if need]
+    pairs = [(o, g) for o, g in zip(plain(*inputs), upstream, strict=True) if o is not None and g is not None]
+    outputs, given = [o for o, _ in pairs], [g for _, g in pairs]
+    found = torch.autograd.grad(
+        outputs, [inputs[i] for i in wanted], given, create_graph=True, allow_unused=True
+    )
+    gradients = dict(zip(wanted, found, strict=True))
+    return tuple(gradients.get(i) for i in range(len(inputs)))

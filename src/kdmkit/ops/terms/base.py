@@ -1,0 +1,76 @@
+"""What the reductions reduce: log-overlaps of queries with components, evaluated block by block.
+
+A *term* holds queries `(*lead, n, k)` and components `(*lead, m, k)` and can compute any block of the
+`(n, m)` matrix between them, so that the whole matrix need never exist. Terms add: a joint over several
+variables is a sequence of terms.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.shapes import broadcast
+
+Role = Literal["query", "component", "shared"]
+
+
+class Term(ABC):
+    """One summand of the scores: `scores[i, j] = matrix()[i, j] + row()[i]`."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[tuple[int, ...], int, int]:
+        """The leading dimensions, the number of queries and the number of components."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor of the term, in the order that `with_tensors` takes."""
+
+    @property
+    @abstractmethod
+    def roles(self) -> tuple[Role, ...]:
+        """How blocks slice each of `tensors`: by query (dimension −2), by component (−2), or not at all."""
+
+    @abstractmethod
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same term on other tensors."""
+
+    @abstractmethod
+    def queries(self, rows: slice) -> Self:
+        """The term restricted to some queries."""
+
+    @abstractmethod
+    def columns(self, columns: slice) -> Self:
+        """The term restricted to some components."""
+
+    @abstractmethod
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        """The scores by their definition, in the given precision (float32 at least): slow, the oracle."""
+
+    @abstractmethod
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        """The scores up to a constant per query, fast; possibly in a wider dtype than the inputs'."""
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        """The constant per query that `matrix` leaves out."""
+        return None
+
+    def prepared(self) -> Self:
+        """The term with whatever its blocks share computed once."""
+        return self
+
+
+def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
+    """The shape of a sum of terms."""
+    leads, ns, ms = zip(*(term.shape for term in terms), strict=True)
+    if len(set(ns)) > 1 or len(set(ms)) > 1:
+        raise ValueError(
+            f"terms: expected the same numbers of queries and components, got queries {ns}, components {ms}"
+        )
+    return tuple(broadcast(*leads)), ns[0], ms[0]

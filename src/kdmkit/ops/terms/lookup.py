@@ -1,0 +1,62 @@
+"""Discrete queries against tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from kdmkit._core.precision import widened
+from kdmkit._core.shapes import broadcast
+from kdmkit.ops.terms.base import Role, Term
+
+
+@dataclass(frozen=True)
+class Lookup(Term):
+    """scores[i, j] = table[j, code_i]: discrete queries read a column of a table.
+
+    Args:
+        codes: of shape `(*lead, n, 1)`, integers in 0 … k−1.
+        table: of shape `(*lead, m, k)`.
+    """
+
+    codes: Integer[Tensor, "*#lead n 1"]
+    table: Float[Tensor, "*#lead m k"]
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], int, int]:
+        lead = broadcast(self.codes.shape[:-2], self.table.shape[:-2])
+        return tuple(lead), self.codes.shape[-2], self.table.shape[-2]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.codes, self.table
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return "query", "component"
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Lookup:
+        codes, table = tensors
+        return replace(self, codes=codes, table=table)
+
+    def queries(self, rows: slice) -> Lookup:
+        return replace(self, codes=self.codes[..., rows, :])
+
+    def columns(self, columns: slice) -> Lookup:
+        return replace(self, table=self.table[..., columns, :])
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self.matrix()
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        columns = widened(self.table).mT
+        # Compiled for a CPU (torch 2.13), the gradient of index_select writes past its buffer.
+        if self.codes.ndim == 2 and self.table.ndim == 2 and not torch.compiler.is_compiling():
+            return columns.index_select(0, self.codes.squeeze(-1).long())
+        (lead, n, m), k = self.shape, self.table.shape[-1]
+        index = self.codes.long().expand(*lead, n, m)
+        return columns.expand(*lead, k, m).gather(-2, index)

@@ -1,0 +1,67 @@
+"""Variables that some queries leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kdmkit._core.shapes import broadcast
+from kdmkit.ops.terms.base import Role, Term
+
+
+@dataclass(frozen=True)
+class Masked(Term):
+    """Another term where `keep` holds, and 0 for the queries where it does not.
+
+    Args:
+        term: the term to mask.
+        offset: of shape `(m, 1)`: added to the term's scores where it is kept.
+        keep: of shape `(*lead, n, 1)`.
+    """
+
+    term: Term
+    offset: Float[Tensor, "m 1"]
+    keep: Bool[Tensor, "*#lead n 1"]
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], int, int]:
+        lead, n, m = self.term.shape
+        return tuple(broadcast(lead, self.keep.shape[:-2])), n, m
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.offset, self.keep, *self.term.tensors
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return "component", "query", *self.term.roles
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Masked:
+        offset, keep, *inner = tensors
+        return replace(self, offset=offset, keep=keep, term=self.term.with_tensors(inner))
+
+    def queries(self, rows: slice) -> Masked:
+        return replace(self, term=self.term.queries(rows), keep=self.keep[..., rows, :])
+
+    def columns(self, columns: slice) -> Masked:
+        return replace(self, term=self.term.columns(columns), offset=self.offset[..., columns, :])
+
+    def prepared(self) -> Masked:
+        return replace(self, term=self.term.prepared())
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self._mask(self.term.exact() + self.offset.mT)
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return self._mask(self.term.matrix() + self.offset.mT)
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        row = self.term.row()
+        return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
+
+    def _mask(self, scores: Tensor) -> Tensor:
+        return torch.where(self.keep, scores, torch.zeros_like(scores))

@@ -1,0 +1,241 @@
+"""Architectures, augmentation, averaging, measures and the table's arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kdmkit.experiments.images import claims, report
+from kdmkit.experiments.images.architectures import Shape, features, paper_decoder, paper_encoder
+from kdmkit.experiments.images.augment import AUGMENTS, Augment
+from kdmkit.experiments.images.average import Averaged
+from kdmkit.experiments.images.claims import Interval
+from kdmkit.experiments.images.data import _fitted, pictures
+from kdmkit.experiments.images.generation import KDMGenerator, nearest
+from kdmkit.experiments.images.measures import frechet
+from kdmkit.experiments.images.models import KDMModel, count_parameters, make_head, make_layer
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES
+from kdmkit.nn import JointLayer
+
+# ---- architectures
+
+
+def weights(module: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(p.shape) for p in module.parameters() if p.ndim > 1]
+
+
+def test_grey_encoder_is_the_papers() -> None:
+    assert weights(paper_encoder(Shape(1, 28), 128)) == [
+        (32, 1, 5, 5), (32, 32, 5, 5), (64, 32, 5, 5), (64, 64, 5, 5), (512, 64, 7, 7), (128, 512),
+    ]  # fmt: skip
+
+
+def test_colour_encoder_is_the_papers() -> None:
+    assert weights(paper_encoder(Shape(3, 32), 32)) == [
+        (32, 3, 3, 3), (32, 32, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3),
+        (32, 1024),
+    ]  # fmt: skip
+
+
+def test_decoders_are_the_papers() -> None:
+    grey, colour = paper_decoder(Shape(1, 28), 128), paper_decoder(Shape(3, 32), 32)
+    assert [shape[1] for shape in weights(grey)[:-1]] == [64, 64, 64, 32, 32, 32]
+    assert [shape[1] for shape in weights(colour)[1:]] == [128, 128, 64, 64, 32, 32, 3]
+
+
+def test_features_end_with_the_output() -> None:
+    encoder = paper_encoder(Shape(1, 8), 4).eval()
+    x = torch.rand(2, 1, 8, 8)
+    found = features(encoder, x)
+    assert len(found) == 6
+    assert torch.equal(found[-1], encoder(x))
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_heads_have_the_same_number_of_parameters(dataset: str) -> None:
+    recipe = RECIPES[dataset, "paper"]
+    kdm, dense = count_parameters(make_layer(recipe)), count_parameters(make_head(recipe))
+    assert abs(dense / kdm - 1) < 0.05
+
+
+# ---- augmentation
+
+
+def test_nothing_to_vary_changes_nothing() -> None:
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.allclose(Augment()(x), x, atol=1e-5)
+
+
+def test_shifts_are_by_whole_pixels() -> None:
+    x = torch.rand(50, 1, 8, 8)
+    moved = Augment(shift=1)(x)
+    candidates = torch.stack([x.roll((i, j), (2, 3)) for i in (-1, 0, 1) for j in (-1, 0, 1)])
+    inner = (moved - candidates)[..., 1:-1, 1:-1].abs().amax((-1, -2, -3))
+    assert (inner.amin(0) < 1e-5).all()
+    assert inner.argmin(0).unique().numel() > 4
+
+
+def test_mirrors_half_of_the_images() -> None:
+    x = torch.rand(200, 1, 8, 8)
+    mirrored = (Augment(mirror=True)(x) - x.flip(-1)).abs().amax((1, 2, 3)) < 1e-5
+    assert 0.3 < mirrored.float().mean() < 0.7
+
+
+def test_covers_a_square_at_most() -> None:
+    x = torch.rand(100, 3, 16, 16)
+    changed = ((Augment(cover=4)(x) - x).abs() > 1e-4).any(1).sum((-1, -2))
+    assert changed.max() == 16
+    assert changed.min() >= 4
+
+
+@pytest.mark.parametrize("augment", AUGMENTS.values())
+def test_pixels_stay_pixels(augment: Augment) -> None:
+    varied = augment(torch.rand(4, 1, 8, 8))
+    assert varied.shape == (4, 1, 8, 8)
+    assert -1e-5 <= varied.min() <= varied.max() <= 1 + 1e-5
+
+
+# ---- averaging
+
+
+def test_average_follows_the_weights() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    averaged = Averaged(layer, memory=4)
+    wanted = None
+    for value in (0.0, 1.0, 2.0, 5.0):
+        nn.init.constant_(layer.weight, value)
+        averaged(torch.ones(1, 1))
+        wanted = value if wanted is None else 0.75 * wanted + 0.25 * value
+    averaged.eval()(torch.ones(1, 1))  # evaluation does not count
+    nn.init.constant_(layer.weight, 8.0)
+    averaged.adopt()
+    assert layer.weight.item() == pytest.approx(0.75 * wanted + 0.25 * 8.0)
+    assert len(list(averaged.parameters())) == 1
+
+
+# ---- data
+
+
+def test_held_out_images_are_training_images() -> None:
+    whole, part = (pictures("digits", "-", held_out=held) for held in (False, True))
+    together = torch.cat([part.x_train, part.x_test]).flatten(1).double().sum(1)
+    assert torch.equal(together.sort().values, whole.x_train.flatten(1).double().sum(1).sort().values)
+    assert len(part.y_test) == 144
+
+
+def test_grey_images_become_coloured_ones() -> None:
+    fitted = _fitted(torch.full((2, 1, 28, 28), 7, dtype=torch.uint8), Shape(3, 32))
+    assert fitted.shape == (2, 3, 32, 32)
+    assert (fitted == 7).all()
+
+
+# ---- generation
+
+
+@pytest.fixture
+def identity() -> KDMGenerator:
+    """Latent vectors are images of 2×2 pixels; label k has its component at k."""
+    layer = JointLayer(4, 10, 10)
+    with torch.no_grad():
+        layer.components["x"].copy_(torch.arange(10.0).unsqueeze(1).expand(10, 4))
+        layer.components["y"].copy_(torch.eye(10))
+        layer.kernels["x"].sigma = 0.02
+    return KDMGenerator(
+        KDMModel(nn.Sequential(nn.Identity()), layer), nn.Sequential(nn.Unflatten(1, (1, 2, 2)))
+    )
+
+
+def test_draws_of_a_class(identity: KDMGenerator) -> None:
+    assert torch.allclose(identity.sample(20, y=4), torch.full((20, 1, 2, 2), 4.0), atol=0.2)
+
+
+def test_draws_of_mixed_classes(identity: KDMGenerator) -> None:
+    half = torch.zeros(10)
+    half[[3, 8]] = 0.5
+    drawn = identity.sample(400, y=half, generator=torch.Generator().manual_seed(0)).mean((1, 2, 3)).round()
+    assert set(drawn.tolist()) == {3.0, 8.0}
+    assert 0.4 < (drawn == 3).double().mean() < 0.6
+
+
+def test_spread_of_draws(identity: KDMGenerator) -> None:
+    wide, narrow = (
+        float(identity.sample(2000, y=0, spread=spread, generator=torch.Generator().manual_seed(0)).std())
+        for spread in (1.0, 0.5)
+    )
+    assert wide == pytest.approx(0.02 / math.sqrt(2), rel=0.05)
+    assert narrow == pytest.approx(0.5 * wide, rel=1e-3)
+
+
+def test_nearest_training_images() -> None:
+    training = torch.randint(256, (30, 1, 4, 4), dtype=torch.uint8)
+    found = nearest(training[[4, 17]].float() / 255, training, 2)
+    assert torch.equal(found[:, 0], training[[4, 17]])
+    assert found.shape == (2, 2, 1, 4, 4)
+
+
+def test_frechet_of_gaussians() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    assert frechet(a, a) == pytest.approx(0, abs=1e-9)
+    turned = a @ torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64)).Q
+    assert frechet(a, turned + 2) == pytest.approx(12, rel=0.05)
+    assert frechet(a, 3 * a) == pytest.approx(3 * (3 - 1) ** 2, rel=0.05)
+
+
+def test_frechet_of_unlike_features(unchecked: None) -> None:
+    with pytest.raises(ValueError, match="features: expected two or more rows of the same length"):
+        frechet(torch.ones(4, 3), torch.ones(4, 2))
+
+
+# ---- the table
+
+
+def line(model: str, accuracy: float, **more: object) -> dict[str, object]:
+    here = {"cpu": "x", "cores": 1, "threads": 1, "accelerator": "none"}
+    common = {"test_nll": 0.1, "test_ece": 0.01, "settings": {"components": 1}, "augmented": False, "seed": 0}
+    times = {"seconds": 1.0, "finished": "2026-01-01T00:00:00+00:00", "machine": here, "versions": {}}
+    fields = {"dataset": "cifar10", "encoder": "paper", "model": model, "test_accuracy": accuracy}
+    return {**common, **times, "novelty_auroc": {}, **fields, **more}
+
+
+def test_interval_is_students() -> None:
+    values = [0.85, 0.86, 0.87, 0.85, 0.86, 0.87, 0.85, 0.86, 0.87, 0.86]
+    assert Interval.of(values).half == pytest.approx(3.250 * np.std(values, ddof=1) / math.sqrt(10), rel=1e-3)
+    assert Interval.of([0.5]).text == "0.5000"
+
+
+def test_targets_are_compared_with_means() -> None:
+    rows = [line("kdm", a, seed=seed) for seed, a in enumerate((0.85, 0.856))]
+    rows += [line("dense", 0.8515), line("ml-kdm", 0.843), line("dense", 0.1, seed=9)]
+    found = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert found["cifar10, paper encoder, kdm: accuracy"] == ["≥ 0.852", "0.8530", "2", "yes, of 2 runs"]
+    assert found["cifar10, paper encoder, ml-kdm: accuracy"][1:] == ["0.8430", "1", "no, of 1 run"]
+    # Only runs of the same seed are compared.
+    assert found["cifar10: KDM less Enc+Dense"][1:] == ["-0.0015", "1", "no, of 1 run"]
+    assert found["cifar10: KDM less ML-KDM"][1:] == ["0.0070", "1", "no, of 1 run"]
+    assert found["mnist, resnet encoder, kdm: accuracy"] == ["≥ 0.9965", "", "0", "not run"]
+
+
+def test_ten_runs_make_a_claim() -> None:
+    rows = [line("kdm", 0.853, seed=seed) for seed in range(10)]
+    found = {what: cells for what, *cells in claims.claims(rows, [])}
+    assert found["cifar10, paper encoder, kdm: accuracy"][1:] == ["0.8530", "10", "yes"]
+
+
+def test_generation_is_compared_with_the_vae() -> None:
+    drawn = [
+        {"dataset": "cifar10", "generator": "ml-kdm", "recognised": 0.7, "frechet": 9.0},
+        {"dataset": "cifar10", "generator": "vae", "recognised": 0.3, "frechet": 8.0},
+    ]
+    found = {what: cells for what, *cells in claims.claims([], drawn)}
+    assert found["cifar10: generated images recognised"] == ["≥ 0.6", "0.7000", "1", "yes"]
+    assert found["cifar10: Fréchet distance, not above the conditional VAE's"] == ["≤ 8", "9.0000", "1", "no"]
+
+
+def test_table_takes_the_newest_settings() -> None:
+    old = line("kdm", 0.5, settings={"components": 2})
+    rows = report.table([old, line("kdm", 0.85), line("kdm", 0.87, seed=1)], []).rows
+    assert [row[4:6] for row in rows] == [["2", rows[0][5]]]
+    assert rows[0][5].startswith("0.8600 ± ")
