@@ -71,8 +71,8 @@ print(
 )
 assert accuracy > told - 0.05
 
-# ---- Whole districts.
-forecast = model.predict_proportions(X_new, districts_new)
+# ---- Whole districts. Their mix is their own: a mean of p(vote|x) would be drawn to the country's.
+forecast = model.predict_proportions(X_new, districts_new, method="likelihood")
 error, blind = np.abs(forecast - shares_new).mean(), np.abs(shares.mean(0) - shares_new).mean()
 print(f"district forecasts are {100 * error:.1f} points off; the country's average is {100 * blind:.1f} off")
 assert error < 0.3 * blind
