@@ -18,14 +18,14 @@ CONFIDENCE = 0.99
 _SIZE_8_LEAST, _TRIAL_LEAST, _LMMCM_DISTANCE = 0.895, 0.80, 0.015
 
 _DESCRIPTIONS = {
-    "kdm": "no encoder, RBF × cosine, the appendix's components and learning rates, trained by the likelihood "
-    "of rows in bags",
+    "kdm": "no encoder, RBF × cosine, the appendix's components and learning rates, trained by the "
+    "likelihood of rows in bags",
     "kdm-encoder": "the mean of four KDMs, each behind an encoder with two hidden layers of 64",
     "lmmcm": "kernel machine with the corrected logistic loss, penalty by cross-validation over bags",
     "network": "two hidden layers of 64, fitted to mean proportions",
     "kdm-algorithm-4": "`kdm` with the paper's loss on mean proportions",
-    "lmmcm-standardized": "`lmmcm` with one-hot columns scaled like numbers, as the scripts behind the paper's "
-    "numbers do; it tells why our LMMCM is better than the paper's on Adult",
+    "lmmcm-standardized": "`lmmcm` with one-hot columns scaled like numbers, as the scripts behind the "
+    "paper's numbers do; it tells why our LMMCM is better than the paper's on Adult",
 }
 _CHOICE = (
     "Settings are in every line of `table2.jsonl`; they were chosen on held-out training bags "
