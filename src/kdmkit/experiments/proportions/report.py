@@ -33,8 +33,8 @@ _CHOICE = (
     "epochs on MAGIC's bags of 8, the edge of the grid, and missed one cell by .002 "
     "(`table2-superseded.jsonl`); the grid was then extended to 30 epochs, which held-out bags preferred on "
     "MAGIC and not on Adult. What is not in the grid (loss, widths, noise, members) was found on other draws "
-    "of bags, judged by labels of pool rows outside them: Adult's test file had no part in it; MAGIC is split "
-    "anew in every trial, so that test rows here were pool rows there."
+    "of bags, judged by labels of pool rows outside them: Adult's test file had no part in it; MAGIC is "
+    "split anew in every trial, so that test rows here were pool rows there."
 )
 
 Cell = tuple[str, Interval, int]
