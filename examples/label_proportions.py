@@ -2,14 +2,17 @@
 
 A ballot is secret. What is public is the result of each polling district; what a polling institute knows is
 age and income of the people it interviewed there, but not their votes. `KDMProportionClassifier` learns
-p(vote | age, income) from that: a district is an input KDM with one component per person, and its inferred
-distribution over parties is fitted to the district's result (the paper's Algorithm 4).
+p(vote | age, income) from that: the people of a district are draws from a mixture of the parties' voters, and
+the district's result says in which proportions.
 
 You learn
 
 - `fit(X, bags, proportions)`: a district per person, a row of shares per district, districts of any size;
 - what is lost: the comparison is with a classifier that was told every vote;
-- `predict_proportions`: forecasts for districts whose result is not known yet.
+- `predict_proportions`: forecasts for districts whose result is not known yet;
+- results that are not exact: ranges (small districts publish no more, to protect their voters), and
+  `counted=` for exit polls, where a share of one half may be two voters of four;
+- `loss="proportions"`, the paper's Algorithm 4, which fits a district's mean answer to its result.
 
     python examples/label_proportions.py [folder for the figure]
 """
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.base import clone
 
 import kdmkit as kdm
 from kdmkit.plotting import plot_decision_regions
@@ -67,11 +71,26 @@ print(
 )
 assert accuracy > told - 0.05
 
-# ---- Whole districts.
-forecast = model.predict_proportions(X_new, districts_new)
+# ---- Whole districts. Their mix is their own: a mean of p(vote|x) would be drawn to the country's.
+forecast = model.predict_proportions(X_new, districts_new, method="likelihood")
 error, blind = np.abs(forecast - shares_new).mean(), np.abs(shares.mean(0) - shares_new).mean()
 print(f"district forecasts are {100 * error:.1f} points off; the country's average is {100 * blind:.1f} off")
 assert error < 0.3 * blind
+
+# ---- Results that are not exact: shares within ten points, or exit polls of twelve voters per district.
+ranges = np.stack([np.clip(shares - 0.1, 0, 1), np.clip(shares + 0.1, 0, 1)], -1)
+polls = rng.multinomial(12, shares) / 12
+learner = kdm.KDMProportionClassifier(n_components=32, random_state=0)
+algorithm_4 = kdm.KDMProportionClassifier(loss="proportions", n_components=32, random_state=0)
+others = {
+    "ranges of 20 points": clone(learner).fit(X, districts, ranges),
+    "exit polls of 12": clone(learner).fit(X, districts, polls, counted=12),
+    "shares by the paper's loss": algorithm_4.fit(X, districts, shares),
+}
+for name, other in others.items():
+    share = (other.predict(X_new) == votes_new).mean()
+    print(f"votes guessed right from {name}: {share:.3f}")
+    assert share > told - 0.08
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained", width_ratios=[1.25, 1])
 plot_decision_regions(model.predict_proba, X_new[::3], votes_new[::3], ax=left, classes=PARTIES)

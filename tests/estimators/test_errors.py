@@ -163,7 +163,7 @@ DATA: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one column of proportions": (
         lambda: proportions(shares=np.ones((15, 1))),
-        r"proportions: expected shape \(n_bags, n_classes ≥ 2\), got \(15, 1\)",
+        r"proportions: expected shape \(n_bags, n_classes ≥ 2\), or .* for ranges, got \(15, 1\)",
     ),
     "a bag without proportions": (
         lambda: proportions(ids=IDS + 1),

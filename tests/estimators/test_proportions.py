@@ -11,6 +11,8 @@ from sklearn.metrics import roc_auc_score
 import kdmkit as kdm
 from estimators.problems import bags
 from kdmkit.estimators._bags import Bags
+from kdmkit.estimators._contamination import Labels, RowLikelihood
+from kdmkit.estimators._shares import believed, fitting
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -65,7 +67,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
     order = np.random.default_rng(0).permutation(300)
     # Whole batches, no validation and no choice of components: nothing is left to chance.
     model = kdm.KDMProportionClassifier(
-        max_epochs=3, n_components=300, batch_size=1000, validation_fraction=0, random_state=0
+        max_epochs=3, n_components=300, batch_size=1000, validation_fraction=0, noise=0, random_state=0
     )
     first = model.fit(X, ids, proportions).predict_proba(X)
     second = model.fit(X[order], ids[order], proportions).predict_proba(X)
@@ -100,7 +102,7 @@ def test_ragged_bags_side_by_side() -> None:
     bags = Bags(torch.arange(5.0).unsqueeze(1), torch.tensor([2, 0, 2, 1, 2]))
     assert bags.first.tolist() == [0, 1, 2]
     assert bags.size.tolist() == [1, 1, 3]
-    z, weights = bags.encoded(None, bags.first[1:], bags.size[1:])
+    z, weights = bags.answers(None, bags.first[1:], bags.size[1:])
     assert z.squeeze(-1).tolist() == [[3, 0, 0], [0, 2, 4]]
     torch.testing.assert_close(weights, torch.tensor([[1.0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]))
 
@@ -115,3 +117,210 @@ def test_uneven_bags_take_no_more_memory_than_their_rows() -> None:
     model.fit(X, ids, np.full((2001, 2), 0.5))
     # Kilobytes; a batch with the large bag is 4 million vectors and their overlaps.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
+
+
+# ---- two losses
+
+
+@pytest.mark.parametrize("loss", ["likelihood", "proportions"])
+def test_both_losses_tell_rows_apart(loss: Any) -> None:
+    X, ids, proportions, y = bags(600, classes=2)
+    model = kdm.KDMProportionClassifier(loss=loss, n_components=16, max_epochs=25, random_state=0)
+    model.fit(X, ids, proportions)
+    assert roc_auc_score(y, model.predict_proba(X)[:, 1]) > 0.95
+
+
+def test_likelihood_of_rows_is_that_of_the_mixture_of_classes() -> None:
+    """−log Σ_y γ_y p(y|x)/p(y) = −log Σ_y γ_y p(x|y) + log p(x), by the joint's own densities."""
+    torch.manual_seed(0)
+    layer = kdm.nn.JointLayer(2, 3, 5, dtype=torch.float64)
+    x, shares = torch.randn(7, 2).double(), torch.rand(7, 3).double()
+    shares /= shares.sum(1, keepdim=True)
+    prior = layer.joint().marginal("y").probs
+    loss = RowLikelihood(Labels(None, layer, 0.0), prior)(x, shares)
+    of_classes = torch.stack([layer.reverse(torch.tensor(y)).log_prob(x) for y in range(3)], -1).exp()
+    mixture = (shares * of_classes).sum(-1).log()
+    torch.testing.assert_close(loss, layer.joint().marginal("x").log_prob(x) - mixture)
+
+
+def test_likelihood_is_smallest_at_the_truth() -> None:
+    """Over very many rows no other p(y|x) explains the bags better: not a surer one, nor a vaguer one."""
+    rng = np.random.default_rng(0)
+    share = np.repeat(rng.uniform(0, 0.5, 200), 500)
+    y = rng.random(len(share)) < share
+    x = rng.normal(size=len(share)) + 1.5 * y
+    prior = share.mean()
+    logit = 1.5 * x - 1.5**2 / 2 + np.log(prior / (1 - prior))
+    shares, priors = torch.tensor(np.stack([1 - share, share], 1)), torch.tensor([1 - prior, prior])
+
+    def loss(sharpness: float) -> float:
+        head = torch.nn.Identity()
+        objective = RowLikelihood(Labels(None, head, 0.0), priors)
+        logits = torch.tensor(sharpness * np.stack([0 * logit, logit], 1))
+        return float(objective(logits, shares).mean())
+
+    assert loss(1.0) < min(loss(0.5), loss(2.0))
+
+
+def test_a_class_that_no_bag_has() -> None:
+    X, ids, proportions, _ = bags(200, classes=2)
+    padded = np.column_stack([proportions, np.zeros(len(proportions))])
+    model = kdm.KDMProportionClassifier(max_epochs=30, random_state=0).fit(X, ids, padded)
+    assert model.predict_proba(X)[:, 2].mean() < 0.05
+
+
+def test_chosen_bags_validate() -> None:
+    X, ids, proportions, _ = bags(300)
+    model = kdm.KDMProportionClassifier(max_epochs=3, random_state=0)
+    history = model.fit(X, ids, proportions, validation_bags=[0, 3]).history_
+    assert all("validation_loss" in entry for entry in history)
+    # Their proportions are not learned from.
+    changed = proportions.copy()
+    changed[[0, 3]] = [0.2, 0.3, 0.5]
+    again = model.fit(X, ids, changed, validation_bags=[0, 3]).history_
+    assert [entry["loss"] for entry in again] == [entry["loss"] for entry in history]
+    assert again[0]["validation_loss"] != history[0]["validation_loss"]
+
+
+@pytest.mark.parametrize("chosen", [[], [-1], [10_000], [0.5], "all"])
+def test_validation_bags_are_some_of_them(chosen: Any) -> None:
+    X, ids, proportions, _ = bags(100)
+    held = np.arange(len(proportions)) if chosen == "all" else chosen
+    with pytest.raises(ValueError, match="validation_bags: expected some but not all ids"):
+        kdm.KDMProportionClassifier(max_epochs=1).fit(X, ids, proportions, validation_bags=held)
+
+
+def test_features_as_they_are() -> None:
+    """Without standardising, what is learned does not depend on where bags' rows lie on average."""
+    X, ids, proportions, y = bags(300, classes=2)
+    model = kdm.KDMProportionClassifier(standardize=False, max_epochs=20, random_state=0)
+    assert model.fit(X, ids, proportions).score(X, y) > 0.9
+    sigma = model.module_.layer.kernels["x"].sigma
+    assert sigma.shape == (2,)
+
+
+# ---- proportions that are not known exactly
+
+
+def widened(proportions: Any, margin: float) -> Any:
+    return np.stack([np.clip(proportions - margin, 0, 1), np.clip(proportions + margin, 0, 1)], -1)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_ranges_of_proportions(classes: int) -> None:
+    X, ids, proportions, y = bags(600, classes=classes)
+    model = kdm.KDMProportionClassifier(n_components=16, max_epochs=25, random_state=0)
+    assert model.fit(X, ids, widened(proportions, 0.15)).score(X, y) > 0.85
+
+
+def test_a_poll_of_each_bag() -> None:
+    """Shares counted from six of thirty labels: far off in single bags, right on average."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(40), 30)
+    y = (rng.random(1200) < rng.random(40)[ids]).astype(int)
+    X = rng.normal(size=(1200, 2)) + 2.0 * y[:, None]
+    polled = rng.binomial(6, np.bincount(ids, y) / 30) / 6
+    model = kdm.KDMProportionClassifier(n_components=16, max_epochs=30, random_state=0)
+    model.fit(X, ids, np.stack([1 - polled, polled], 1), counted=6)
+    assert model.score(X, y) > 0.85
+
+
+def test_narrow_ranges_and_large_polls_are_exact_proportions() -> None:
+    torch.manual_seed(0)
+    ratio = torch.rand(4, 6, 3).double()
+    weights = torch.full((4, 6), 1 / 6).double()
+    mean = torch.tensor([[0.2, 0.3, 0.5]] * 4).double()
+    everything = torch.zeros_like(mean), torch.ones_like(mean)
+    none, many = torch.zeros(4).double(), torch.full((4,), 1e9).double()
+    torch.testing.assert_close(believed(ratio, weights, mean, mean, mean, none), mean)
+    torch.testing.assert_close(believed(ratio, weights, mean, *everything, many), mean, atol=1e-6, rtol=0)
+
+
+def test_beliefs_go_uphill_and_stay_in_their_ranges() -> None:
+    torch.manual_seed(0)
+    ratio, weights = torch.rand(5, 20, 3).double(), torch.full((5, 20), 1 / 20).double()
+    low, high = torch.tensor([[0.1, 0.0, 0.3]] * 5).double(), torch.tensor([[0.5, 0.2, 0.8]] * 5).double()
+    start = fitting(low + high, low, high)
+    end = believed(ratio, weights, start, low, high, torch.zeros(5).double())
+    assert bool(((end >= low - 1e-9) & (end <= high + 1e-9)).all())
+    torch.testing.assert_close(end.sum(1), torch.ones(5).double())
+
+    def likelihood(gamma: torch.Tensor) -> torch.Tensor:
+        return (gamma.unsqueeze(1) * ratio).sum(-1).log().sum(1)
+
+    assert bool((likelihood(end) >= likelihood(start)).all())
+    assert bool((likelihood(end) > likelihood(start) + 1e-3).any())
+
+
+def test_padding_takes_no_part_in_beliefs() -> None:
+    ratio = torch.rand(1, 4, 2).double()
+    mean, none = torch.tensor([[0.5, 0.5]]).double(), torch.zeros(1).double()
+    weights = torch.tensor([[0.5, 0.5, 0.0, 0.0]]).double()
+    padded = believed(ratio, weights, mean, 0 * mean, 0 * mean + 1, none)
+    alone = believed(ratio[:, :2], weights[:, :2], mean, 0 * mean, 0 * mean + 1, none)
+    torch.testing.assert_close(padded, alone)
+
+
+RANGES = np.array([[[0.2, 0.4], [0.6, 0.8]]])
+
+
+@pytest.mark.parametrize(
+    ("proportions", "counted", "message"),
+    [
+        (RANGES[..., ::-1], None, r"proportions: expected ranges with 0 ≤ low ≤ high ≤ 1, got .* in row 0"),
+        (RANGES + np.array([0, 0.5]), None, "proportions: expected ranges with 0 ≤ low"),
+        (
+            RANGES / 4,
+            None,
+            "proportions: expected ranges with room for a sum of 1, got sums from 0.2 to 0.3 in row 0",
+        ),
+        (RANGES[:, :, :1], None, r"proportions: expected ranges of shape \(n_bags, n_classes ≥ 2, 2\)"),
+        (RANGES * np.nan, None, "proportions: expected ranges with 0 ≤ low"),
+        (RANGES, 5, "counted: expected None beside ranges of proportions"),
+        ([[0.5, 0.5]], 0, "counted: expected finite numbers > 0, got 0"),
+        ([[0.5, 0.5]], [3, 3], r"counted: expected a number, or one for each of 1 bags, got \(2,\)"),
+        ([[0.5, 0.5]], np.inf, "counted: expected finite numbers > 0, got inf"),
+        ([[1.5, -0.5]], None, "proportions: expected non-negative rows that sum to 1, got a value of -0.5"),
+    ],
+)
+def test_what_is_no_belief(proportions: Any, counted: Any, message: str) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match=message):
+        kdm.KDMProportionClassifier(max_epochs=1).fit(X, np.zeros(20, int), proportions, counted=counted)
+
+
+def test_algorithm_4_needs_exact_proportions() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match="loss: expected 'likelihood' for ranges of proportions or polls"):
+        kdm.KDMProportionClassifier(loss="proportions").fit(X, np.zeros(20, int), RANGES)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"loss": "mean"}, "loss: expected one of 'likelihood', 'proportions', got 'mean'"),
+        ({"noise": -1}, "noise: expected a number ≥ 0, got -1"),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> None:
+    X, ids, proportions, _ = bags(50)
+    with pytest.raises(ValueError, match=message):
+        kdm.KDMProportionClassifier(**parameters).fit(X, ids, proportions)
+
+
+def test_the_likeliest_proportions_of_new_bags() -> None:
+    """The mean of p(y|x) is drawn to the mix that was learned from; the likelihood finds the bag's own."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(60), 30)
+    y = (rng.random(1800) < rng.uniform(0, 0.5, 60)[ids]).astype(int)
+    X = rng.normal(size=(1800, 1)) + 1.5 * y[:, None]
+    share = np.bincount(ids, y) / 30
+    model = kdm.KDMProportionClassifier(n_components=16, max_epochs=30, random_state=0)
+    model.fit(X, ids, np.stack([1 - share, share], 1))
+    np.testing.assert_allclose(model.class_prior_, [1 - y.mean(), y.mean()], atol=1e-6)
+    new = (rng.random(4000) < 0.9).astype(int)
+    X_new, one = rng.normal(size=(4000, 1)) + 1.5 * new[:, None], np.zeros(4000, int)
+    assert model.predict_proportions(X_new, one)[0, 1] < 0.75
+    assert model.predict_proportions(X_new, one, method="likelihood")[0, 1] == pytest.approx(0.9, abs=0.08)
+    with pytest.raises(ValueError, match="method: expected one of 'mean', 'likelihood', got 'mode'"):
+        model.predict_proportions(X_new, one, method="mode")  # type: ignore[arg-type]

@@ -35,8 +35,8 @@ class Phases:
 
     #: From the encoder and a dense head to an objective.
     pretraining: Callable[[nn.Module, nn.Module], nn.Module]
-    #: From latent vectors of the instances to a layer.
-    first_layer: Callable[[Tensor], JointLayer]
+    #: From latent vectors of the instances, and the dense head that read them, if any, to a layer.
+    first_layer: Callable[[Tensor, nn.Module | None], JointLayer]
     #: From the encoder, if any, and the layer to an objective.
     objective: Callable[[nn.Module | None, JointLayer], nn.Module]
 
@@ -78,15 +78,16 @@ class JointEstimator(KDMEstimator):
         *,
         outputs: int,
         description: str,
+        **options: Any,
     ) -> tuple[nn.Module | None, JointLayer]:
-        """Encoder and layer, learned from rows that hold the instances x."""
+        """Encoder and layer, learned from rows that hold the instances x; `options` go to both fits."""
         encoder = build_module(self.encoder, "encoder", lambda: MLP([x.shape[1], _HIDDEN, _HIDDEN, _LATENT]))
         self.pretraining_history_ = []
-        changes: dict[str, Any] = {}
+        changes, head = options, None
         if encoder is not None:
-            rate = self._encoder_rate()
+            rate, head = self._encoder_rate(), _dense_head(encoder, x, outputs)
             self.pretraining_history_ = self._run(
-                phases.pretraining(encoder, _dense_head(encoder, x, outputs)),
+                phases.pretraining(encoder, head),
                 rows,
                 validation,
                 "encoder",
@@ -94,9 +95,10 @@ class JointEstimator(KDMEstimator):
                 data=(x,),
                 weight_decay=_ENCODER_DECAY,
                 checkpoint_dir=self._phase_dir("encoder"),
+                **options,
             )
-            changes = {"learning_rate": _FINE_RATE * rate, "weight_decay": _ENCODER_DECAY}
-        layer = phases.first_layer(encode_rows(encoder, x, self._fit_device()))
+            changes = {"learning_rate": _FINE_RATE * rate, "weight_decay": _ENCODER_DECAY, **options}
+        layer = phases.first_layer(encode_rows(encoder, x, self._fit_device()), head)
         objective = phases.objective(encoder, layer)
         self.history_ = self._run(objective, rows, validation, description, data=(x,), **changes)
         return encoder, layer

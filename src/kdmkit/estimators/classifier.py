@@ -155,7 +155,7 @@ class KDMClassifier(JointClassifier):
             pretraining=lambda encoder, head: Pretraining(
                 encoder, head, nn.CrossEntropyLoss(reduction="none")
             ),
-            first_layer=lambda z: self._first_layer(z, rows.tensors[1], rows.weights, n_classes),
+            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], rows.weights, n_classes),
             objective=lambda encoder, layer: Conditional(
                 encoder, layer, generative_weight=self._alpha(), noise=float(self.noise)
             ),

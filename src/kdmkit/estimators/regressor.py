@@ -121,7 +121,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
         phases = Phases(
             pretraining=lambda encoder, head: Pretraining(encoder, head, _row_mse),
-            first_layer=lambda z: self._first_layer(z, rows.tensors[1]),
+            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1]),
             objective=lambda encoder, layer: Conditional(
                 encoder,
                 layer,

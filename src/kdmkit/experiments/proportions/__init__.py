@@ -1,0 +1,7 @@
+"""Learning with label proportions: the paper's Table 2."""
+
+from kdmkit.experiments.proportions.processes import processes
+from kdmkit.experiments.proportions.selection import search
+from kdmkit.experiments.proportions.table2 import run
+
+__all__ = ["processes", "run", "search"]

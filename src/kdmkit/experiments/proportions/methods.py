@@ -1,0 +1,131 @@
+"""The methods of Table 2: each learns from bags alone and then scores rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+from kdmkit.estimators import KDMProportionClassifier
+from kdmkit.estimators._bags import BagPretraining
+from kdmkit.estimators._bags import Bags as RowsInBags
+from kdmkit.estimators._rows import split_rows
+from kdmkit.experiments.proportions.lmmcm import LMMCM
+from kdmkit.nn.initialize import typical_distance
+from kdmkit.training import FitOptions, fit
+
+Array = NDArray[Any]
+Scorer = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method may see: rows `X (n, d)`, the bag of each `(n,)`, the share of positives `(n_bags,)`."""
+
+    X: Array
+    bags: Array
+    share: Array
+
+    @property
+    def proportions(self) -> Array:
+        return np.column_stack([1 - self.share, self.share])
+
+
+def kdm(problem: Problem, seed: int, *, sigma_factor: float, **settings: Any) -> Scorer:
+    """A KDM over the features themselves, RBF × cosine."""
+    distance = typical_distance(torch.from_numpy(problem.X), "mean")
+    return _fitted(problem, seed, sigma=sigma_factor * distance, **settings)
+
+
+def _fitted(problem: Problem, seed: int, **settings: Any) -> Scorer:
+    model = KDMProportionClassifier(standardize=False, random_state=seed, device="cpu", **settings)
+    model.fit(problem.X, problem.bags, problem.proportions)
+    return lambda X: model.predict_proba(X)[:, 1]
+
+
+def kdm_encoder(
+    problem: Problem, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
+) -> Scorer:
+    """The mean of several KDMs, each behind a small encoder of its own."""
+    scorers = []
+    for member in range(members):
+        number, width = 100 * seed + member, problem.X.shape[1]
+        encoder = small_encoder(width, dropout=dropout, input_dropout=input_dropout, seed=number)
+        scorers.append(_fitted(problem, number, encoder=encoder, **settings))
+    return lambda X: np.mean([score(X) for score in scorers], axis=0)
+
+
+def small_encoder(
+    features: int,
+    *,
+    hidden: int = 64,
+    latent: int = 16,
+    dropout: float,
+    input_dropout: float = 0.0,
+    seed: int,
+) -> nn.Module:
+    """Two hidden layers with GELU, then latent vectors; dropout is what regularises."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Dropout(input_dropout),
+            nn.Linear(features, hidden, dtype=torch.float32),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden, dtype=torch.float32),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, latent, dtype=torch.float32),
+        )
+
+
+def network(
+    problem: Problem, seed: int, *, hidden: int, learning_rate: float, max_epochs: int, batch_size: int
+) -> Scorer:
+    """A network whose mean answer over a bag is fitted to the bag's proportions."""
+    encoder = small_encoder(problem.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
+    bags = RowsInBags(torch.from_numpy(problem.X).float(), torch.from_numpy(problem.bags))
+    shares = torch.from_numpy(problem.proportions).float()
+    train, validation = split_rows((bags.first, bags.size, shares), None, 0.1, seed)
+    options = FitOptions(
+        max_epochs=max_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=1e-2,
+        seed=seed,
+        device="cpu",
+    )
+    fit(BagPretraining(bags, encoder, nn.Identity()), train, validation, options=options)
+    return lambda X: _positive(encoder, torch.from_numpy(X).float())
+
+
+@torch.no_grad()
+def _positive(module: nn.Module, x: Tensor) -> Array:
+    logits: Tensor = module(x)
+    return np.asarray(logits[:, 1] - logits[:, 0])
+
+
+def lmmcm(
+    problem: Problem, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
+) -> Scorer:
+    """The baseline of the paper's table; its authors' scripts standardise one-hot columns, too."""
+    model = LMMCM(device=device, random_state=seed, **settings)
+    scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(problem.X)
+    model.fit(scaler.transform(problem.X), problem.bags, problem.share)
+    return lambda X: model.decision_function(scaler.transform(X))
+
+
+LEARN: dict[str, Callable[..., Scorer]] = {
+    "kdm": kdm,
+    "kdm-encoder": kdm_encoder,
+    "lmmcm": lmmcm,
+    "network": network,
+    "kdm-algorithm-4": kdm,
+    "lmmcm-standardized": lmmcm,
+}

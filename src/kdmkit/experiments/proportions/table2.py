@@ -1,0 +1,115 @@
+"""Table 2 of the paper: AUC from label proportions, every method on the same bags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from kdmkit._core.checks import expected
+from kdmkit.experiments._results import Pool, Report, Row, Task, complete, read_rows, write_report
+from kdmkit.experiments.proportions.data import DATASETS
+from kdmkit.experiments.proportions.figure import save_figure
+from kdmkit.experiments.proportions.report import report
+from kdmkit.experiments.proportions.settings import BAG_SIZES, INTERVALS, METHODS, settings
+from kdmkit.experiments.proportions.trials import Trial, loaded, measure
+
+
+def run(
+    folder: Path,
+    data_dir: Path,
+    *,
+    datasets: Sequence[str] = (),
+    bag_sizes: Sequence[int] = (),
+    methods: Sequence[str] = (),
+    trials: int = 5,
+    device: str = "cpu",
+    fresh: bool = False,
+    verbose: bool = True,
+    pool: Pool | None = None,
+) -> Report:
+    """Measures what is missing in `table2.jsonl` and writes `table2.md` and `table2.png` from all its lines.
+
+    Args:
+        folder: where the results are and go.
+        data_dir: the folder of UCI's files.
+        datasets, bag_sizes, methods: what to measure; empty is all.
+        trials: per cell.
+        device: where LMMCM's kernel matrix lies.
+        fresh: whether to measure again what was measured before.
+        verbose: whether to show progress.
+        pool: processes to measure several trials at once.
+    """
+    datasets = chosen("dataset", datasets, tuple(DATASETS))
+    methods = chosen("method", methods, METHODS)
+    bag_sizes = checked_sizes(bag_sizes, datasets, data_dir)
+    asked = tasks(data_dir, datasets, bag_sizes, methods, trials, device)
+    path = folder / "table2.jsonl"
+    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
+    rows = current(read_rows(path))
+    written = write_report(report(rows), folder / "table2.md")
+    figure = save_figure(rows, folder / "table2.png")
+    return Report(written.title, written.header, written.rows, written.notes, (*written.files, figure))
+
+
+def tasks(
+    data_dir: Path,
+    datasets: Sequence[str],
+    bag_sizes: Sequence[int],
+    methods: Sequence[str],
+    trials: int,
+    device: str,
+) -> list[Task]:
+    found = []
+    for dataset, interval, size in product(datasets, INTERVALS, bag_sizes):
+        for number, method in product(range(trials), methods):
+            chosen_settings = settings(method, dataset, interval, size)
+            key = {
+                "dataset": dataset,
+                "interval": [_plain(bound) for bound in interval],
+                "bag_size": size,
+                "trial": number,
+                "method": method,
+                "settings": chosen_settings,
+            }
+            trial = Trial(dataset, interval, size, number)
+            found.append(Task(key, partial(measure, trial, method, chosen_settings, data_dir, device)))
+    return found
+
+
+def current(rows: Sequence[Row]) -> list[Row]:
+    """Lines that were measured with today's settings."""
+    return [row for row in rows if row["settings"] == _settings_of(row)]
+
+
+def _settings_of(row: Row) -> dict[str, object] | None:
+    low, high = row["interval"]
+    if row["method"] not in METHODS or row["bag_size"] not in BAG_SIZES:
+        return None
+    return settings(row["method"], row["dataset"], (float(low), float(high)), row["bag_size"])
+
+
+def chosen(argument: str, values: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """What was asked for, all if nothing was."""
+    unknown = [value for value in values if value not in known]
+    if unknown:
+        raise ValueError(expected(argument, f"one of {', '.join(known)}", unknown[0]))
+    return [value for value in known if value in values] or known
+
+
+def checked_sizes(sizes: Sequence[int], datasets: Sequence[str], data_dir: Path) -> Sequence[int]:
+    """Bag sizes that divide the rows of every data set; the files are read, so that errors come first."""
+    for name in datasets:
+        total = loaded(name, data_dir).total
+        wrong = [size for size in sizes if size < 1 or total % size]
+        if wrong:
+            raise ValueError(expected("bag size", f"a divisor of {name}'s {total} rows", wrong[0]))
+    unknown = [size for size in sizes if size not in BAG_SIZES]
+    if unknown:
+        raise ValueError(expected("bag size", f"one of {', '.join(map(str, BAG_SIZES))}", unknown[0]))
+    return [size for size in BAG_SIZES if size in sizes] or BAG_SIZES
+
+
+def _plain(bound: float) -> float | int:
+    return int(bound) if bound == int(bound) else bound

@@ -1,0 +1,78 @@
+"""One trial of a cell of Table 2: the same bags for every method, and the AUC on rows it never saw."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from kdmkit.experiments.proportions.bags import draw_bags
+from kdmkit.experiments.proportions.data import DATASETS, Dataset, load
+from kdmkit.experiments.proportions.methods import LEARN, Problem
+from kdmkit.experiments.proportions.settings import Interval
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Which bags: they depend on nothing else."""
+
+    dataset: str
+    interval: Interval
+    bag_size: int
+    number: int
+
+    @property
+    def seed(self) -> list[int]:
+        low, high = self.interval
+        return [
+            self.number,
+            self.bag_size,
+            round(100 * low),
+            round(100 * high),
+            list(DATASETS).index(self.dataset),
+        ]
+
+    def draw(self, data: Dataset) -> tuple[Problem, Array, Array]:
+        """What methods may see, the features of the test rows, and which rows these are."""
+        rng = np.random.default_rng(self.seed)
+        pool, test = data.split(rng)
+        bags = draw_bags(data.y[pool], total=data.total, size=self.bag_size, interval=self.interval, rng=rng)
+        inside = pool[bags.rows].ravel()
+        features = data.standardized(inside)
+        ids = np.repeat(np.arange(len(bags.rows)), self.bag_size)
+        return Problem(features[inside], ids, bags.share), features[test], test
+
+
+def measure(
+    trial: Trial, method: str, settings: dict[str, Any], data_dir: Path, device: str
+) -> dict[str, Any]:
+    """Learns from a trial's bags and scores its test rows; their labels are looked at last, for the AUC."""
+    return measured(trial, method, settings, loaded(trial.dataset, data_dir), device)
+
+
+def measured(
+    trial: Trial, method: str, settings: dict[str, Any], data: Dataset, device: str = "cpu"
+) -> dict[str, Any]:
+    problem, X_test, test = trial.draw(data)
+    place = {"device": device} if method.startswith("lmmcm") else {}
+    scores = LEARN[method](problem, trial.number, **settings, **place)(X_test)
+    auc = float(roc_auc_score(data.y[test], scores))
+    return {"auc": auc, "test_rows": len(test), "scores": digest(scores)}
+
+
+def digest(scores: Array) -> str:
+    """A name for a list of scores: equal ones have equal names."""
+    return hashlib.sha256(np.ascontiguousarray(scores, dtype="<f8").tobytes()).hexdigest()[:16]
+
+
+@lru_cache
+def loaded(name: str, data_dir: Path) -> Dataset:
+    return load(name, data_dir)
