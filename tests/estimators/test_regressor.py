@@ -111,7 +111,7 @@ def test_several_outputs() -> None:
     for output in range(2):
         part = slice(output, output + 1)
         marginal = kdm.KDM(
-            rho.components[:, part], None, kdm.RBF(kernel.sigma[:, part]), log_weights=rho.log_weights
+            rho.components[..., part], None, kdm.RBF(kernel.sigma[:, part]), log_weights=rho.log_weights
         )
         wanted = marginal.icdf(torch.full((5,), 0.05, dtype=torch.float64)).flatten()
         np.testing.assert_allclose(quantiles[:5, output, 0], wanted, rtol=1e-9)

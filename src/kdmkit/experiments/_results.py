@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +51,15 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
 
-def complete(tasks: Sequence[Task], path: Path, *, fresh: bool = False, verbose: bool = True) -> list[Row]:
+def complete(
+    tasks: Sequence[Task],
+    path: Path,
+    *,
+    fresh: bool = False,
+    verbose: bool = True,
+    flat: bool = False,
+    executor: Executor | None = None,
+) -> list[Row]:
     """The lines of all tasks, in their order; those that `path` does not hold yet are measured and added.
 
     Args:
@@ -58,16 +67,24 @@ def complete(tasks: Sequence[Task], path: Path, *, fresh: bool = False, verbose:
         path: the file of JSON lines. Lines of other tasks stay in it.
         fresh: whether to begin the file again.
         verbose: whether to show progress.
+        flat: whether key and result are fields of the line, instead of its parts `task` and `result`.
+        executor: processes to measure several at once; measures have to be picklable. None is one at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         path.unlink(missing_ok=True)
-    done = {_name(row["task"]): row for row in read_rows(path)}
-    with tqdm(tasks, desc=path.stem, unit="task", disable=not verbose) as bar:
-        for task in bar:
+    fields = list(tasks[0].key) if flat and tasks else None
+    done = {_name(_key(row, fields)): row for row in read_rows(path)}
+    missing = [task for task in tasks if _name(task.key) not in done]
+    with tqdm(total=len(tasks), desc=path.stem, unit="task", disable=not verbose) as bar:
+        bar.update(len(tasks) - len(missing))
+        for task, row in _measured(missing, executor):
+            row = {**task.key, **row.pop("result"), **row} if flat else {"task": dict(task.key), **row}
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            done[_name(task.key)] = row
             bar.set_postfix_str(_brief(task.key))
-            if _name(task.key) not in done:
-                done[_name(task.key)] = _measured(task, path)
+            bar.update()
     return [done[_name(task.key)] for task in tasks]
 
 
@@ -82,20 +99,35 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def _measured(task: Task, path: Path) -> Row:
+def _measured(tasks: Sequence[Task], executor: Executor | None) -> Iterator[tuple[Task, Row]]:
+    """Tasks with what they measured, in the order in which they finish."""
+    if executor is None:
+        for task in tasks:
+            yield task, _measure(task.measure)
+        return
+    futures = {executor.submit(_measure, task.measure): task for task in tasks}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _measure(measure: Callable[[], Mapping[str, Any]]) -> Row:
     start = time.perf_counter()
-    result = dict(task.measure())
-    row = {
-        "task": dict(task.key),
+    result = dict(measure())
+    return {
         "result": result,
         "seconds": round(time.perf_counter() - start, 3),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
     }
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    return row
+
+
+def _key(row: Row, fields: Sequence[str] | None) -> Row:
+    return row["task"] if fields is None else {field: row.get(field) for field in fields}
 
 
 def _name(key: Mapping[str, Any]) -> str:
