@@ -86,6 +86,38 @@ def reproduce_estimators(
     _show(tabular.run(output, only=only or (), fresh=fresh))
 
 
+@reproduce.command("uci-regression")
+def reproduce_uci_regression(
+    data_dir: Annotated[Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")],
+    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
+    splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that fit at the same time.")] = 1,
+    figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Regression with uncertainty on UCI sets, beside a GP, NGBoost and a deep ensemble."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from kdmkit.experiments import regression
+
+    try:
+        report = regression.run(
+            output,
+            data_dir,
+            datasets=dataset or (),
+            methods=method or (),
+            splits=splits,
+            figures=figures,
+            workers=workers,
+            fresh=fresh,
+        )
+    except (ValueError, OSError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(2) from error
+    _show(report)
+
+
 def _show(report: Report) -> None:
     table = Table(*report.header, title=report.title, title_justify="left")
     for row in report.rows:

@@ -87,7 +87,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         loss: Literal["nll", "mse"] = "nll",
         *,
         trend: Literal["auto", "mlp"] | None = "auto",
-        n_members: int = 10,
+        n_members: int = 16,
         n_components: int | Literal["auto"] = "auto",
         encoder: Any = None,
         generative_weight: float = 0.0,
