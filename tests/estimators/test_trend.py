@@ -44,11 +44,13 @@ def test_members_share_nothing() -> None:
 
 def test_a_member_is_a_network() -> None:
     committee, x = Committee([3, 8, 2], n_members=4), torch.randn(5, 3)
+    with torch.no_grad():
+        for parameter in committee.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
     for member in range(4):
         hidden = nn.functional.gelu(x @ committee.weights[0][member] + committee.biases[0][member])
-        torch.testing.assert_close(
-            committee(x)[:, member], hidden @ committee.weights[1][member] + committee.biases[1][member]
-        )
+        wanted = hidden @ committee.weights[1][member] + committee.biases[1][member]
+        torch.testing.assert_close(committee(x)[:, member], wanted + x @ committee.linear[member])
 
 
 @pytest.mark.parametrize(("n", "members"), [(20, 5), (101, 16), (7, 16)])
@@ -66,6 +68,8 @@ def test_held_out_targets_move_nothing() -> None:
     x, y = torch.randn(30, 2), torch.randn(30, 1)
     held = held_out(30, 5, torch.Generator().manual_seed(0))
     objective = CrossFitting(Committee([2, 4, 1], n_members=5)).train()
+    with torch.no_grad():
+        objective.committee.weights[1].normal_()
 
     def gradient(targets: torch.Tensor) -> torch.Tensor:
         objective.zero_grad()
@@ -81,8 +85,11 @@ def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     x, y = torch.randn(12, 2), torch.randn(12, 1)
     held = held_out(12, 4, torch.Generator().manual_seed(0))
     objective = CrossFitting(Committee([2, 4, 1], n_members=4))
+    with torch.no_grad():
+        objective.committee.linear.normal_()
     objective.train()(x, y, held)
     answers = objective.averaged(x)
+    assert answers.std() > 0.1
     wanted = [(answers[i][held[i]].mean() - y[i]).square().item() for i in range(12)]
     np.testing.assert_allclose(objective.eval()(x, y, held).detach(), wanted, rtol=1e-5)
 
@@ -127,9 +134,11 @@ def test_clusters_without_a_row_are_those_of_the_others() -> None:
 def test_the_loss_of_a_row_is_that_of_a_model_without_it(alpha: float) -> None:
     x, r, clusters = clusters_of()
     layer = layer_of(clusters, r.std(0), sigma=1.0, narrowest=0.01)
-    objective = LeaveOneOut(layer, generative_weight=alpha)
+    objective = LeaveOneOut(layer, n_rows=60, generative_weight=alpha)
     without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
-    losses = objective(x, r, clusters.own, *without)
+    with torch.no_grad():
+        objective.layer.kernels["x"].bandwidth.raw[0] += 0.5
+    losses = objective(x, r, clusters.own, *without) - 2.0 * 0.25 / 60  # the prior's part
     contraction = objective.logit.detach().sigmoid()
     for row in range(0, 60, 7):
         cx, cr, logits = clusters.x.clone(), clusters.r.clone(), clusters.log_weight.clone()
@@ -209,7 +218,7 @@ def test_intervals_are_honest_where_networks_overfit() -> None:
     low, high = model.predict_interval(X_test).T
     inside = ((y_test >= low) & (y_test <= high)).mean()
     # Residuals of the training rows are much smaller than those of new ones.
-    assert np.std(noisy - model.predict(X)) < 0.75 * np.std(y_test - model.predict(X_test))
+    assert np.std(noisy - model.predict(X)) < 0.85 * np.std(y_test - model.predict(X_test))
     assert 0.84 < inside < 0.96
 
 

@@ -21,6 +21,8 @@ from kdmkit.training import squared_error
 RATE, STEPS, BATCH = 0.05, 200, 256
 # Of the residuals' standard deviation, where the output bandwidths start.
 _FIRST_STD = 0.7
+# Halves of the priors' precisions, on the logarithms of bandwidths.
+_PRIOR_X, _PRIOR_Y = 2.0, 1.0
 # The logit of the contraction's start.
 _FIRST_LOGIT = 2.0
 # k-means sees at most this many rows, for a few rounds: it only has to spread the components.
@@ -92,19 +94,30 @@ class LeaveOneOut(nn.Module):
 
     Components and weights are those of the clusters; bandwidths are learned: one per input, one per component
     and output. So is a contraction λ in (0, 1) of the components' residuals: kernels of a bounded width about
-    the residuals themselves would add their variance to that of the residuals.
+    the residuals themselves would add their variance to that of the residuals. Normal priors hold the
+    logarithms of bandwidths together, those of x about their start, those of y about their mean: where rows
+    are few and inputs many, bandwidths would learn the rows by heart.
 
     Args:
         layer: as `layer_of` makes it; `finish` contracts its components.
+        n_rows: of the data: the priors count once for all of them.
         generative_weight: α.
         loss: `"mse"` puts the squared error of the mean in place of the first term.
     """
 
+    first_raw: Tensor
+
     def __init__(
-        self, layer: JointLayer, *, generative_weight: float, loss: Literal["nll", "mse"] = "nll"
+        self,
+        layer: JointLayer,
+        *,
+        n_rows: int,
+        generative_weight: float,
+        loss: Literal["nll", "mse"] = "nll",
     ) -> None:
         super().__init__()
-        self.layer, self.generative_weight, self.loss = layer, generative_weight, loss
+        self.layer, self.n_rows, self.generative_weight, self.loss = layer, n_rows, generative_weight, loss
+        self.register_buffer("first_raw", self._kernel("x").bandwidth.raw.detach().clone())
         self.logit = nn.Parameter(torch.full_like(layer.components["y"][0], _FIRST_LOGIT))
 
     def forward(
@@ -116,9 +129,7 @@ class LeaveOneOut(nn.Module):
         r_without: Float[Tensor, "n outputs"],
         log_weight_without: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
-        of_x, of_r = self.layer.kernels["x"], self.layer.kernels["y"]
-        assert isinstance(of_x, RBF)
-        assert isinstance(of_r, RBF)
+        of_x, of_r = self._kernel("x"), self._kernel("y")
         its_own = nn.functional.one_hot(own, self.layer.n_components).bool()
         log_weights = torch.where(its_own, log_weight_without.unsqueeze(-1), self.layer.logits)
         overlaps = torch.where(
@@ -139,7 +150,18 @@ class LeaveOneOut(nn.Module):
         if self.generative_weight:
             log_density = scores.logsumexp(-1) - log_weights.logsumexp(-1) + of_x.log_norm(x.shape[-1:])
             losses = losses - self.generative_weight * log_density
-        return losses
+        return losses + self._prior() / self.n_rows
+
+    def _prior(self) -> Float[Tensor, ""]:
+        """−log of the priors, up to a constant."""
+        of_x, of_r = (self._kernel(name).bandwidth.raw for name in ("x", "y"))
+        apart = (of_r - of_r.mean(0)).square().sum()
+        return _PRIOR_X * (of_x - self.first_raw).square().sum() + _PRIOR_Y * apart
+
+    def _kernel(self, name: str) -> RBF:
+        kernel = self.layer.kernels[name]
+        assert isinstance(kernel, RBF)
+        return kernel
 
     @torch.no_grad()
     def finish(self) -> JointLayer:

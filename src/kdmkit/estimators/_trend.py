@@ -25,6 +25,8 @@ _HIDDEN = (64, 64)
 _DECAY = 1e-2
 _MEMORY = 0.995
 _EPOCHS, _STEPS = 300, 4000
+# Of the held-out residuals' variance: a few rows must not talk it away.
+_LEAST_KEPT = 0.64
 
 
 class Trend(nn.Module):
@@ -158,7 +160,7 @@ def _on_the_scale_of_all(
     second = share @ residuals.double().square()
     fewer = variance * (1 / HOLDERS - 1 / held.shape[1])
     kept = torch.where(second > 0, 1 - fewer / second.clamp_min(1e-300), torch.ones_like(second))
-    return residuals * kept.clamp(0.25, 1).sqrt().float()
+    return residuals * kept.clamp(_LEAST_KEPT, 1).sqrt().float()
 
 
 def trend_batch(n: int) -> int:

@@ -213,7 +213,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
         layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), narrowest=math.sqrt(2))
-        objective = LeaveOneOut(layer, generative_weight=float(self.generative_weight), loss=self.loss)
+        objective = LeaveOneOut(
+            layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
+        )
         without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
         rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
         epochs = math.ceil(STEPS / math.ceil(n / BATCH))
