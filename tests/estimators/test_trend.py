@@ -11,8 +11,8 @@ import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators._committee import Committee
 from kdmkit.estimators._residuals import Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators._targets import narrowest
 from kdmkit.estimators._trend import CrossFitting, _on_the_scale_of_all, held_out, mean_over
-from kdmkit.estimators.regressor import narrowest
 
 pytestmark = pytest.mark.usefixtures("fast")
 

@@ -21,6 +21,7 @@ from kdmkit.estimators._objectives import Conditional, Pretraining
 from kdmkit.estimators._residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
 from kdmkit.estimators._rows import split_rows, weighted_rows
 from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._targets import narrowest
 from kdmkit.estimators._trend import FEWEST_ROWS, HOLDERS, Trend, cross_fit, trend_batch, trend_epochs
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
@@ -30,10 +31,6 @@ _WIDEST_OUTPUT = 0.5
 # Of the square root of the number of features, which is how far apart standardised rows are.
 _FIRST_SIGMA = 0.7
 _MEMBERS = f"a whole number > {HOLDERS}"
-# Targets closer than this part of their size are the same; components narrower than this part of the targets'
-# standard deviation say nothing that data could.
-_ROUNDING = 1e-9
-_LEAST_STD = 0.01
 
 
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
@@ -354,23 +351,3 @@ def automatic_count(n: int) -> int:
 
 def _row_mse(output: Tensor, y: Tensor) -> Tensor:
     return (output - y).square().mean(-1)
-
-
-def narrowest(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
-    """The smallest standard deviation of a component: half the smallest gap between distinct targets.
-
-    Targets that repeat (integers, grades) would otherwise be met by spikes of any height, and the likelihood
-    be as large as one likes. A hundredth of the targets' standard deviation is the least in any case.
-
-    >>> narrowest(torch.tensor([[3.0], [4.0], [4.0], [6.0]]))
-    tensor([0.5000], dtype=torch.float64)
-    """
-    y = y.double()
-    bounds = _LEAST_STD * Scaler.from_data(y).scale
-    for output, column in enumerate(y.mT):
-        values = torch.unique(column)
-        gaps = values.diff()
-        gaps = gaps[gaps > _ROUNDING * values.abs().max()]
-        if len(gaps):
-            bounds[output] = max(float(bounds[output]), float(gaps.min()) / 2)
-    return bounds
