@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from kdmkit.estimators._committee import Committee
+from kdmkit.estimators._memory import Memory
 from kdmkit.estimators._scaling import Scaler, shares
 from kdmkit.training import Rows
 
@@ -30,22 +31,29 @@ _LEAST_KEPT = 0.64
 
 
 class Trend(nn.Module):
-    """The committee's mean, from rows to targets, both in the units of the data."""
+    """The committee's mean and what rows remember, from rows to targets, both in the units of the data."""
 
-    def __init__(self, committee: Committee, x: Scaler, y: Scaler) -> None:
+    memory: Memory | None
+
+    def __init__(self, committee: Committee, memory: Memory | None, x: Scaler, y: Scaler) -> None:
         super().__init__()
-        self.committee, self.x, self.y = committee, x, y
+        self.committee, self.memory, self.x, self.y = committee, memory, x, y
 
     def forward(self, x: Tensor) -> Float[Tensor, "n outputs"]:
-        return self.y.inverse(self.committee(self.x(x).float()).double().mean(1))
+        z = self.x(x).float()
+        answers = self.committee(z).mean(1)
+        return self.y.inverse(answers if self.memory is None else answers + self.memory(z))
 
     def config(self) -> dict[str, Any]:
-        return self.committee.config()
+        memory = None if self.memory is None else self.memory.config()
+        return {"committee": self.committee.config(), "memory": memory}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Trend:
-        ends = (config["sizes"][0], config["sizes"][-1])
-        return cls(Committee(**config), *(Scaler(torch.zeros(size), torch.ones(size)) for size in ends))
+        committee = Committee(**config["committee"])
+        memory = None if config["memory"] is None else Memory.from_config(config["memory"])
+        ends = (committee.sizes[0], committee.sizes[-1])
+        return cls(committee, memory, *(Scaler(torch.zeros(size), torch.ones(size)) for size in ends))
 
 
 class CrossFitting(nn.Module):
