@@ -38,7 +38,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j²): a joint KDM of rows and residuals about a trend f. The trend
-    is the mean of a committee of networks that hold out different rows; the KDM learns from the residuals of
+    is the mean of a committee of networks that hold out different rows, and, where rows nearly repeat, what
+    similar rows left unexplained; the KDM learns from the residuals of
     the members that have not seen a row, each row judged by components as they would be without it. So
     nothing judges its own training data, and spread and shape are honest. The s_j are at least half the
     smallest gap between distinct targets. Targets are standardised inside and every answer is in their own
@@ -50,8 +51,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             is no encoder. Fewer than 20 rows, or constant targets, have no trend.
         n_members: of the committee; two of them hold out each row.
         memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
-            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out by a
-            hundredth, as near-repetitions do; up to 20,000 rows are then part of the model.
+            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out by
+            a hundredth, as near-repetitions do; up to 20,000 rows are then part of the model.
         n_components: `"auto"` is a sixteenth of the samples, from 8 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
@@ -155,6 +156,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             raise ValueError(expected("trend", "'auto' or None beside an encoder", "'mlp'"))
         if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
             raise ValueError(expected("n_members", _MEMBERS, self.n_members))
+        if not isinstance(self.memory, bool | np.bool_):
+            raise ValueError(expected("memory", "True or False", repr(self.memory)))
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Model:
         scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
