@@ -26,6 +26,8 @@ _HIDDEN = (64, 64)
 _DECAY = 1e-2
 _MEMORY = 0.995
 _EPOCHS, _STEPS = 300, 4000
+# Where targets are mostly noise, one of many epochs is a little better by chance, and no smoother.
+_LEAST_GAIN = 0.01
 # Of the held-out residuals' variance: a few rows must not talk it away.
 _LEAST_KEPT = 0.64
 
@@ -135,7 +137,7 @@ def cross_fit(
     held = held_out(len(x), n_members, generator)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     objective = CrossFitting(Committee([x.shape[1], *_HIDDEN, y.shape[1]], n_members=n_members))
-    history = run(objective, rows, rows, weight_decay=_DECAY)
+    history = run(objective, rows, rows, weight_decay=_DECAY, least_gain=_LEAST_GAIN)
     committee = objective.averaged.eval()
     with torch.no_grad():
         answers = torch.cat([committee(part) for part in x.split(8192)])
