@@ -114,7 +114,8 @@ def test_several_outputs() -> None:
             rho.components[..., part], None, kdm.RBF(kernel.sigma[:, part]), log_weights=rho.log_weights
         )
         wanted = marginal.icdf(torch.full((5,), 0.05, dtype=torch.float64)).flatten()
-        np.testing.assert_allclose(quantiles[:5, output, 0], wanted, rtol=1e-9)
+        # The trend is in float32, whose rounding depends on how many rows are asked for at once.
+        np.testing.assert_allclose(quantiles[:5, output, 0], wanted, rtol=1e-6)
 
 
 def test_a_column_of_targets_keeps_its_shape() -> None:

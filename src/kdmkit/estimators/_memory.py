@@ -17,6 +17,8 @@ _SIGMAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45)
 _BACKGROUNDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 # Less of the squared error than this is not worth remembering rows for.
 _LEAST_GAIN = 0.01
+# In standard errors of the mean gain.
+_CLEARLY = 3.0
 # Rows that are remembered, rows that judge, and pairs at a time.
 _MOST_ROWS, _JUDGES, _PAIRS = 20_000, 2000, 1 << 22
 
@@ -98,16 +100,17 @@ def remember(
     own[kept] = torch.arange(len(kept))
     share = torch.ones(len(x)) if weights is None else (weights / weights.mean()).float()
     memory = Memory(x[kept], r[kept], share[kept].log())
-    best, chosen = (1 - _LEAST_GAIN) * _error(r[judges], share[judges]), None
+    before = _errors(r[judges], share[judges])
+    best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None
     for sigma in _SIGMAS:
         width = sigma * math.sqrt(x.shape[1])
         overlaps = memory._overlaps(x[judges], own[judges], width)
         sums = [(part @ memory.residuals, part.sum(1, keepdim=True)) for part in overlaps]
         above, below = (torch.cat(parts) for parts in zip(*sums, strict=True))
         for background in _BACKGROUNDS:
-            error = _error(r[judges] - above / (below + background), share[judges])
-            if error < best:
-                best, chosen = error, (width, background)
+            after = _errors(r[judges] - above / (below + background), share[judges])
+            if float(after.mean()) < best and _is_no_chance(before - after):
+                best, chosen = float(after.mean()), (width, background)
     if chosen is None:
         return None, r
     memory.sigma.fill_(chosen[0])
@@ -115,6 +118,11 @@ def remember(
     return memory, r - memory(x, own)
 
 
-def _error(r: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> float:
-    """The weighted mean square, outputs counting alike."""
-    return float((share.unsqueeze(1) * r.double().square()).mean())
+def _errors(r: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The weighted square of every row, outputs counting alike."""
+    return share * r.double().square().mean(1)
+
+
+def _is_no_chance(gains: Float[Tensor, " n"]) -> bool:
+    """Whether their mean exceeds its standard error clearly enough for the best of many tries."""
+    return float(gains.mean()) > _CLEARLY * float(gains.std()) / math.sqrt(len(gains))

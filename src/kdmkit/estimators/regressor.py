@@ -51,8 +51,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             is no encoder. Fewer than 20 rows, or constant targets, have no trend.
         n_members: of the committee; two of them hold out each row.
         memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
-            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out by
-            a hundredth, as near-repetitions do; up to 20,000 rows are then part of the model.
+            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
+            clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
         n_components: `"auto"` is a sixteenth of the samples, from 8 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
