@@ -126,7 +126,7 @@ def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:
         for name, cells in PUBLISHED.items()
     ]
     notes = (
-        "Mean over splits ± standard error, on test rows that took part in nothing else, in the units of y "
+        "Mean over splits ± standard error, on test rows that took part in no fit, in the units of y "
         "and nats. Coverage and mean width of central 90 % intervals; worst: the largest NLL of a split "
         "minus the median; seconds: median of a fit with its predictions.",
         "Settings, the same for all sets: "
