@@ -161,10 +161,11 @@ def reproduce_table2(
     """Learning with label proportions on Adult and MAGIC, beside LMMCM and a network."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import proportions
+    from kdmkit.experiments._processes import processes
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
     try:
-        with proportions.processes(workers) as pool:
+        with processes(workers) as pool:
             if search:
                 report = proportions.search(output, data_dir, **cells, fresh=fresh, pool=pool)
             else:
@@ -175,6 +176,38 @@ def reproduce_table2(
     except (ValueError, OSError) as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+@reproduce.command("uci-regression")
+def reproduce_uci_regression(
+    data_dir: Annotated[Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")],
+    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
+    splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that fit at the same time.")] = 1,
+    figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Regression with uncertainty on UCI sets, beside a GP, NGBoost and a deep ensemble."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from kdmkit.experiments import regression
+
+    try:
+        report = regression.run(
+            output,
+            data_dir,
+            datasets=dataset or (),
+            methods=method or (),
+            splits=splits,
+            figures=figures,
+            workers=workers,
+            fresh=fresh,
+        )
+    except (ValueError, OSError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(2) from error
+    _show(report)
 
 
 def _show(report: Report) -> None:

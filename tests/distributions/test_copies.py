@@ -131,3 +131,34 @@ def test_dtypes_may_be_mixed():
             exact.infer(x=bag, target="k").log_prob(torch.arange(6)),
             rtol=1e-5,
         )
+
+
+# ---- shifted
+
+
+@pytest.mark.parametrize("inferred", [False, True])
+def test_shifted_moves_the_density(inferred: bool) -> None:
+    rng = torch.Generator().manual_seed(0)
+    cx, cy = (torch.randn(6, 1, generator=rng, dtype=torch.float64) for _ in range(2))
+    kernel = kdm.RBF(torch.linspace(0.3, 0.8, 6, dtype=torch.float64).unsqueeze(-1))
+    x, by = torch.randn(4, 1, generator=rng).double(), torch.randn(4, 1, generator=rng).double()
+    joint = kdm.JointKDM({"x": cx, "y": cy}, None, {"x": kdm.RBF(0.7), "y": kernel})
+    rho = joint.infer(x=x) if inferred else joint.marginal("y").expand((4,))
+    moved, y = rho.shifted(by), torch.randn(5, 4, 1, generator=rng).double()
+    torch.testing.assert_close(moved.log_prob(y), rho.log_prob(y - by))
+    torch.testing.assert_close(moved.cdf(y), rho.cdf(y - by))
+    torch.testing.assert_close(moved.mean, rho.mean + by)
+    torch.testing.assert_close(moved.variance, rho.variance)
+    q = torch.full((4,), 0.2, dtype=torch.float64)
+    torch.testing.assert_close(moved.icdf(q), rho.icdf(q) + by)
+    torch.testing.assert_close(kdm.metrics.crps(moved, y[0]), kdm.metrics.crps(rho, y[0] - by[:, 0:1]))
+    if inferred:
+        torch.testing.assert_close(moved.log_evidence, rho.log_evidence)
+
+
+def test_only_continuous_kdms_are_shifted() -> None:
+    with pytest.raises(TypeError, match="shifted: expected a continuous kernel"):
+        kdm.KDM.from_probs(torch.tensor([0.5, 0.5])).shifted(torch.zeros(2))
+    rho = kdm.KDM.from_samples(torch.zeros(3, 2), kdm.RBF(1.0))
+    with pytest.raises(ValueError, match="by: expected shape"):
+        rho.shifted(torch.zeros(3))

@@ -13,6 +13,7 @@ from torch import nn
 from helpers import close, normal, seeded
 from kdmkit.nn import DensityLayer
 from kdmkit.training import FitOptions, Rows, fit, nll
+from kdmkit.training.progress import Progress
 from training.problems import N, Objective, data, fitted, furthest, options, rows, same
 
 
@@ -539,3 +540,28 @@ def test_training_learns():
     model.layer.initialize(model.encoder(x), y, method="balanced", generator=seeded(0))
     fit(model, Rows((x, y)), options=options(max_epochs=20, batch_size=32))
     assert model.accuracy(*data(300, seed=40)) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("least_gain", "losses", "best"),
+    [
+        (0.0, [1.0, 0.999, 0.998], 2),
+        (0.01, [1.0, 0.999, 0.995], 0),
+        (0.01, [1.0, 0.98, 0.979], 2),
+        (0.01, [1.0, 0.979, 0.98], 1),
+        (0.01, [float("inf"), 5.0, 4.99], 2),
+        (0.1, [-1.0, -1.05, -1.2], 2),
+    ],
+)
+def test_a_loss_counts_if_it_beats_the_first_by_the_least_gain(
+    least_gain: float, losses: list[float], best: int
+) -> None:
+    progress, model = Progress(), nn.Linear(1, 1)
+    for loss in losses:
+        progress.record({"validation_loss": loss}, model, least_gain=least_gain)
+    assert progress.best_epoch == best
+
+
+def test_the_least_gain_is_a_part() -> None:
+    with pytest.raises(ValueError, match="least_gain: expected 0 ≤ least_gain < 1, got 1"):
+        FitOptions(least_gain=1)

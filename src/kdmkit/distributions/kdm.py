@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, check_choice, check_weights, expected
+from kdmkit._core.checks import as_tensor, check_choice, check_event, check_weights, expected
 from kdmkit.distributions._validation import (
     check_bandwidth,
     check_components,
@@ -300,6 +300,24 @@ class KDM(Distribution):
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies
+
+    def shifted(self, by: Any) -> KDM:
+        """The distribution of x + b (continuous kernels): every component moves by b.
+
+        Args:
+            by: b, of shape `(*batch, d)`.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
+        >>> rho.shifted(torch.tensor([[0.0], [10.0]])).mean
+        tensor([[ 0.5000],
+                [10.5000]])
+        """
+        self._continuous("shifted")
+        by = as_tensor("by", by, like=self.components).to(self.components)
+        check_event("by", by, self._event_shape)
+        common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
+        return KDM._made(self.components + by.unsqueeze(-2), self._weights, self.kernel, self._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
         shape = torch.Size(batch_shape)

@@ -23,6 +23,8 @@ from kdmkit.training.checkpoint import fingerprint
 
 # Rows per block of a prediction.
 _ROWS = 8192
+# What `max_epochs="auto"` means where nothing else is said.
+_EPOCHS = 100
 _DTYPES = [np.float64, np.float32]
 
 
@@ -35,7 +37,7 @@ class KDMEstimator(BaseEstimator, ABC):
 
     # Set by the constructors of the leaves.
     n_components: Any
-    max_epochs: int
+    max_epochs: Any
     batch_size: Any
     learning_rate: float
     patience: int | None
@@ -65,6 +67,8 @@ class KDMEstimator(BaseEstimator, ABC):
         settings = {name: plain(getattr(self, name)) for name in names}
         if settings["batch_size"] == "auto":
             settings["batch_size"] = automatic_batch(rows)
+        if settings["max_epochs"] == "auto":
+            settings["max_epochs"] = _EPOCHS
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(

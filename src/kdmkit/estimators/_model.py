@@ -10,18 +10,21 @@ from torch import Tensor, nn
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._encoders import MLP, dtype_of
 from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._trend import Trend
 from kdmkit.nn import JointLayer
 
 
 class Model(nn.Module):
     """x → scaler → encoder → joint KDM over (z, y); a decoder maps z back. Without an encoder z is x.
 
-    The KDM answers in float64, encoders and decoders in their own precision.
+    With a trend f the KDM is over (x, y − f(x)), and its components move with x.
+    The KDM answers in float64, encoders, decoders and trends in their own precision.
     """
 
     scaler: Scaler | None
     encoder: nn.Module | None
     decoder: nn.Module | None
+    trend: Trend | None
 
     def __init__(
         self,
@@ -30,10 +33,11 @@ class Model(nn.Module):
         scaler: Scaler | None = None,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
+        trend: Trend | None = None,
     ) -> None:
         super().__init__()
         self.layer = layer.double()
-        self.scaler, self.encoder, self.decoder = scaler, encoder, decoder
+        self.scaler, self.encoder, self.decoder, self.trend = scaler, encoder, decoder, trend
 
     def encode(self, x: Tensor) -> Tensor:
         if self.encoder is None:
@@ -50,10 +54,13 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> KDM:
         rho: KDM = self.layer(self.encode(x))
-        return rho
+        return rho if self.trend is None else rho.shifted(self.trend(x))
 
     def joint(self) -> JointKDM:
-        """The joint distribution as a user gets it: without gradients, values are checked."""
+        """The joint distribution as a user gets it: without gradients, values are checked.
+
+        With a trend its y is the residual.
+        """
         layer = self.layer
         kernels: dict[str, Any] = dict(layer.kernels.items())
         components = {name: value.detach() for name, value in layer.components.items()}
@@ -72,6 +79,7 @@ class Model(nn.Module):
             "scaler": None if self.scaler is None else self.scaler.shift.numel(),
             "encoder": _module_config(self.encoder),
             "decoder": _module_config(self.decoder),
+            "trend": None if self.trend is None else self.trend.config(),
         }
 
     @classmethod
@@ -79,12 +87,13 @@ class Model(nn.Module):
         cls, config: dict[str, Any], *, encoder: nn.Module | None = None, decoder: nn.Module | None = None
     ) -> Model:
         """The model that `config` describes, with the user's own modules."""
-        size = config["scaler"]
+        size, trend = config["scaler"], config.get("trend")
         return cls(
             JointLayer.from_config(config["layer"]),
             scaler=None if size is None else Scaler(torch.zeros(size), torch.ones(size)),
             encoder=_module_from_config(config["encoder"], encoder),
             decoder=_module_from_config(config["decoder"], decoder),
+            trend=None if trend is None else Trend.from_config(trend),
         )
 
 

@@ -2,50 +2,77 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit._core.checks import check_choice, expected
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
 from kdmkit.estimators._joint import JointEstimator, Phases
+from kdmkit.estimators._memory import remember
 from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._objectives import Conditional, Pretraining
+from kdmkit.estimators._residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
 from kdmkit.estimators._rows import split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler
+from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._targets import narrowest
+from kdmkit.estimators._trend import FEWEST_ROWS, HOLDERS, Trend, cross_fit, trend_batch, trend_epochs
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
+from kdmkit.training import Rows
 
 _WIDEST_OUTPUT = 0.5
+# Of the square root of the number of features, which is how far apart standardised rows are.
+_FIRST_SIGMA = 0.7
+_MEMBERS = f"a whole number > {HOLDERS}"
 
 
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
-    Targets are standardised inside and every answer is in their own units.
+    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j²): a joint KDM of rows and residuals about a trend f. The trend
+    is the mean of a committee of networks that hold out different rows, and, where rows nearly repeat, what
+    similar rows left unexplained; the KDM learns from the residuals of
+    the members that have not seen a row, each row judged by components as they would be without it. So
+    nothing judges its own training data, and spread and shape are honest. The s_j are at least half the
+    smallest gap between distinct targets. Targets are standardised inside and every answer is in their own
+    units.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
-        n_components: `"auto"` is a fifth of the samples, at most 256.
+        trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
+            is no encoder. Fewer than 20 rows, or constant targets, have no trend.
+        n_members: of the committee; two of them hold out each row.
+        memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
+            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
+            clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
+        n_components: `"auto"` is a sixteenth of the samples, from 8 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
         sigma: starting bandwidth of the inputs, in units of standardised features; `"auto"` is a typical
             distance between components.
-        noise: standard deviation of noise on inputs while training, in units of standardised features.
-        batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
-        max_epochs, learning_rate, validation_fraction, patience: of the training.
+        noise: standard deviation of noise on inputs while training without a trend, in units of standardised
+            features.
+        batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
+            between 64 and 512.
+        max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
+        learning_rate, patience: of the trend, or of all training without one.
+        validation_fraction: what is held out without a trend.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
         verbose: whether to show progress.
 
     Attributes:
-        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        history_: one entry per epoch; `pretraining_history_` is that of the trend or of an encoder's first
+            phase.
         module_: the fitted `nn.Module`.
 
     >>> rng = np.random.default_rng(0)
@@ -61,22 +88,28 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         self,
         loss: Literal["nll", "mse"] = "nll",
         *,
+        trend: Literal["auto", "mlp"] | None = "auto",
+        n_members: int = 16,
+        memory: bool = True,
         n_components: int | Literal["auto"] = "auto",
         encoder: Any = None,
         generative_weight: float = 0.0,
         sigma: Any = "auto",
         noise: float = 0.03,
-        max_epochs: int = 100,
+        max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 1e-2,
         validation_fraction: float = 0.1,
-        patience: int | None = 20,
+        patience: int | None = 40,
         checkpoint_dir: Any = None,
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.loss = loss
+        self.trend = trend
+        self.n_members = n_members
+        self.memory = memory
         self.n_components = n_components
         self.encoder = encoder
         self.generative_weight = generative_weight
@@ -97,6 +130,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMRegressor:
         """Fits the joint distribution of rows and targets; y has shape `(n,)` or `(n, n_outputs)`."""
         check_choice("loss", self.loss, ("nll", "mse"))
+        self._check_trend()
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
         X, y = validate_data(
@@ -115,13 +149,113 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         self._flat_target = np.ndim(y) == 1
         return self
 
+    def _check_trend(self) -> None:
+        if self.trend not in ("auto", "mlp", None):
+            raise ValueError(expected("trend", "'auto', 'mlp' or None", repr(self.trend)))
+        if self.trend == "mlp" and self.encoder is not None:
+            raise ValueError(expected("trend", "'auto' or None beside an encoder", "'mlp'"))
+        if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
+            raise ValueError(expected("n_members", _MEMBERS, self.n_members))
+        if not isinstance(self.memory, bool | np.bool_):
+            raise ValueError(expected("memory", "True or False", repr(self.memory)))
+
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Model:
         scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
+        bound = narrowest(y) / scalers["y"].scale
+        if self._has_trend(y):
+            return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
+        return self._learned_directly(x, y, weights, scalers, bound)
+
+    def _has_trend(self, y: Tensor) -> bool:
+        """Few rows leave nothing to hold out, and constant targets need no network."""
+        wanted = self.trend is not None and self.encoder is None
+        return wanted and len(y) >= FEWEST_ROWS and bool((y != y[0]).any())
+
+    # ---- about a trend
+
+    def _learned_about_trend(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        scalers: dict[str, Scaler],
+        bound: Float[Tensor, " outputs"],
+    ) -> Model:
+        """A committee, what rows remember beyond it, then the joint KDM of rows and what is left."""
+        targets = scalers["y"](y).float()
+        fitted = cross_fit(
+            x,
+            targets,
+            weights,
+            n_members=int(self.n_members),
+            generator=self._torch_generator(),
+            run=self._run_trend,
+        )
+        self.pretraining_history_ = fitted.history
+        # In units of the smallest standard deviation allowed, which is then the same for all outputs.
+        unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
+        memory, residuals = None, fitted.residuals
+        if self.memory:
+            memory, residuals = remember(x, residuals, weights, self._torch_generator())
+        layer = self._residual_layer(x, residuals / bound.float(), weights)
+        trend = Trend(fitted.committee, memory, scalers["x"], scalers["y"])
+        return Model(in_own_units(layer, {"x": scalers["x"], "y": unit}), trend=trend)
+
+    def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
+        n = len(rows)
+        batch = trend_batch(n) if self.batch_size == "auto" else int(self.batch_size)
+        epochs = trend_epochs(n, batch) if self.max_epochs == "auto" else int(self.max_epochs)
+        return self._run(
+            objective,
+            rows,
+            validation,
+            "trend",
+            batch_size=batch,
+            max_epochs=epochs,
+            schedule="constant",
+            checkpoint_dir=self._phase_dir("trend"),
+            **changes,
+        )
+
+    def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
+        n, d = x.shape
+        clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
+        sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
+        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), narrowest=math.sqrt(2))
+        objective = LeaveOneOut(
+            layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
+        )
+        without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
+        rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
+        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
+        self.history_ = self._run(
+            objective,
+            rows,
+            None,
+            "regressor",
+            data=(x,),
+            batch_size=BATCH,
+            learning_rate=RATE,
+            schedule="cosine",
+            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
+        )
+        return objective.finish()
+
+    # ---- directly
+
+    def _learned_directly(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        scalers: dict[str, Scaler],
+        bound: Float[Tensor, " outputs"],
+    ) -> Model:
         tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
         phases = Phases(
             pretraining=lambda encoder, head: Pretraining(encoder, head, _row_mse),
-            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1]),
+            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], float(bound.max())),
             objective=lambda encoder, layer: Conditional(
                 encoder,
                 layer,
@@ -135,7 +269,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         )
         return assembled(layer, encoder, scalers)
 
-    def _first_layer(self, z: Tensor, y: Tensor) -> JointLayer:
+    def _first_layer(self, z: Tensor, y: Tensor, bound: float) -> JointLayer:
         """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
         m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
         d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
@@ -145,8 +279,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         kernel = layer.kernels["y"]
         assert isinstance(kernel, RBF)
         kernel.bandwidth.bound(0.0)
-        kernel.sigma = torch.full((m, outputs), _WIDEST_OUTPUT)
-        kernel.bandwidth.bound(narrowest(y))
+        narrow = math.sqrt(2) * bound
+        kernel.sigma = torch.full((m, outputs), max(_WIDEST_OUTPUT, 1.1 * narrow))
+        kernel.bandwidth.bound(narrow)
         return layer
 
     # ---- answers
@@ -156,15 +291,17 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         x = self._inputs(X)
         z = torch.from_numpy(self._rowwise(self.module_.encode, x)).to(self._device)
         rho: KDM = self.module_.joint().infer(x=z, target="y")
-        return rho
+        if self.module_.trend is None:
+            return rho
+        return rho.shifted(self._rowwise(self.module_.trend, x))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of p(y|x), and its standard deviation where asked."""
         x = self._inputs(X)
 
         def answer(rows: Tensor) -> Tensor:
-            rho = self.module_(rows)
-            return torch.stack([rho.mean, rho.variance.sqrt()] if return_std else [rho.mean], -1)
+            rho, centre = self.module_.layer(self.module_.encode(rows)), self._centre(rows)
+            return torch.stack([centre + rho.mean, *([rho.variance.sqrt()] if return_std else [])], -1)
 
         answers = self._rowwise(answer, x)
         if self._flat_target:
@@ -181,10 +318,16 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
         def answer(rows: Tensor) -> Tensor:
             z, places = self.module_.encode(rows), q.to(rows.device).unsqueeze(-1)
-            return torch.stack([joint.infer(x=z).icdf(places).squeeze(-1).mT for joint in marginals], 1)
+            about = torch.stack([joint.infer(x=z).icdf(places).squeeze(-1).mT for joint in marginals], 1)
+            return self._centre(rows).unsqueeze(-1) + about
 
         answers = self._rowwise(answer, x)
         return answers.squeeze(1) if self._flat_target else answers
+
+    def _centre(self, x: Tensor) -> Tensor:
+        """What the components move by: the trend at every row, `(n, outputs)`, or `(1, 1)` zeros."""
+        trend = self.module_.trend
+        return torch.zeros(1, 1, dtype=torch.float64, device=x.device) if trend is None else trend(x)
 
     @property
     def _n_outputs(self) -> int:
@@ -213,19 +356,10 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
 
 
+def automatic_count(n: int) -> int:
+    """A sixteenth of the rows, between 8 and 256 where there are as many."""
+    return max(8, min(256, n // 16))
+
+
 def _row_mse(output: Tensor, y: Tensor) -> Tensor:
     return (output - y).square().mean(-1)
-
-
-def narrowest(y: Tensor) -> float:
-    """The lower bound of output bandwidths: half the smallest gap between distinct targets, as σ.
-
-    Targets that repeat (integers, grades) would otherwise be met by spikes of any height. Where few values
-    repeat, a hundredth of the standard deviation bounds the bandwidth instead.
-    """
-    bound = 0.01
-    for column in y.double().mT:
-        values = torch.unique(column)
-        if len(values) > 1 and len(values) <= len(column) // 2:
-            bound = max(bound, float(values.diff().min()) / 2)
-    return min(bound * 2**0.5, 0.9 * _WIDEST_OUTPUT)

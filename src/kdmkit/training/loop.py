@@ -124,7 +124,7 @@ class _Run:
         if self.validation is not None:
             entry["validation_loss"] = self._evaluate(self.validation)
         _check_losses(entry)
-        self.progress.record(entry, self.bare)
+        self.progress.record(entry, self.bare, least_gain=self.options.least_gain)
         self._save()
         return entry
 

@@ -27,6 +27,7 @@ class FitOptions:
         weight_decay: of AdamW, for the parameters that the objective does not exempt.
         clip_norm: the largest norm of a gradient; None for no limit.
         patience: epochs without a better validation loss before stopping; None to go on.
+        least_gain: the part of the first validation loss by which another has to be lower to count as better.
         seed: of the order of rows and of any dropout: the same seed gives the same fit.
         device: `"auto"` is CUDA where there is one.
         precision: mixed precision; the reductions stay in float32 or wider.
@@ -41,6 +42,7 @@ class FitOptions:
     weight_decay: float = 0.0
     clip_norm: float | None = 5.0
     patience: int | None = 20
+    least_gain: float = 0.0
     seed: int = 0
     device: Device = "auto"
     precision: Precision = "no"
@@ -57,6 +59,8 @@ class FitOptions:
             raise ValueError(expected("learning_rate", "a finite number > 0", self.learning_rate))
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(expected("weight_decay", "a finite number ≥ 0", self.weight_decay))
+        if not 0 <= self.least_gain < 1:
+            raise ValueError(expected("least_gain", "0 ≤ least_gain < 1", self.least_gain))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(expected("clip_norm", "> 0 or None", self.clip_norm))
         check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))

@@ -24,13 +24,23 @@ class Progress:
         """The number of finished epochs."""
         return len(self.history)
 
-    def record(self, entry: dict[str, float], model: nn.Module) -> None:
-        """Adds an epoch; keeps the weights if its validation loss is the best so far."""
+    def record(self, entry: dict[str, float], model: nn.Module, *, least_gain: float = 0.0) -> None:
+        """Adds an epoch; keeps the weights if its validation loss is the best so far.
+
+        Unless a later loss is lower than the first by the least gain, a part of it, the first is the best.
+        """
         self.history.append(entry)
         loss = entry.get("validation_loss")
-        if loss is not None and loss < self.best_loss:
+        if loss is not None and loss < min(self.best_loss, self._ceiling(least_gain)):
             self.best_loss, self.best_epoch = loss, self.epoch - 1
             self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+
+    def _ceiling(self, least_gain: float) -> float:
+        """What a loss after the first has to stay below."""
+        first = self.history[0].get("validation_loss", math.inf)
+        if self.epoch == 1 or math.isinf(first):
+            return math.inf
+        return first - least_gain * abs(first)
 
     def exhausted(self, patience: int | None) -> bool:
         """Whether the validation loss has not improved for `patience` epochs."""

@@ -1,7 +1,6 @@
 """Learning with label proportions: the paper's Table 2."""
 
-from kdmkit.experiments.proportions.processes import processes
 from kdmkit.experiments.proportions.selection import search
 from kdmkit.experiments.proportions.table2 import run
 
-__all__ = ["processes", "run", "search"]
+__all__ = ["run", "search"]

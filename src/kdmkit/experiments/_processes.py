@@ -1,4 +1,4 @@
-"""Several trials at once."""
+"""Several measurements at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from kdmkit.experiments._results import Pool
 
 @contextmanager
 def processes(count: int) -> Iterator[Pool | None]:
-    """So many processes with one thread each; None for one: the tensors here are too small to share."""
+    """So many processes with one thread each; None for one, which keeps its threads."""
     if count == 1:
-        torch.set_num_threads(1)
         yield None
         return
     context = get_context("spawn")
-    initializer = torch.set_num_threads
-    with ProcessPoolExecutor(count, context, initializer, (1,)) as executor:
+    with ProcessPoolExecutor(count, context, torch.set_num_threads, (1,)) as executor:
         yield Pool(executor, count)

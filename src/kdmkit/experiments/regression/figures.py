@@ -1,0 +1,74 @@
+"""Pictures: bands about one-dimensional problems, and how predictions on test rows were calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdmkit.estimators import KDMRegressor
+from kdmkit.experiments._results import Row
+from kdmkit.experiments.regression.scores import PIT_BINS
+from kdmkit.experiments.tabular import PROBLEMS
+from kdmkit.plotting import plot_calibration_curve, plot_pit, plot_predictive_bands
+
+Array = NDArray[Any]
+
+_TITLES = {"heteroscedastic": "Noise that grows outwards", "bimodal": "Two branches"}
+
+
+def save_bands(path: Path, *, rows: int = 1000, seed: int = 0) -> Path:
+    """Default predictions on a heteroscedastic problem (intervals) and a bimodal one (density)."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(PROBLEMS), figsize=(11, 3.9), layout="constrained")
+    for ax, (name, problem) in zip(axes, PROBLEMS.items(), strict=True):
+        X, y = problem(np.random.default_rng(seed), rows)
+        model = KDMRegressor(random_state=seed).fit(X, y)
+        grid = np.linspace(X.min(), X.max(), 240).reshape(-1, 1)
+        plot_predictive_bands(
+            grid, model.predict_dist(grid), data=(X, y), ax=ax, show_density=name == "bimodal"
+        )
+        ax.set_title(_TITLES[name], pad=26)
+    return _saved(figure, path)
+
+
+def save_pit(rows: Sequence[Row], path: Path) -> Path:
+    """Histograms of F(y) on test rows, of the KDM on every set."""
+    return _panels(rows, path, height=3.2, draw=lambda values, ax: plot_pit(values, 20, ax=ax))
+
+
+def save_calibration(rows: Sequence[Row], path: Path) -> Path:
+    """How often y fell below its predicted quantiles, of the KDM on every set."""
+    return _panels(rows, path, height=3.8, draw=lambda values, ax: plot_calibration_curve(values, ax=ax))
+
+
+def _panels(rows: Sequence[Row], path: Path, *, height: float, draw: Any) -> Path:
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row["dataset"] for row in rows if row["method"] == "kdm"))
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(3.8 * len(names), height), layout="constrained", squeeze=False
+    )
+    for ax, name in zip(axes[0], names, strict=True):
+        draw(pit_values(rows, name), ax)
+        ax.set_title(name)
+    return _saved(figure, path)
+
+
+def pit_values(rows: Sequence[Row], dataset: str) -> Array:
+    """The transforms of a set's test rows, all splits together, at the middles of their bins."""
+    counts = [row["pit_counts"] for row in rows if (row["dataset"], row["method"]) == (dataset, "kdm")]
+    middles = (np.arange(PIT_BINS) + 0.5) / PIT_BINS
+    return np.repeat(middles, np.sum(counts, axis=0))
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
