@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
@@ -84,6 +83,8 @@ def _cluster(x: Tensor, r: Tensor, weights: Tensor | None, m: int, seed: int) ->
     vectors = torch.cat([x, r / torch.where(spread > 0, spread, torch.ones_like(spread))], 1).double().numpy()
     some = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_CLUSTER_SAMPLE].numpy()
     m = min(m, len(torch.unique(torch.from_numpy(vectors[some]), dim=0)))
+    from sklearn.cluster import KMeans
+
     means = KMeans(m, n_init=1, max_iter=_CLUSTER_ROUNDS, random_state=seed)
     means.fit(vectors[some], sample_weight=None if weights is None else weights.double().numpy()[some])
     return torch.unique(torch.from_numpy(means.predict(vectors)).long(), return_inverse=True)[1]

@@ -30,6 +30,15 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     return torch.from_numpy(weights[present]), X[present], *(other[present] for other in others)
 
 
+def check_fraction(fraction: Any) -> float:
+    """The part of the rows to validate on."""
+    wanted = "0 ≤ validation_fraction < 1"
+    fraction = check_number("validation_fraction", fraction, wanted)
+    if fraction >= 1:
+        raise ValueError(expected("validation_fraction", wanted, fraction))
+    return fraction
+
+
 def split_rows(
     tensors: tuple[Tensor, ...],
     weights: Float[Tensor, " n"] | None,
@@ -41,10 +50,7 @@ def split_rows(
 
     With labels both parts have the same shares of them, and every label is among the rows to train on.
     """
-    wanted = "0 ≤ validation_fraction < 1"
-    fraction = check_number("validation_fraction", fraction, wanted)
-    if fraction >= 1:
-        raise ValueError(expected("validation_fraction", wanted, fraction))
+    fraction = check_fraction(fraction)
     rows = Rows(tensors, None if weights is None else weights.float())
     if fraction * len(rows) < _FEWEST_VALIDATION:
         return rows, None

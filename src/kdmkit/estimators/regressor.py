@@ -20,7 +20,7 @@ from kdmkit.estimators._memory import remember
 from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._objectives import Conditional, Pretraining
 from kdmkit.estimators._residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
-from kdmkit.estimators._rows import split_rows, weighted_rows
+from kdmkit.estimators._rows import check_fraction, split_rows, weighted_rows
 from kdmkit.estimators._scaling import Scaler, in_own_units
 from kdmkit.estimators._targets import narrowest
 from kdmkit.estimators._trend import FEWEST_ROWS, HOLDERS, Trend, cross_fit, trend_batch, trend_epochs
@@ -131,6 +131,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         """Fits the joint distribution of rows and targets; y has shape `(n,)` or `(n, n_outputs)`."""
         check_choice("loss", self.loss, ("nll", "mse"))
         self._check_trend()
+        check_fraction(self.validation_fraction)
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
         X, y = validate_data(
