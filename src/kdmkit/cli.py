@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -120,7 +122,7 @@ def reproduce_table1(
     """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
     from kdmkit.experiments import images
 
-    try:
+    with _said_plainly():
         if only_report:
             _show(images.write(output, say=console.print))
             return
@@ -138,9 +140,6 @@ def reproduce_table1(
             _show(images.search(output, wanted, images.varied(vary), say=console.print))
         else:
             _show(images.run(output, wanted, generation=generation, fresh=fresh, say=console.print))
-    except (ValueError, OSError) as error:
-        console.print(f"[red]{error}[/red]", soft_wrap=True)
-        raise typer.Exit(2) from error
 
 
 @reproduce.command("table2")
@@ -164,18 +163,14 @@ def reproduce_table2(
     from kdmkit.experiments._processes import processes
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
-    try:
-        with processes(workers) as pool:
-            if search:
-                report = proportions.search(output, data_dir, **cells, fresh=fresh, pool=pool)
-            else:
-                report = proportions.run(
-                    output, data_dir, **cells, trials=trials, device=device, fresh=fresh, pool=pool
-                )
-        _show(report)
-    except (ValueError, OSError) as error:
-        console.print(f"[red]{error}[/red]", soft_wrap=True)
-        raise typer.Exit(2) from error
+    with _said_plainly(), processes(workers) as pool:
+        if search:
+            report = proportions.search(output, data_dir, **cells, fresh=fresh, pool=pool)
+        else:
+            report = proportions.run(
+                output, data_dir, **cells, trials=trials, device=device, fresh=fresh, pool=pool
+            )
+    _show(report)
 
 
 @reproduce.command("uci-regression")
@@ -193,7 +188,7 @@ def reproduce_uci_regression(
     os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import regression
 
-    try:
+    with _said_plainly():
         report = regression.run(
             output,
             data_dir,
@@ -204,10 +199,17 @@ def reproduce_uci_regression(
             workers=workers,
             fresh=fresh,
         )
+    _show(report)
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """What is wrong with data or options is one line, not a traceback."""
+    try:
+        yield
     except (ValueError, OSError) as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(2) from error
-    _show(report)
 
 
 def _show(report: Report) -> None:
