@@ -92,9 +92,11 @@ def comparison(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _with_error(numbers: Sequence[float], digits: int) -> str:
-    """Mean ± standard error."""
-    error = np.std(numbers, ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else float("nan")
-    return f"{np.mean(numbers):.{digits}f} ± {error:.{digits}f}"
+    """Mean ± standard error, where there is more than one number to tell it from."""
+    mean = f"{np.mean(numbers):.{digits}f}"
+    if len(numbers) < 2:
+        return mean
+    return f"{mean} ± {np.std(numbers, ddof=1) / np.sqrt(len(numbers)):.{digits}f}"
 
 
 def targets(rows: Sequence[Row]) -> list[list[str]]:
