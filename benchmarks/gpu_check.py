@@ -27,7 +27,6 @@ import os
 import statistics
 import sys
 import time
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,27 +34,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1] / "src"
-
-
-def _import_ops() -> None:
-    """The reductions alone: the rest of the library needs packages that a GPU machine may not have."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        import kdmkit  # noqa: F401
-    except ImportError as error:
-        print("only kdmkit.ops:", error)
-        for name in [name for name in sys.modules if name.startswith("kdmkit")]:
-            del sys.modules[name]
-        package = types.ModuleType("kdmkit")
-        package.__path__ = [str(ROOT / "kdmkit")]
-        sys.modules["kdmkit"] = package
-
-
-_import_ops()
-from kdmkit.ops import SquaredDistance, attend, fused, fused_backward, log_mix  # noqa: E402
-from kdmkit.ops import triton_staging as staging  # noqa: E402
-from kdmkit.ops.triton_staging import Config  # noqa: E402
+from kdmkit.ops import SquaredDistance, attend, fused, fused_backward, log_mix
+from kdmkit.ops import triton_staging as staging
+from kdmkit.ops.api import Backend
+from kdmkit.ops.triton_staging import Config, KernelName
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -126,25 +108,29 @@ class Case:
     def inputs(self) -> list[Tensor]:
         return [t for t in (self.x, self.c, self.lw, self.scale, self.v) if t is not None]
 
-    def run(self, inputs: list[Tensor], backend: str) -> tuple[Tensor | None, Tensor]:
+    def run(self, inputs: list[Tensor], backend: Backend) -> tuple[Tensor | None, Tensor]:
         x, c, lw, scale, *values = inputs
         term = SquaredDistance(x, c, scale)
         if values:
-            return attend(term, lw, values[0], backend=backend)  # type: ignore[arg-type]
-        return None, log_mix(term, lw, backend=backend)  # type: ignore[arg-type]
+            return attend(term, lw, values[0], backend=backend)
+        return None, log_mix(term, lw, backend=backend)
 
-    def forward(self, backend: str = "triton") -> tuple[Tensor | None, Tensor]:
+    def forward(self, backend: Backend = "triton") -> tuple[Tensor | None, Tensor]:
         with torch.no_grad():
             return self.run(self.inputs, backend)
 
-    def train(self, reduce: Callable[[list[Tensor]], tuple[Tensor | None, Tensor]]) -> tuple[Tensor, ...]:
-        inputs = [t.detach().requires_grad_() for t in self.inputs]
-        averages, lse = reduce(inputs)
-        loss = lse.mean() if averages is None else lse.mean() + averages.square().sum(-1).mean()
-        return torch.autograd.grad(loss, inputs)
+    def step(self, backend: Backend = "triton") -> tuple[Tensor, ...]:
+        return train(self.inputs, lambda inputs: self.run(inputs, backend))
 
-    def step(self, backend: str = "triton") -> tuple[Tensor, ...]:
-        return self.train(lambda inputs: self.run(inputs, backend))
+
+def train(
+    inputs: Sequence[Tensor], reduce: Callable[[list[Tensor]], tuple[Tensor | None, Tensor]]
+) -> tuple[Tensor, ...]:
+    """Gradients of a loss that needs everything."""
+    leaves = [t.detach().requires_grad_() for t in inputs]
+    averages, lse = reduce(leaves)
+    loss = lse.mean() if averages is None else lse.mean() + averages.square().sum(-1).mean()
+    return torch.autograd.grad(loss, leaves)
 
 
 def plain(inputs: list[Tensor]) -> tuple[Tensor | None, Tensor]:
@@ -226,7 +212,7 @@ def check() -> None:
                 gradients = case.step()
                 bad = errors(case, case.forward())
             double = [t.double() for t in case.inputs]
-            wanted = Case.train(_Inputs(double), plain)  # type: ignore[arg-type]
+            wanted = train(double, plain)
             labels = ["g_x", "g_c", "g_lw", "g_s", "g_v"]
             for label, a, b in zip(labels, gradients, wanted, strict=False):
                 bad[label] = ((a - b).norm() / b.norm().clamp_min(1e-30)).item()
@@ -234,13 +220,6 @@ def check() -> None:
             ok = bad[worst] <= allowed and not any(math.isnan(e) for e in bad.values())
             record("check", shape=[n, m, d, v], precision=name, ok=ok, worst=worst, error=bad[worst],
                    **({} if ok else bad))  # fmt: skip
-
-
-class _Inputs:
-    """Just enough of a case for `Case.train`."""
-
-    def __init__(self, inputs: list[Tensor]) -> None:
-        self.inputs = inputs
 
 
 def _plain_time(case: Case) -> dict[str, float]:
@@ -271,8 +250,8 @@ def main_sizes() -> None:
         if GPU:
             torch.cuda.empty_cache()
     case = Case(4096, 262_144, 64, 16)
-    memory = extra_memory(lambda: case.train(plain))
-    slow = measure(lambda: case.train(plain), repeats=3)
+    memory = extra_memory(lambda: train(case.inputs, plain))
+    slow = measure(lambda: train(case.inputs, plain), repeats=3)
     record("main", what="plain torch, forward+backward", ms=slow, MB=memory)
     for name in ("highest", "high"):
         with precision(name):
@@ -316,7 +295,7 @@ POINTS = [(128, 64, 8, 2), (64, 64, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3), (128
           (64, 128, 4, 2), (128, 32, 8, 3)]  # fmt: skip
 COMPONENTS = [(64, 128, 8, 2), (64, 64, 4, 2), (32, 128, 8, 2), (32, 128, 8, 3), (64, 128, 8, 3),
               (32, 64, 4, 3), (32, 64, 4, 2), (64, 128, 8, 2, 168)]  # fmt: skip
-Sweep = tuple[str, int, tuple[int, ...]]
+Sweep = tuple[KernelName, int, tuple[int, ...]]
 
 
 def sweeps(sections: set[str]) -> list[Sweep]:
@@ -331,7 +310,7 @@ def sweeps(sections: set[str]) -> list[Sweep]:
     return jobs if GPU else [job for job in jobs if job[2] == (64, 64, 4, 3)]
 
 
-def _sweep_function(kernel: str, case: Case) -> Callable[[], object]:
+def _sweep_function(kernel: KernelName, case: Case) -> Callable[[], object]:
     operands = fused.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
     if kernel == "forward":
         return lambda: fused.forward(operands)
@@ -346,7 +325,7 @@ def _with_config(job: Sweep, case: Case, use: Callable[[Callable[[], object]], f
     kernel, passes, sizes = job
     with precision("highest" if passes == 3 else "high"):
         function = _sweep_function(kernel, case)
-        staging.OVERRIDES[kernel] = Config(*sizes)  # type: ignore[index]
+        staging.OVERRIDES[kernel] = Config(*sizes)
         try:
             return use(function)
         finally:

@@ -1,6 +1,6 @@
 """Working in pieces: blocks that shrink when memory runs out, batches one element after the other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -8,6 +8,15 @@ from torch import Tensor
 
 T = TypeVar("T")
 Block = tuple[int, int]
+
+
+def slices(length: int, step: int) -> Iterator[slice]:
+    """Pieces of at most `step`: one at least, so that no queries give results of the right shape too.
+
+    >>> list(slices(5, 3)), list(slices(0, 3))
+    ([slice(0, 3, None), slice(3, 5, None)], [slice(0, 0, None)])
+    """
+    return (slice(start, min(start + step, length)) for start in range(0, max(1, length), step))
 
 
 def halved(block: Block) -> Block:

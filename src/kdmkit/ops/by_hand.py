@@ -31,8 +31,7 @@ def applies(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None = 
     first = terms[0]
     return (
         isinstance(first, SquaredDistance)
-        and not first.metric
-        and first.query.ndim == first.components.ndim == first.scale.ndim == 2
+        and first.plain
         and log_weights.ndim <= 2
         and (values is None or values.ndim == 2)
         and all(not term.shape[0] for term in terms[1:])
@@ -147,14 +146,9 @@ class _Both(torch.autograd.Function):
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_pull(_plain_both(ctx.dtype), inputs, needs, (grad_lse, grad_joint))
-        if grad_joint is None:
-            grad_joint = torch.zeros_like(total)
         with full_precision(weights.device.type):
-            first, second = (
-                shares(0.0 if grad_lse is None else grad_lse, total),
-                shares(grad_joint, other_total),
-            )
-            grad_extra = None
+            pairs = (grad_lse, total), (grad_joint, other_total)
+            first, second = (shares(0.0 if g is None else g, sums) for g, sums in pairs)
             if others is not None:
                 joint_slopes = others * second
                 grad_extra = _unread(joint_slopes, extra, codes) if needs[4] else None

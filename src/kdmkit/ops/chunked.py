@@ -6,7 +6,7 @@ Memory is bounded by one block of scores, whatever the numbers of queries and co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_log
 from kdmkit._core.precision import full_precision, wide, widened
-from kdmkit.ops.blocks import Block, one_by_one, with_memory_for
+from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, result_dtype, row_constant
 from kdmkit.ops.streamed import streamed, streams
@@ -58,11 +58,6 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
     return max(1, min(n, pairs // columns)), columns
 
 
-def _slices(length: int, step: int) -> Iterator[slice]:
-    """Blocks of at most `step`: one at least, so that no queries give results of the right shape too."""
-    return (slice(start, min(start + step, length)) for start in range(0, max(1, length), step))
-
-
 def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
     if log_weights.ndim >= 2 and log_weights.shape[-2] != 1:
         log_weights = log_weights[..., rows, :]
@@ -87,7 +82,7 @@ def _rows_forward(
     """One block of queries against all components, merging the blocks' results as they come."""
     averages: Tensor | None = None
     lse: Tensor | None = None
-    for columns in _slices(terms[0].shape[2], step):
+    for columns in slices(terms[0].shape[2], step):
         scores = _scores(terms, log_weights, rows, columns)
         top = finite_max(scores)
         weights = exp_(scores.sub_(top).to(dtype))
@@ -209,8 +204,8 @@ class _Backward:
 
     def run(self) -> tuple[Tensor | None, ...]:
         _, n, m = total_shape(self.terms)
-        for rows in _slices(n, self.plan.block[0]):
-            for columns in _slices(m, self.plan.block[1]):
+        for rows in slices(n, self.plan.block[0]):
+            for columns in slices(m, self.plan.block[1]):
                 self._block(rows, columns)
         return self.grad_weights, self.grad_values, *self.grads
 

@@ -90,14 +90,16 @@ class Geometry:
         return grad_x, pulled.sub_(weighted).mul_(twice) if need_c else None, grad_scale
 
 
+def finite_top(scores: Float[Tensor, "n m"]) -> Float[Tensor, "n 1"]:
+    """The largest score of a query; the smallest number there is where all are −∞."""
+    return scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
+
+
 def exponentials(
     scores: Float[Tensor, "n m"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """exp(scores − top), written over the scores where the dtype allows, their sums, and top.
-
-    Where every score is −∞ the top is the smallest number there is, and the sum 0.
-    """
-    top = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
+    """exp(scores − top), written over the scores where the dtype allows, their sums, and top."""
+    top = finite_top(scores)
     weights = exp_(scores.sub_(top).to(dtype))
     return weights, weights.sum(-1), top.squeeze(-1)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from kdmkit._core.logspace import exp_
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import full_precision
-from kdmkit.ops.blocks import Block
-from kdmkit.ops.matrices import Geometry
+from kdmkit.ops.blocks import Block, slices
+from kdmkit.ops.matrices import Geometry, finite_top
 from kdmkit.ops.terms import SquaredDistance, Term
 
 # Pairs per block: small enough for the caches of a CPU, large enough to hide the interpreter.
@@ -32,8 +32,7 @@ def streams(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -
     return (
         isinstance(first, SquaredDistance)
         and not rest
-        and not first.metric
-        and first.query.ndim == first.components.ndim == first.scale.ndim == 2
+        and first.plain
         and log_weights.ndim == 1
         and (values is None or values.ndim == 2)
         and log_weights.device.type == "cpu"
@@ -67,10 +66,10 @@ class _Blocks:
         self._scores, self._weights = geometry.x.new_empty(size), geometry.x.new_empty(size, dtype=dtype)
 
     def rows(self) -> Iterator[slice]:
-        return _slices(len(self.geometry.x), self.block[0])
+        return slices(len(self.geometry.x), self.block[0])
 
     def columns(self) -> Iterator[slice]:
-        return _slices(len(self.geometry.c), self.block[1])
+        return slices(len(self.geometry.c), self.block[1])
 
     def scores(self, rows: slice, columns: slice) -> Float[Tensor, "n m"]:
         x, c = self.geometry.x[rows], self.geometry.c[columns]
@@ -81,10 +80,6 @@ class _Blocks:
         """exp(scores − offset)."""
         out = self._weights[: scores.numel()].view(scores.shape)
         return exp_(torch.sub(scores, offset, out=out))
-
-
-def _slices(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
 class _Streamed(torch.autograd.Function):
@@ -133,7 +128,7 @@ def _rows(blocks: _Blocks, rows: slice, values: Tensor | None) -> tuple[Tensor, 
     summed = None if values is None else torch.zeros(n, values.shape[1], dtype=torch.float64)
     for columns in blocks.columns():
         scores = blocks.scores(rows, columns)
-        block_top = scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
+        block_top = finite_top(scores)
         weights = blocks.exponentials(scores, block_top)
         higher = torch.maximum(top, block_top)
         before, now = (top - higher).exp(), (block_top - higher).exp()

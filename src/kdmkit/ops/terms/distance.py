@@ -63,6 +63,11 @@ class SquaredDistance(Term):
     centre: Float[Tensor, "*#lead 1 d"] | None = None
 
     @property
+    def plain(self) -> bool:
+        """Whether there is no metric and no batch: matrices and a row of scales."""
+        return not self.metric and self.query.ndim == self.components.ndim == self.scale.ndim == 2
+
+    @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
         lead = broadcast(self.query.shape[:-2], self.components.shape[:-2], self.scale.shape[:-2])
         return tuple(lead), self.query.shape[-2], self.components.shape[-2]
