@@ -12,12 +12,21 @@ from kdmkit.experiments.images.architectures import Shape, features, paper_decod
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
 from kdmkit.experiments.images.average import Averaged
 from kdmkit.experiments.images.claims import Interval
-from kdmkit.experiments.images.data import _fitted, pictures
+from kdmkit.experiments.images.data import Pictures, _fitted, pictures
 from kdmkit.experiments.images.generation import KDMGenerator, nearest
-from kdmkit.experiments.images.measures import frechet
-from kdmkit.experiments.images.models import KDMModel, count_parameters, make_head, make_layer
-from kdmkit.experiments.images.objectives import lesson
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES, changed, decisive
+from kdmkit.experiments.images.measures import classification, frechet
+from kdmkit.experiments.images.models import (
+    DenseModel,
+    KDMModel,
+    count_parameters,
+    make_head,
+    make_layer,
+    make_layout,
+)
+from kdmkit.experiments.images.objectives import Dense, Discriminative, lesson
+from kdmkit.experiments.images.phases import Setting, train_decoder
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, decisive
+from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.nn import JointLayer
 
 # ---- architectures
@@ -128,6 +137,27 @@ def test_lesson_is_between_label_and_teacher() -> None:
     assert torch.allclose(target.sum(-1), torch.ones(6))
 
 
+@pytest.mark.parametrize("objective", ["dense", "discriminative"])
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+@torch.no_grad()
+def test_encoder_pays_for_what_it_has_lost(objective: str, weight: float) -> None:
+    """A layout that says the mean image of the batch leaves all of the variance unexplained."""
+    recipe = changed(RECIPES["digits", "paper"], {"layout_weight": weight})
+    free = changed(recipe, {"layout_weight": 0})
+    x, y = torch.rand(50, 1, 8, 8), torch.arange(50) % 10
+    layout = make_layout(Shape(1, 8), recipe)
+    layout.weight.zero_()
+    layout.bias.copy_(nn.functional.avg_pool2d(x, 2).flatten(1).mean(0))
+    start = DenseModel(paper_encoder(Shape(1, 8), recipe.latent).eval(), make_head(recipe), layout)
+    if objective == "dense":
+        paying, other = Dense(start, recipe, None), Dense(start, free, None)
+    else:
+        kdm = KDMModel(start.encoder, make_layer(recipe))
+        paying, other = (Discriminative(kdm, start, r, None) for r in (recipe, free))
+    paid = (paying.eval()(x, y) - other.eval()(x, y)).mean().item()
+    assert paid == pytest.approx(weight, rel=1e-4, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("phase", "setting", "matters"),
     [
@@ -144,6 +174,26 @@ def test_weights_depend_on_what_was_trained(phase: str, setting: str, matters: b
     recipe = RECIPES["digits", "paper"]
     other = changed(recipe, {setting: 2 * getattr(recipe, setting)})
     assert (decisive(recipe, phase) != decisive(other, phase)) is matters
+
+
+def test_layout_matters_from_the_start() -> None:
+    recipe = RECIPES["digits", "paper"]
+    other = changed(recipe, {"layout_weight": 0.7})
+    assert decisive(recipe, "encoder") != decisive(other, "encoder")
+
+
+# ---- measures
+
+
+def test_probabilities_may_be_rounded(unchecked: None) -> None:
+    """Of log-densities of hundreds of nats, which leave errors of some 1e-5."""
+
+    class Rounded(nn.Module):
+        def log_probs(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([[3e-5, *[-40.0] * 9]]).expand(len(x), -1)
+
+    scores = classification(Rounded(), torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))  # type: ignore[arg-type]
+    assert scores == pytest.approx({"accuracy": 1.0, "nll": 0.0, "ece": 0.0}, abs=1e-6)
 
 
 # ---- data
@@ -197,6 +247,39 @@ def test_spread_of_draws(identity: KDMGenerator) -> None:
     )
     assert wide == pytest.approx(0.02 / math.sqrt(2), rel=0.05)
     assert narrow == pytest.approx(0.5 * wide, rel=1e-3)
+
+
+def test_decoder_does_not_fall_into_the_dark() -> None:
+    """Sigmoids that start at ½ overshoot on dark images, and saturate at black for good."""
+    torch.manual_seed(0)
+    recipe = RECIPES["digits", "paper"]
+    x = torch.zeros(256, 1, 8, 8, dtype=torch.uint8)
+    y = torch.arange(256) % 4
+    for label in range(4):
+        x[y == label, :, 2 * label : 2 * label + 2, 3] = 255
+    data = Pictures("digits", x, y, x, y)
+    layer = make_layer(recipe)
+    model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
+    decoder = paper_decoder(Shape(1, 8), recipe.latent)
+    drawing = Drawing(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    train_decoder(model, decoder, [], data, Setting(recipe, 0, "cpu"), drawing)
+    with torch.no_grad():
+        error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
+    assert error < 0.5 * (x / 255 - (x / 255).mean(0)).square().mean()
+
+
+def test_evidence_is_the_bound() -> None:
+    """Its terms by the distributions of torch, with the same draw."""
+    torch.manual_seed(0)
+    vae, x, y = ConditionalVAE(Shape(1, 8), 3).eval(), torch.rand(5, 1, 8, 8), torch.arange(5)
+    torch.manual_seed(1)
+    loss = Evidence(vae)(x, y)
+    torch.manual_seed(1)
+    logits, mean, log_variance = vae(x, y)
+    posterior = torch.distributions.Normal(mean, (0.5 * log_variance).exp())
+    kl = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(-1)
+    likelihood = torch.distributions.Bernoulli(logits=logits, validate_args=False).log_prob(x).sum((1, 2, 3))
+    assert torch.allclose(64 * loss, kl - likelihood, rtol=1e-5)
 
 
 def test_nearest_training_images() -> None:
@@ -270,3 +353,24 @@ def test_table_takes_the_newest_settings() -> None:
     rows = report.table([old, line("kdm", 0.85), line("kdm", 0.87, seed=1)], []).rows
     assert [row[4:6] for row in rows] == [["2", rows[0][5]]]
     assert rows[0][5].startswith("0.8600 ± ")
+
+
+def test_search_shows_what_was_varied() -> None:
+    def tried(accuracy: float, **settings: object) -> dict[str, object]:
+        return {**line("kdm", 0, settings=settings), "validation_accuracy": accuracy}
+
+    rows = [tried(0.8, latent=2, smoothing=0.1), tried(0.9, latent=2, smoothing=0), tried(0.7, latent=2)]
+    rows += [{**tried(0.6, latent=4, smoothing=0.1), "dataset": "mnist"}]
+    drawn = [
+        {**line("", 0), "generator": "ml-kdm", "drawing": {"spread": s}, "recognised": 0.5, "frechet": 10 * s}
+        for s in (1.0, 0.5)
+    ]
+    found = report.search_table(rows, drawn)
+    assert list(found.header[3:-2]) == ["smoothing"]
+    assert [row[0:1] + row[3:] for row in map(list, found.rows)] == [
+        ["cifar10", "0", "1", "0.9000"],
+        ["cifar10", "0.1", "1", "0.8000"],
+        ["cifar10", "", "1", "0.7000"],
+        ["mnist", "0.1", "1", "0.6000"],
+    ]
+    assert "| cifar10 | ml-kdm | 0 | 0.5 | 0.5000 | 5.0000 |" in found.markdown()

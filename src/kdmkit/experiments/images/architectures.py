@@ -87,7 +87,15 @@ def paper_decoder(shape: Shape, latent: int) -> nn.Sequential:
     >>> paper_decoder(Shape(3, 32), 32)(torch.zeros(2, 32)).shape
     torch.Size([2, 3, 32, 32])
     """
-    return _grey_decoder(shape, latent) if shape.channels == 1 else _colour_decoder(shape, latent)
+    decoder = _grey_decoder(shape, latent) if shape.channels == 1 else _colour_decoder(shape, latent)
+    return decoder.apply(_glorot)
+
+
+def _glorot(layer: nn.Module) -> None:
+    """The paper's first weights (Keras's). PyTorch's own shrink what goes through seven such layers."""
+    if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
 
 def _grey_decoder(shape: Shape, latent: int) -> nn.Sequential:

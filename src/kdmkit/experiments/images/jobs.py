@@ -21,6 +21,7 @@ from kdmkit.experiments.images.models import (
     make_encoder,
     make_head,
     make_layer,
+    make_layout,
 )
 from kdmkit.experiments.images.phases import (
     Setting,
@@ -127,7 +128,7 @@ class Trained:
         def train(model: KDMModel) -> None:
             start = self.encoder()
             model.encoder.load_state_dict(start.encoder.state_dict())
-            train_kdm(model, start.head, self.data, self.setting)
+            train_kdm(model, start, self.data, self.setting)
 
         return self._settled("kdm", self._new_kdm(), train)
 
@@ -144,7 +145,9 @@ class Trained:
     def _new_dense(self) -> DenseModel:
         job = self.job
         with seeded(job.seed):
-            model = DenseModel(make_encoder(job.encoder, self.data.shape, job.recipe), make_head(job.recipe))
+            encoder = make_encoder(job.encoder, self.data.shape, job.recipe)
+            head, layout = make_head(job.recipe), make_layout(self.data.shape, job.recipe)
+            model = DenseModel(encoder, head, layout)
         return self._placed(model)
 
     def _new_kdm(self) -> KDMModel:

@@ -16,6 +16,8 @@ from kdmkit.experiments.images.recipes import Encoder, Recipe
 from kdmkit.experiments.images.residual import residual_encoder
 from kdmkit.nn import JointLayer
 
+#: By how much images are shrunken before they are read off latent vectors.
+SHRUNKEN = 2
 # Images per forward pass without gradients.
 _ROWS = 2000
 
@@ -23,9 +25,11 @@ _ROWS = 2000
 class DenseModel(nn.Module):
     """The baseline, Enc+Dense; its head has as many parameters as the KDM, to within a hidden unit."""
 
-    def __init__(self, encoder: nn.Sequential, head: nn.Module) -> None:
+    def __init__(self, encoder: nn.Sequential, head: nn.Module, layout: nn.Module) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
+        #: Reads the shrunken image off the latent vector, to help in training the encoder.
+        self.layout = layout
 
     def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
         """Logits."""
@@ -81,6 +85,10 @@ def make_layer(recipe: Recipe) -> JointLayer:
 
 def make_head(recipe: Recipe) -> nn.Sequential:
     return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(recipe)))
+
+
+def make_layout(shape: Shape, recipe: Recipe) -> nn.Linear:
+    return nn.Linear(recipe.latent, shape.channels * (shape.size // SHRUNKEN) ** 2)
 
 
 def make_decoder(shape: Shape, recipe: Recipe) -> nn.Sequential:

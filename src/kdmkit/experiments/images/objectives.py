@@ -13,22 +13,27 @@ from torch.nn import functional
 from kdmkit.experiments.images.architectures import features
 from kdmkit.experiments.images.augment import Augment
 from kdmkit.experiments.images.data import CLASSES, pixels
-from kdmkit.experiments.images.models import DenseModel, KDMModel
+from kdmkit.experiments.images.models import SHRUNKEN, DenseModel, KDMModel
 from kdmkit.experiments.images.recipes import Recipe
 from kdmkit.nn import JointLayer
 from kdmkit.training import cross_entropy, joint_nll
 
 
 class Dense(nn.Module):
-    """Cross-entropy of encoder and dense head against smoothed labels."""
+    """Cross-entropy of encoder and dense head against smoothed labels, and what the encoder has lost."""
 
-    def __init__(self, model: DenseModel, smoothing: float, augment: Augment | None) -> None:
+    def __init__(self, model: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
-        self.model, self.smoothing, self.augment = model, smoothing, augment
+        self.model, self.recipe, self.augment = model, recipe, augment
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        logits = self.model(_varied(x, self.augment, self.training))
-        return functional.cross_entropy(logits, y, reduction="none", label_smoothing=self.smoothing)
+        image = pixels(_varied(x, self.augment, self.training))
+        z = self.model.encoder(image).float()
+        smoothing = self.recipe.smoothing
+        losses = functional.cross_entropy(
+            self.model.head(z).float(), y, reduction="none", label_smoothing=smoothing
+        )
+        return losses + _layout_loss(self.model.layout, z, image, self.recipe)
 
 
 class Discriminative(nn.Module):
@@ -36,22 +41,25 @@ class Discriminative(nn.Module):
 
     Args:
         model: encoder and KDM.
-        head: the dense head that the encoder was trained with; it is left behind in the end.
-        recipe: `smoothing`, `teaching` and `head_weight`.
+        start: what the encoder was trained with before: its head and layout are left behind in the end.
+        recipe: `smoothing`, `teaching`, `head_weight` and `layout_weight`.
         augment: how images are varied.
     """
 
-    def __init__(self, model: KDMModel, head: nn.Module, recipe: Recipe, augment: Augment | None) -> None:
+    def __init__(self, model: KDMModel, start: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
-        self.model, self.head, self.recipe, self.augment = model, head, recipe, augment
+        self.model, self.recipe, self.augment = model, recipe, augment
+        self.head, self.layout = start.head, start.layout
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        z = self.model.encoder(pixels(_varied(x, self.augment, self.training))).float()
+        image = pixels(_varied(x, self.augment, self.training))
+        z = self.model.encoder(image).float()
         logits = self.head(z).float()
         losses = cross_entropy(self.model.layer(z), lesson(logits, y, self.recipe))
         smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
-        return losses + self.recipe.head_weight * dense
+        losses = losses + self.recipe.head_weight * dense
+        return losses + _layout_loss(self.layout, z, image, self.recipe)
 
     def exempt_from_decay(self, name: str) -> bool:
         return name.startswith("model.layer.")
@@ -156,6 +164,14 @@ class Reconstruction(nn.Module):
             for critic in self.fixed[1:]
         ]
         return torch.stack(losses).mean(0)
+
+
+def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) -> Tensor | float:
+    """The share of the shrunken image's variance that a linear map of z leaves unexplained, weighted."""
+    if not recipe.layout_weight:
+        return 0.0
+    small = functional.avg_pool2d(image, SHRUNKEN).flatten(1)
+    return recipe.layout_weight * _relative(layout(z), small, small - small.mean(0))
 
 
 def _relative(found: Tensor, wanted: Tensor, size: Tensor) -> Float[Tensor, " n"]:

@@ -50,18 +50,18 @@ class Setting:
 def train_encoder(model: DenseModel, data: Pictures, setting: Setting) -> None:
     """Encoder and dense head, from the start."""
     recipe = setting.recipe
-    objective = Dense(model, recipe.smoothing, setting.augment)
+    objective = Dense(model, recipe, setting.augment)
     _fit(objective, (data.x_train, data.y_train), setting, 1, recipe.encoder_epochs, recipe.learning_rate)
 
 
 def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
     """The baseline goes on with its dense head for as long as the KDM is trained."""
     recipe = setting.recipe
-    objective = Dense(model, recipe.smoothing, setting.augment)
+    objective = Dense(model, recipe, setting.augment)
     _fit(objective, (data.x_train, data.y_train), setting, 2, recipe.joint_epochs, recipe.joint_rate)
 
 
-def train_kdm(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting) -> None:
+def train_kdm(model: KDMModel, start: DenseModel, data: Pictures, setting: Setting) -> None:
     """Components from encoded images; encoder and KDM together; before and after, the KDM alone.
 
     A rate that is right for the encoder is too small for components: alone they take a larger one, before the
@@ -72,10 +72,10 @@ def train_kdm(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting
     some = torch.randperm(len(data.y_train), generator=generator)[:_CANDIDATES].to(data.x_train.device)
     z = encode(model.encoder, data.x_train[some]).cpu()
     model.layer.initialize(z, data.y_train[some].cpu(), method="kmeans", generator=generator)
-    _teach(model, head, data, setting, 7)
-    objective = Discriminative(model, head, recipe, setting.augment)
+    _teach(model, start.head, data, setting, 7)
+    objective = Discriminative(model, start, recipe, setting.augment)
     _fit(objective, (data.x_train, data.y_train), setting, 3, recipe.joint_epochs, recipe.joint_rate)
-    _teach(model, head, data, setting, 8)
+    _teach(model, start.head, data, setting, 8)
 
 
 def _teach(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting, phase: int) -> None:
@@ -112,6 +112,7 @@ def train_decoder(
     drawing: Drawing,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
+    _begin(decoder, data)
     kernel = model.layer.kernels["x"]
     objective = Reconstruction(
         model.encoder,
@@ -127,9 +128,18 @@ def train_decoder(
 
 
 def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, drawing: Drawing) -> None:
-    """The conditional VAE, for as long as the decoder."""
+    """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
+    _begin(vae.decoder, data)
     rows = (data.x_train, data.y_train)
-    _fit(Evidence(vae), rows, setting, 6, drawing.epochs, drawing.learning_rate, drawing.batch_size)
+    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + drawing.epochs
+    _fit(Evidence(vae), rows, setting, 6, epochs, drawing.learning_rate, drawing.batch_size)
+
+
+def _begin(decoder: nn.Sequential, data: Pictures) -> None:
+    """First images as bright as the mean of all. From ½, black is so near that sigmoids saturate there."""
+    brightness = data.x_train.float().mean().item() / 255
+    last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
+    nn.init.constant_(last.bias, math.log(brightness / (1 - brightness)))  # type: ignore[arg-type]
 
 
 def _fit(

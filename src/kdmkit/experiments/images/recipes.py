@@ -32,6 +32,8 @@ class Recipe:
         head_weight: of the dense head's cross-entropy, while encoder and KDM are trained together.
         teaching: the share of the dense head's probabilities in what the KDM should say in that phase.
         head_epochs, head_rate: of the KDM alone on encoded images, before and after that phase.
+        layout_weight: of how badly the shrunken image can be read off the latent vector, while the encoder is
+            trained. A decoder can only draw what the encoder has kept.
         averaging: the memory of the moving average of weights, as a share of a phase's steps.
     """
 
@@ -51,10 +53,12 @@ class Recipe:
     teaching: float = 0.7
     head_epochs: int = 8
     head_rate: float = 1e-2
+    layout_weight: float = 0.0
     averaging: float = 0.1
 
     def __post_init__(self) -> None:
-        _check(self, may_be_zero=("weight_decay", "smoothing", "head_weight", "teaching"))
+        zero = ("weight_decay", "smoothing", "head_weight", "teaching", "layout_weight")
+        _check(self, may_be_zero=zero)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +66,8 @@ class Drawing:
     """How a decoder is trained and used.
 
     Args:
-        epochs: of the decoder, the encoder fixed; of the conditional VAE beside it.
-        batch_size, learning_rate: of both.
+        epochs: of the decoder, the encoder fixed.
+        batch_size, learning_rate: of the decoder, and of the conditional VAE beside it.
         feature_weight: of the distance between the encoder's features of an image and of its reconstruction.
         critics: baselines of other seeds that should see the image's class in its reconstruction.
         critic_weight: of their cross-entropy.
@@ -74,7 +78,7 @@ class Drawing:
 
     epochs: int
     batch_size: int = 256
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     feature_weight: float = 1.0
     critics: int = 2
     critic_weight: float = 0.1
@@ -102,6 +106,7 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         joint_epochs=8,
         likelihood_epochs=10,
         weight_decay=0.15,
+        layout_weight=0.03,
     ),
     ("fashion_mnist", "paper"): Recipe(
         components=256,
@@ -110,6 +115,7 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         joint_epochs=8,
         likelihood_epochs=10,
         weight_decay=0.15,
+        layout_weight=0.3,
     ),
     ("cifar10", "paper"): Recipe(
         components=1024,
@@ -118,6 +124,7 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         joint_epochs=10,
         likelihood_epochs=10,
         weight_decay=0.5,
+        layout_weight=0.3,
     ),
     ("digits", "paper"): Recipe(
         components=40,
@@ -140,8 +147,8 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         components=256,
         latent=128,
         width=32,
-        encoder_epochs=20,
-        joint_epochs=6,
+        encoder_epochs=14,
+        joint_epochs=4,
         likelihood_epochs=10,
         weight_decay=0.2,
     ),
@@ -165,9 +172,9 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
     ),
 }
 DRAWINGS: dict[str, Drawing] = {
-    "mnist": Drawing(epochs=16),
-    "fashion_mnist": Drawing(epochs=16),
-    "cifar10": Drawing(epochs=40, critic_weight=0.3),
+    "mnist": Drawing(epochs=12, spread=0.5),
+    "fashion_mnist": Drawing(epochs=12, spread=0.5),
+    "cifar10": Drawing(epochs=25, critic_weight=0.02),
     "digits": Drawing(epochs=8, batch_size=64, critics=0, draws=200),
 }
 DATASETS: tuple[str, ...] = tuple(DRAWINGS)

@@ -95,7 +95,10 @@ def _generation(drawn: Sequence[Row]) -> list[str]:
     text = (
         "Images of each class in equal numbers. “Recognised”: the share that an independently trained "
         "residual network takes for the class that was asked. “Fréchet”: the distance from the test images "
-        "in that network's features. The conditional VAE has the same decoder and as many epochs."
+        "in that network's features; it shares nothing with the models that draw. The decoder's critics are "
+        "Enc+Dense classifiers of other runs, so features that all classifiers look at are drawn better than "
+        "those that people look at. The conditional VAE has the same decoder, and as many epochs as encoder, "
+        "KDM and decoder together."
     )
     return ["## Generation", markdown_table(header, lines), text]
 
@@ -133,19 +136,51 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def search_table(rows: Sequence[Row], varied: Sequence[str]) -> Report:
-    """Combinations in the order of their accuracy on held-out images."""
+def search_table(rows: Sequence[Row], drawn: Sequence[Row] = ()) -> Report:
+    """Accuracy and generated images on held-out images, by the settings that were varied."""
+    varied = _varied(rows, "settings")
+    header = ["data", "encoder", "model", *varied, "runs", "accuracy on held-out images"]
     groups: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
-        values = tuple(row["settings"].get(name, "") for name in varied)
-        groups.setdefault((row["dataset"], row["encoder"], row["model"], *values), []).append(
-            row["validation_accuracy"]
-        )
+        group = (row["dataset"], row["encoder"], row["model"], *_values(row["settings"], varied))
+        groups.setdefault(group, []).append(row["validation_accuracy"])
     ranked = sorted(groups.items(), key=lambda item: (*item[0][:3], -float(np.mean(item[1]))))
     cells = [[*map(str, group), str(len(found)), Interval.of(found).text] for group, found in ranked]
-    header = ["data", "encoder", "model", *varied, "runs", "accuracy on held-out images"]
     notes = [
         "A tenth of the training images is held out; the test images were not looked at.",
-        provenance(rows),
+        *_search_generation(drawn),
+        provenance([*rows, *drawn]),
     ]
     return Report("Search on validation data", header, cells, notes)
+
+
+def _search_generation(drawn: Sequence[Row]) -> list[str]:
+    if not drawn:
+        return []
+    of_model, of_drawing = _varied(drawn, "settings"), _varied(drawn, "drawing")
+    cells = [
+        [
+            *(str(row[name]) for name in ("dataset", "generator", "seed")),
+            *_values(row["settings"], of_model),
+            *_values(row["drawing"], of_drawing),
+            *(f"{row[name]:.4f}" for name in ("recognised", "frechet")),
+        ]
+        for row in sorted(drawn, key=lambda row: (row["dataset"], row["generator"], row["frechet"]))
+    ]
+    header = ["data", "generator", "seed", *of_model, *of_drawing, "recognised", "Fréchet"]
+    text = "Fréchet distances are from held-out images. A line per decoder and spread."
+    return ["## Generated images", markdown_table(header, cells), text]
+
+
+def _varied(rows: Sequence[Row], part: str) -> list[str]:
+    """The settings that are not the same in all lines about a data set and encoder."""
+    seen: dict[tuple[Any, ...], set[str]] = {}
+    for row in rows:
+        for name, value in row[part].items():
+            seen.setdefault((name, row["dataset"], row.get("encoder")), set()).add(str(value))
+    return list(dict.fromkeys(name for (name, *_), values in seen.items() if len(values) > 1))
+
+
+def _values(settings: Row, names: Sequence[str]) -> list[str]:
+    """Settings as text; those that a line does not know are left blank."""
+    return [str(settings.get(name, "")) for name in names]

@@ -122,6 +122,8 @@ def write(output: Path, say: Callable[[str], None] = print) -> Report:
     rows, drawn = read_rows(output / "table1.jsonl"), read_rows(output / "table1-generation.jsonl")
     written = write_report(report.table(rows, drawn), output / "table1.md")
     files = (*written.files, *figures.draw_all(output / "table1-samples", say))
+    if (output / "table1-search.jsonl").exists():
+        files = (*files, *write_search(output).files)
     return Report(written.title, written.header, written.rows, written.notes, files)
 
 
@@ -198,8 +200,17 @@ def search(
     ]
     tasks = [task for job in jobs for task in _chain(job, wanted.models)]
     with _workers(wanted.workers) as pool:
-        rows = complete(tasks, lines, flat=True, verbose=verbose, pool=pool)
-    return write_report(report.search_table(rows, list(space)), output / "table1-search.md")
+        complete(tasks, lines, flat=True, verbose=verbose, pool=pool)
+    return write_search(output)
+
+
+def write_search(output: Path) -> Report:
+    """The table of all lines of searches."""
+    lines, drawn = (output / f"table1-search{name}.jsonl" for name in ("", "-generation"))
+    for path in (lines, drawn):
+        check_lines(path)
+    found = report.search_table(read_rows(lines), read_rows(drawn))
+    return write_report(found, output / "table1-search.md")
 
 
 # ---- from words
