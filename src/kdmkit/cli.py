@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kdmkit._core.checks import expected
 from kdmkit.experiments import density, tabular
 from kdmkit.experiments._results import Report
 
@@ -19,6 +20,7 @@ app = typer.Typer(help="Kernel density matrices: demonstration and experiments."
 reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 console = Console()
+errors = Console(stderr=True)
 
 Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
@@ -94,7 +96,9 @@ def reproduce_estimators(
 
 @reproduce.command("table1")
 def reproduce_table1(
-    data_dir: Annotated[Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")],
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")
+    ] = Path("data"),
     dataset: Annotated[
         list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
     ] = None,
@@ -103,13 +107,16 @@ def reproduce_table1(
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Processes that train at the same time.")] = 1,
-    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
     ] = False,
     vary: Annotated[
         list[str] | None,
-        typer.Option(help="What --search tries: setting=value,value…; may be repeated. Default: (m, e)."),
+        typer.Option(
+            help="What --search tries: setting=value,value…, or drawing.setting=… for generated images; "
+            "may be repeated. Default: (m, e)."
+        ),
     ] = None,
     only_report: Annotated[
         bool,
@@ -136,8 +143,10 @@ def reproduce_table1(
             device=device,
             workers=workers,
         )
+        if vary and not search:
+            raise ValueError(expected("vary", "together with --search", vary[0]))
         if search:
-            _show(images.search(output, wanted, images.varied(vary), say=console.print))
+            _show(images.search(output, wanted, images.varied(vary), fresh=fresh, say=console.print))
         else:
             _show(images.run(output, wanted, generation=generation, fresh=fresh, say=console.print))
 
@@ -208,7 +217,7 @@ def _said_plainly() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 

@@ -95,6 +95,20 @@ def test_truncated_images(tmp_path: Path, small: None, keep: float) -> None:
         load("mnist", tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["a page", "one array", "objects"])
+def test_other_files_under_the_name(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "mnist.npz"
+    with path.open("wb") as file:
+        if kind == "a page":
+            file.write(b"<html>not found</html>")
+        elif kind == "one array":
+            np.save(file, np.zeros(3))
+        else:
+            np.savez(file, x_train=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match=r"mnist.npz: expected a whole .npz file"):
+        load("mnist", tmp_path)
+
+
 def test_unknown_name(unchecked: None) -> None:
     with pytest.raises(ValueError, match=r"name: expected one of 'mnist', .* got 'imagenet'"):
         load("imagenet")  # type: ignore[arg-type]
@@ -121,7 +135,7 @@ def adult(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(uci, "_ADULT_ROWS", {"adult.data": 2, "adult.test": 1})
     (tmp_path / "adult.data").write_text("\n".join(ADULT) + "\n")
     with gzip.open(tmp_path / "adult.test.gz", "wt") as file:
-        file.write(ADULT[1] + ".\n")
+        file.write("|1x3 Cross validator\n" + ADULT[1] + ".\n")
     return tmp_path
 
 

@@ -1,5 +1,10 @@
 """Results as JSON lines: what is finished is not done again."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +18,7 @@ from kdmkit.experiments._results import (
     Report,
     Task,
     complete,
+    forget,
     markdown_table,
     provenance,
     read_rows,
@@ -74,6 +80,53 @@ def test_an_interruption_loses_one_task(counter: Counter, path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         complete([counter.task(1), Task({"number": 2}, stop), counter.task(3)], path, verbose=False)
     assert squares(read_rows(path)) == [1]
+
+
+def test_forgets_what_it_is_told_to(counter: Counter, path: Path) -> None:
+    complete(counter.tasks(1, 2, 3), path, verbose=False, flat=True)
+    forget(counter.tasks(2), path)
+    assert [row["square"] for row in read_rows(path)] == [1, 9]
+    assert [file.name for file in path.parent.iterdir()] == ["squares.jsonl"]
+    complete(counter.tasks(1, 2, 3), path, verbose=False, flat=True)
+    assert counter.runs == [1, 2, 3, 2]
+
+
+def test_forgets_nothing_where_nothing_is(counter: Counter, path: Path) -> None:
+    forget(counter.tasks(1), path)
+    assert not path.exists()
+
+
+_PARENT = """
+import os, signal
+from kdmkit.experiments._processes import processes
+if __name__ == "__main__":
+    with processes(2) as pool:
+        print(*pool.executor.map(_pid, range(2)), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text("def _pid(_):\n    import os\n    return os.getpid()\n" + _PARENT, encoding="utf-8")
+    output = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120).stdout
+    children = [int(pid) for pid in output.split()]
+    assert children
+    deadline = time.monotonic() + 20
+    while any(_lives(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_lives(pid) for pid in children)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and not merely waiting to be collected."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/status")
+    return not status.exists() or "State:\tZ" not in status.read_text(encoding="utf-8")
 
 
 def test_a_line_cut_short_is_measured_again(counter: Counter, path: Path) -> None:

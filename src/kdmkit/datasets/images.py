@@ -34,17 +34,27 @@ def digits() -> Dataset:
 
 def read(name: str, path: Path) -> Dataset:
     """The arrays of a file, as `load` describes it."""
+    arrays = _arrays(path)
+    missing = [key for key in Dataset._fields if key not in arrays]
+    if missing:
+        got = f"none for {', '.join(missing)}"
+        raise ValueError(expected(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
+    return checked(name, Dataset(**arrays), str(path))
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """Those arrays of a file that a data set has."""
+    broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
     try:
         # NumPy would leave a broken file open.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            missing = [key for key in Dataset._fields if key not in file.files]
-            if missing:
-                got = f"none for {', '.join(missing)}"
-                raise ValueError(expected(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
-            arrays = Dataset(*(file[key] for key in Dataset._fields))
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise ValueError(expected(str(path), "a whole .npz file", f"one that is broken ({error})")) from error
-    return checked(name, arrays, str(path))
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            return {key: file[key] for key in Dataset._fields if key in file.files}
+    except broken as error:
+        got = f"something that is broken or no such file ({error})"
+        raise ValueError(expected(str(path), "a whole .npz file", got)) from error
 
 
 def checked(name: str, arrays: Dataset, where: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""UCI's files of Adult and MAGIC, as arrays: plain or gzipped, in UCI's layout without header lines."""
+"""UCI's files of Adult and MAGIC, as arrays: plain or gzipped, in UCI's layout."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _census(folder: Path, name: str, rows: int) -> Census:
 def _table(folder: Path, name: str, rows: int, columns: int) -> Array:
     """All values of a file as text."""
     lines = csv.reader(io.StringIO(_text(folder, name)), skipinitialspace=True)
-    values = [line for line in lines if line]
+    values = [line for line in lines if line and not line[0].startswith("|")]  # a remark in adult.test
     wrong = next((i for i, line in enumerate(values) if len(line) != columns), None)
     if wrong is not None:
         got = f"{len(values[wrong])} in row {wrong}"

@@ -103,11 +103,26 @@ def read_rows(path: Path) -> list[Row]:
     """The lines of a file. A last line that was cut off by an interruption is removed from it."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        path.write_text("".join(lines), encoding="utf-8")
-    return [json.loads(line) for line in lines]
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    return [json.loads(line) for line in data[:whole].decode("utf-8").splitlines()]
+
+
+def forget(tasks: Sequence[Task], path: Path) -> None:
+    """Removes the flat lines of some tasks from a file; a kill leaves the old file or the new one."""
+    names = {_name(task.key) for task in tasks}
+    fields = list(tasks[0].key) if tasks else []
+    kept = [row for row in read_rows(path) if _name(_key(row, fields)) not in names]
+    if not path.exists():
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _measured(tasks: Sequence[Task], pool: Pool | None) -> Iterator[tuple[Task, Row]]:
@@ -195,6 +210,8 @@ def versions() -> dict[str, str]:
 def provenance(rows: Iterable[Row]) -> str:
     """A sentence on the machines, versions and dates of some lines."""
     rows = list(rows)
+    if not rows:
+        return "Nothing was measured yet."
     dates = sorted(row["finished"][:10] for row in rows)
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     seconds = sum(row["seconds"] for row in rows)

@@ -1,6 +1,7 @@
 """Architectures, augmentation, averaging, measures and the table's arithmetic."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ def test_encoder_pays_for_what_it_has_lost(objective: str, weight: float) -> Non
 )
 def test_weights_depend_on_what_was_trained(phase: str, setting: str, matters: bool) -> None:
     recipe = RECIPES["digits", "paper"]
-    other = changed(recipe, {setting: 2 * getattr(recipe, setting)})
+    other = changed(recipe, {setting: getattr(recipe, setting) / 2})
     assert (decisive(recipe, phase) != decisive(other, phase)) is matters
 
 
@@ -238,6 +239,17 @@ def test_draws_of_mixed_classes(identity: KDMGenerator) -> None:
     drawn = identity.sample(400, y=half, generator=torch.Generator().manual_seed(0)).mean((1, 2, 3)).round()
     assert set(drawn.tolist()) == {3.0, 8.0}
     assert 0.4 < (drawn == 3).double().mean() < 0.6
+
+
+@pytest.mark.parametrize("label", [np.int64(4), torch.tensor(4)])
+def test_labels_of_other_types(identity: KDMGenerator, label: Any, unchecked: None) -> None:
+    assert torch.allclose(identity.sample(20, y=label), torch.full((20, 1, 2, 2), 4.0), atol=0.2)
+
+
+@pytest.mark.parametrize("label", [-1, 10, True, 3.5, "three", torch.ones(3) / 3])
+def test_labels_that_are_none(identity: KDMGenerator, label: Any, unchecked: None) -> None:
+    with pytest.raises(ValueError, match="y: expected a label 0 … 9, or a tensor of 10 probabilities"):
+        identity.sample(1, y=label)
 
 
 def test_spread_of_draws(identity: KDMGenerator) -> None:

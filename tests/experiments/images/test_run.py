@@ -1,17 +1,22 @@
 """The whole experiment on a few hundred digits: trained, judged, drawn, written, and taken up again."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import kdmkit
 from kdmkit import cli
+from kdmkit.experiments import _results as results
 from kdmkit.experiments import images
 from kdmkit.experiments._results import read_rows
 from kdmkit.experiments.images import Wanted, jobs, table1
+from kdmkit.experiments.images.data import STRANGE
 from kdmkit.experiments.images.recipes import DRAWINGS, RECIPES, Drawing, changed
 
 
@@ -49,9 +54,10 @@ def test_everything_and_again(
     # Maximum likelihood raises the density of images that it has not seen.
     assert by_model["ml-kdm"]["test_log_density"] > by_model["kdm"]["test_log_density"]
     assert 0 <= by_model["ml-kdm"]["novelty_auroc"]["noise"] <= 1
-    assert set(by_model["kdm"]["phase_seconds"]) == {
-        "kdm"
-    }  # its encoder is that of the baseline's first phase
+    # Its encoder is that of the baseline's first phase.
+    seconds = [by_model[model]["phase_seconds"] for model in ("dense", "kdm")]
+    assert [set(some) for some in seconds] == [{"encoder", "dense"}, {"encoder", "kdm"}]
+    assert seconds[0]["encoder"] == seconds[1]["encoder"]
 
     drawn = {row["generator"]: row for row in read_rows(output / "table1-generation.jsonl")}
     assert drawn["ml-kdm"]["recognised"] > 0.3  # a tenth would be chance
@@ -86,8 +92,10 @@ def test_a_killed_run_is_taken_up(
         patch.setattr(jobs, "train_kdm", killed)
         with pytest.raises(KeyboardInterrupt):
             jobs.measure(job, "kdm")
-    resumed = jobs.measure(job, "kdm")
-    assert set(resumed["phase_seconds"]) == {"kdm"}
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "train_encoder", _fail)
+        resumed = jobs.measure(job, "kdm")
+    assert set(resumed["phase_seconds"]) == {"encoder", "kdm"}
 
     elsewhere = replace(job, place=replace(job.place, work_dir=tmp_path / "elsewhere"))
     uninterrupted = jobs.measure(elsewhere, "kdm")
@@ -117,6 +125,21 @@ def test_search_looks_at_held_out_images_only(
     assert all("test_accuracy" not in row and "validation_accuracy" in row for row in rows)
     best = max(rows, key=lambda row: row["validation_accuracy"])
     assert report.rows[0][3] == str(best["settings"]["smoothing"])
+
+
+def test_search_draws_images(tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(DRAWINGS["digits"], epochs=1, draws=20)
+    monkeypatch.setitem(DRAWINGS, "digits", few)
+    some = images.wanted(
+        ["digits"], ["ml-kdm"], ["paper"], data_dir="-", work_dir=tmp_path, runs=1, device="cpu"
+    )
+    space = {"encoder_epochs": [1], "drawing.spread": [0.5, 1]}
+    report = images.search(tmp_path, some, space, verbose=False, say=lambda _: None)
+    rows = read_rows(tmp_path / "table1-search-generation.jsonl")
+    assert [row["drawing"]["spread"] for row in rows] == [0.5, 1.0]
+    assert [row["settings"]["encoder_epochs"] for row in rows] == [1, 1]
+    assert "## Generated images" in report.markdown()
+    assert len(list((tmp_path / "digits-paper-0-validation").glob("decoder-*"))) == 1
 
 
 @pytest.fixture
@@ -159,11 +182,23 @@ def test_only_the_report(tmp_path: Path, untrained: None) -> None:
         (["--search", "--vary", "depth=3"], "vary: expected settings among components"),
         (["--search", "--vary", "latent=two"], "vary: expected setting=number,number…"),
         (["--search", "--vary", "latent=-2"], "latent: expected > 0, got -2"),
+        (["--search", "--vary", "latent=2.7"], "latent: expected a whole number, got 2.7"),
+        (["--search", "--vary", "latent=inf"], "latent: expected a whole number, got inf"),
+        (["--search", "--vary", "smoothing=1.5"], "smoothing: expected a share, at most 1, got 1.5"),
+        (["--search", "--vary", "latent=2", "--vary", "latent=4"], "vary: expected every setting once"),
+        (["--search", "--vary", "drawing.depth=2"], "vary: expected settings among epochs"),
+        (["--vary", "latent=2"], "vary: expected together with --search"),
     ],
 )
 def test_bad_options(
-    untrained: None, unchecked: None, tmp_path: Path, options: list[str], message: str
+    untrained: None,
+    unchecked: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     known = [] if "--dataset" in options else ["--dataset", "digits"]
     code, output = invoke(tmp_path, *known, *options)
     assert code == 2
@@ -176,6 +211,80 @@ def test_broken_data(untrained: None, tmp_path: Path) -> None:
     code, output = invoke(tmp_path, "--dataset", "mnist")
     assert code == 2
     assert "mnist.npz: expected a whole .npz file" in output
+
+
+def test_broken_images_of_a_strange_set(
+    untrained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are needed only after training, and known before."""
+    monkeypatch.setitem(STRANGE, "digits", ("mnist",))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mnist.npz").write_text("<html>", encoding="utf-8")
+    code, output = invoke(tmp_path, "--dataset", "digits")
+    assert code == 2
+    assert "mnist.npz: expected a whole .npz file" in output
+
+
+def test_folder_of_weights_is_a_file(untrained: None, tmp_path: Path) -> None:
+    (tmp_path / "w").write_text("", encoding="utf-8")
+    code, output = invoke(tmp_path, "--dataset", "digits")
+    assert code == 2
+    assert "File exists" in output
+
+
+def test_errors_may_look_like_markup(untrained: None, tmp_path: Path) -> None:
+    code, output = invoke(tmp_path, "--dataset", "[/red]")
+    assert code == 2
+    assert "got '[/red]'" in output
+
+
+def test_broken_weights(tmp_path: Path, few_digits: None) -> None:
+    digits = images.wanted(
+        ["digits"], ["dense"], ["paper"], data_dir="-", work_dir=tmp_path / "w", runs=1, device="cpu"
+    )
+    images.run(tmp_path, digits, generation=0, verbose=False, say=lambda _: None)
+    (encoder,) = (tmp_path / "w").glob("*/encoder-*")
+    encoder.write_bytes(encoder.read_bytes()[:1000])
+    (dense,) = (tmp_path / "w").glob("*/dense-*")
+    dense.unlink()
+    (tmp_path / "table1.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"encoder-.*: expected weights that this command has kept"):
+        images.run(tmp_path, digits, generation=0, verbose=False, say=lambda _: None)
+
+
+def test_fresh_measures_again_what_is_asked_for(
+    tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(*models: str) -> Wanted:
+        return images.wanted(
+            ["digits"], models, ["paper"], data_dir="-", work_dir=tmp_path / "w", runs=1, device="cpu"
+        )
+
+    def run(*models: str, fresh: bool = False) -> dict[str, str]:
+        images.run(tmp_path, some(*models), generation=0, fresh=fresh, verbose=False, say=lambda _: None)
+        return {row["model"]: row["finished"] for row in read_rows(tmp_path / "table1.jsonl")}
+
+    times = iter(range(100))
+    monkeypatch.setattr(results, "_measure", _timed(results._measure, times))
+    first = run("dense", "kdm")
+    assert run("dense", "kdm") == first
+    again = run("dense", fresh=True)
+    assert again["kdm"] == first["kdm"]
+    assert again["dense"] != first["dense"]
+    assert not list((tmp_path / "w").glob("*/kdm-*"))  # trained again as well, from the start
+
+
+def _timed(measure: Any, times: Iterator[int]) -> Any:
+    return lambda task: {**measure(task), "finished": f"2026-01-01T00:00:{next(times):02d}+00:00"}
+
+
+def test_fresh_keeps_lines_when_data_is_broken(untrained: None, tmp_path: Path) -> None:
+    line = json.dumps({"format": table1.FORMAT, "versions": {"kdmkit": kdmkit.__version__}})
+    (tmp_path / "table1.jsonl").write_text(line + "\n", encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mnist.npz").write_bytes(b"PK and no more")
+    assert invoke(tmp_path, "--dataset", "mnist", "--fresh")[0] == 2
+    assert (tmp_path / "table1.jsonl").read_text(encoding="utf-8") == line + "\n"
 
 
 @pytest.mark.parametrize(

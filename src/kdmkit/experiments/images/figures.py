@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit import plotting
-from kdmkit.experiments.images.generation import MIXED, NEIGHBOURS, SHOWN
+from kdmkit._core.checks import expected
+from kdmkit.experiments.images.generation import MIXED, NARROW, NEIGHBOURS, SHOWN
 
 Array = NDArray[Any]
 _WORDS = {
@@ -34,12 +36,19 @@ def draw_all(samples: Path, say: Callable[[str], None] = print) -> list[Path]:
         return []
     drawn = []
     for file in files:
-        with np.load(file) as arrays:
-            figure = _figure(file.stem, {key: _last(arrays[key]) for key in arrays.files})
+        figure = _figure(file.stem, _arrays(file))
         figure.savefig(file.with_suffix(".png"), dpi=110)
         plt.close(figure)
         drawn.append(file.with_suffix(".png"))
     return drawn
+
+
+def _arrays(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file) as arrays:
+            return {key: _last(arrays[key]) for key in arrays.files}
+    except (zipfile.BadZipFile, ValueError, TypeError, EOFError) as error:
+        raise ValueError(expected(str(file), "images of a run", f"a broken file ({error})")) from error
 
 
 def _figure(stem: str, arrays: dict[str, Array]) -> Any:
@@ -55,7 +64,7 @@ def _figure(stem: str, arrays: dict[str, Array]) -> Any:
     both = " or ".join(names[label] for label in MIXED)
     grid = np.concatenate([arrays["grid"], arrays["mixed"]])
     _grid(grid, [*names, both], SHOWN, left, f"{dataset}: draws for each class")
-    _grid(arrays["narrow"], names, SHOWN, middle, "at 0.3 of that spread")
+    _grid(arrays["narrow"], names, SHOWN, middle, f"at {NARROW} of that spread")
     _grid(_beside(arrays), names, NEIGHBOURS + 1, right, "a draw, then the nearest\ntraining images")
     return left.figure
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from kdmkit._core.checks import expected
 from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.jobs import Job, Trained
 from kdmkit.experiments.images.measures import classification, frechet
@@ -25,8 +28,8 @@ GENERATORS: tuple[Generator, ...] = ("judge", "ml-kdm", "vae")
 #: The classifier that judges: a residual network with a dense head, trained with augmented images. It has
 #: nothing to do with the models that draw.
 JUDGE_SEED = 0
-# Images of each class in a figure; classes to mix; neighbours to show.
-SHOWN, MIXED, NEIGHBOURS = 10, (3, 8), 3
+# Images of each class in a figure; classes to mix; a smaller spread; neighbours to show.
+SHOWN, MIXED, NARROW, NEIGHBOURS = 10, (3, 8), 0.3, 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class KDMGenerator:
         self,
         n: int,
         *,
-        y: int | Float[Tensor, " k"],
+        y: SupportsIndex | Float[Tensor, " k"],
         spread: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n c s s"]:
@@ -87,14 +90,23 @@ class KDMGenerator:
             spread: width of the kernel relative to the fitted one: less is closer to the components.
             generator: source of randomness.
         """
-        reference = self.model.layer.logits
-        probs = torch.zeros(CLASSES, device=reference.device)
-        if isinstance(y, int):
-            probs[y] = 1.0
-        else:
-            probs = y.to(probs)
+        probs = _label_probs(y).to(self.model.layer.logits)
         z = self.model.latents(n, probs, spread=spread, generator=generator)
         return in_parts(self.decoder, z)
+
+
+def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
+    """A label, or probabilities of all of them, as probabilities."""
+    if isinstance(y, Tensor) and y.shape == (CLASSES,):
+        return y
+    try:
+        label = -1 if isinstance(y, bool) else operator.index(y)
+    except (TypeError, ValueError):
+        label = -1
+    if not 0 <= label < CLASSES:
+        wanted = f"a label 0 … {CLASSES - 1}, or a tensor of {CLASSES} probabilities"
+        raise ValueError(expected("y", wanted, y))
+    return torch.eye(CLASSES)[label]
 
 
 def draw(job: DrawingJob, generator: Generator) -> dict[str, Any]:
@@ -128,7 +140,7 @@ def kdm_generator(trained: Trained, drawing: Drawing) -> KDMGenerator:
 
     with seeded(trained.job.seed):
         decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
-    return KDMGenerator(model, trained.store.settled("decoder", _decisive(trained, drawing), decoder, train))
+    return KDMGenerator(model, trained.settled("decoder", _decisive(trained, drawing), decoder, train))
 
 
 def _decisive(trained: Trained, drawing: Drawing) -> dict[str, Any]:
@@ -150,7 +162,7 @@ def _by_vae(trained: Trained, drawing: Drawing, labels: Tensor) -> Float[Tensor,
         vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
     setting: Setting = trained.setting
     depends = _decisive(trained, drawing)
-    vae = trained.store.settled("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
+    vae = trained.settled("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
     noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
     both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
     return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)
@@ -185,7 +197,7 @@ def _shown(
     device = made.model.layer.logits.device
     draw_some = partial(made.sample, SHOWN, generator=torch.Generator(device).manual_seed(1))
     first = torch.stack([images[labels == label][0] for label in range(CLASSES)])
-    spreads = [draw_some(y=label, spread=0.3 * job.drawing.spread) for label in range(CLASSES)]
+    spreads = [draw_some(y=label, spread=NARROW * job.drawing.spread) for label in range(CLASSES)]
     return {
         "mixed": as_bytes(draw_some(y=half, spread=job.drawing.spread)),
         "narrow": as_bytes(torch.cat(spreads)),
@@ -212,5 +224,12 @@ def as_bytes(images: Tensor) -> UInt8[Tensor, "n c s s"]:
 
 
 def _keep(folder: Path, name: str, arrays: dict[str, Any]) -> None:
+    """A kill leaves no half file behind."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(folder / f"{name}.npz", **{k: v.cpu().numpy() for k, v in arrays.items()})
+    temporary = folder / f"{name}.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **{k: v.cpu().numpy() for k, v in arrays.items()})
+        os.replace(temporary, folder / f"{name}.npz")
+    finally:
+        temporary.unlink(missing_ok=True)

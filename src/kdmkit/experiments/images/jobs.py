@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+import kdmkit
 from kdmkit.experiments.images.augment import AUGMENTS
 from kdmkit.experiments.images.data import Pictures, pictures, strange
 from kdmkit.experiments.images.measures import classification, novelty
@@ -79,6 +80,12 @@ class Job:
             "settings": settings(self.recipe),
         }
 
+    @property
+    def folder(self) -> Path:
+        """Where its weights are kept."""
+        words = [self.dataset, self.encoder, str(self.seed), *(["validation"] if self.held_out else [])]
+        return self.place.work_dir / "-".join(words)
+
     def data(self) -> Pictures:
         return _pictures(self.dataset, self.place.data_dir, self.held_out, self.place.device)
 
@@ -86,14 +93,7 @@ class Job:
 # Every process keeps its data sets on the device; a run of all three needs less than a gigabyte.
 @lru_cache(maxsize=4)
 def _pictures(name: str, data_dir: Path, held_out: bool, device: Device) -> Pictures:
-    return pictures(name, data_dir, held_out=held_out).to(torch_device(device))
-
-
-def torch_device(device: Device) -> torch.device:
-    """The device that "auto" means."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    return pictures(name, data_dir, held_out=held_out).to(torch.device(device))
 
 
 class Trained:
@@ -103,8 +103,7 @@ class Trained:
         self.job, self.data = job, job.data()
         augment = AUGMENTS[job.dataset] if job.augmented else None
         self.setting = Setting(job.recipe, job.seed, job.place.device, augment)
-        words = [job.dataset, job.encoder, str(job.seed), *(["validation"] if job.held_out else [])]
-        self.store = Store(job.place.work_dir / "-".join(words))
+        self.store = Store(job.folder)
 
     def model(self, name: Model) -> DenseModel | KDMModel:
         if name == "dense":
@@ -113,7 +112,7 @@ class Trained:
 
     def encoder(self) -> DenseModel:
         """After the first phase."""
-        return self._settled(
+        return self._phase(
             "encoder", self._new_dense(), lambda model: train_encoder(model, self.data, self.setting)
         )
 
@@ -122,7 +121,7 @@ class Trained:
             model.load_state_dict(self.encoder().state_dict())
             train_dense(model, self.data, self.setting)
 
-        return self._settled("dense", self._new_dense(), train)
+        return self._phase("dense", self._new_dense(), train)
 
     def kdm(self) -> KDMModel:
         def train(model: KDMModel) -> None:
@@ -130,17 +129,22 @@ class Trained:
             model.encoder.load_state_dict(start.encoder.state_dict())
             train_kdm(model, start, self.data, self.setting)
 
-        return self._settled("kdm", self._new_kdm(), train)
+        return self._phase("kdm", self._new_kdm(), train)
 
     def likelihood(self) -> KDMModel:
         def train(model: KDMModel) -> None:
             model.load_state_dict(self.kdm().state_dict())
             train_likelihood(model, self.data, self.setting)
 
-        return self._settled("ml-kdm", self._new_kdm(), train)
+        return self._phase("ml-kdm", self._new_kdm(), train)
 
-    def _settled(self, phase: str, module: M, train: Callable[[M], None]) -> M:
-        return self.store.settled(phase, decisive(self.job.recipe, phase), module, train)
+    def settled(self, phase: str, depends: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
+        """The module with the weights of a phase, of this version and precision."""
+        always = {"kdmkit": kdmkit.__version__, "precision": self.setting.precision}
+        return self.store.settled(phase, {**always, **depends}, module, train)
+
+    def _phase(self, phase: str, module: M, train: Callable[[M], None]) -> M:
+        return self.settled(phase, decisive(self.job.recipe, phase), module, train)
 
     def _new_dense(self) -> DenseModel:
         job = self.job
@@ -170,7 +174,9 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
     if isinstance(found, KDMModel):
-        others = strange(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
+        others = strange(
+            job.dataset, job.place.data_dir, data.shape, held_out=job.held_out, say=lambda _: None
+        )
         result["novelty_auroc"] = novelty(found, data.x_test, others)
         result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
     head = found.layer if isinstance(found, KDMModel) else found.head
@@ -179,6 +185,7 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
         "head_parameters": count_parameters(head),
         "encoder_parameters": count_parameters(found.encoder),
         "train_images": len(data.y_train),
+        "device": data.x_train.device.type,
         "precision": trained.setting.precision,
         "phase_seconds": trained.store.seconds,
     }

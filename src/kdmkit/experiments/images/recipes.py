@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from kdmkit._core.checks import expected
 
@@ -90,14 +91,21 @@ class Drawing:
         _check(self, may_be_zero=("feature_weight", "critics", "critic_weight", "latent_noise"))
 
 
+# Settings that are parts of a whole.
+_SHARES = ("smoothing", "teaching", "averaging")
+
+
 def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
     for name, value in asdict(recipe).items():
         zero = name in may_be_zero
-        if not (value > 0 or (zero and value == 0)):
+        if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
             raise ValueError(expected(name, "≥ 0" if zero else "> 0", value))
+        if name in _SHARES and value > 1:
+            raise ValueError(expected(name, "a share, at most 1", value))
 
 
-#: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it.
+#: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it, as far as
+#: `results/table1-search.md` goes: settings of residual networks are plausible ones.
 RECIPES: dict[tuple[str, Encoder], Recipe] = {
     ("mnist", "paper"): Recipe(
         components=512,
@@ -179,6 +187,8 @@ DRAWINGS: dict[str, Drawing] = {
 }
 DATASETS: tuple[str, ...] = tuple(DRAWINGS)
 
+R = TypeVar("R", Recipe, Drawing)
+
 #: The paper's search space of (m, e).
 SPACE: dict[str, tuple[int, ...]] = {
     "components": tuple(2**k for k in range(2, 11)),
@@ -186,13 +196,21 @@ SPACE: dict[str, tuple[int, ...]] = {
 }
 
 
-def changed(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+def changed(recipe: R, values: Mapping[str, Any]) -> R:
     """The recipe with some of its values replaced; whole numbers stay whole."""
-    known = {field.name: type(getattr(recipe, field.name)) for field in fields(recipe)}
+    known = [field.name for field in fields(recipe)]
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ValueError(expected("vary", f"settings among {', '.join(known)}", ", ".join(unknown)))
-    return replace(recipe, **{name: known[name](value) for name, value in values.items()})
+    return replace(recipe, **{name: _alike(recipe, name, value) for name, value in values.items()})
+
+
+def _alike(recipe: Recipe | Drawing, name: str, value: float) -> Any:
+    if isinstance(getattr(recipe, name), float):
+        return float(value)
+    if not float(value).is_integer():
+        raise ValueError(expected(name, "a whole number", value))
+    return int(value)
 
 
 def decisive(recipe: Recipe, phase: str) -> dict[str, Any]:

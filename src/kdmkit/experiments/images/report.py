@@ -40,8 +40,9 @@ def table(rows: Sequence[Row], drawn: Sequence[Row]) -> Report:
     notes = [
         f"Accuracy on the official test images: mean over runs ± half the width of its {CONFIDENCE:.0%} "
         "t-interval. NLL in nats, ECE with 15 bins. ML-KDM is the KDM after maximum likelihood with the "
-        "encoder fixed; Enc+Dense has a head with as many parameters as the KDM, and is trained for as many "
-        "epochs: it and the KDM go on from the same encoder of the first phase.",
+        "encoder fixed. Enc+Dense has a head with as many parameters as the KDM; both go on from the same "
+        "encoder of the first phase and train it for as many epochs. The KDM has a few more of its own on "
+        "encoded images, and learns from the dense head, which is trained beside it.",
         *_generation(drawn),
         *_novelty(rows),
         "## Targets",
@@ -130,7 +131,9 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
         "## Settings",
         "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in {**chosen, **drawings}.items()),
         "Chosen in runs with a tenth of the training images held out (`--search`, `table1-search.md`), but "
-        "not by trying every combination; the runs above train on all training images.",
+        "not by trying every combination, and those of residual networks without comparing any. The runs "
+        "above train on all training images. A seed fixes first weights and batches, but not the order in "
+        "which a GPU adds up: the same run, repeated, differs as much as another seed.",
         f"{provenance(rows)} Processes that share a device each count their own time.",
         "Written by `kdmkit reproduce table1` from `table1.jsonl` and `table1-generation.jsonl`.",
     ]

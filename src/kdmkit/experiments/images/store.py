@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import nn
+
+from kdmkit._core.checks import expected
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -25,7 +28,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Seconds of the phases that were trained here and now.
+        #: Seconds that the phases took, also those that an earlier command had finished.
         self.seconds: dict[str, float] = {}
 
     def settled(self, phase: str, settings: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
@@ -33,21 +36,30 @@ class Store:
         digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{phase}-{digest[:12]}.safetensors"
         if path.exists():
-            module.load_state_dict(load_file(path, device=str(next(module.parameters()).device)))
+            self.seconds[phase] = self._read(module, path)
             return module.eval()
         start = time.perf_counter()
         train(module)
         self.seconds[phase] = round(time.perf_counter() - start, 2)
-        self._write(module, path)
+        self._write(module, path, self.seconds[phase])
         return module.eval()
 
-    def _write(self, module: nn.Module, path: Path) -> None:
+    def _read(self, module: nn.Module, path: Path) -> float:
+        device = str(next(module.parameters()).device)
+        try:
+            with safe_open(path, framework="pt", device=device) as file:
+                module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                return float(file.metadata()["seconds"])
+        except (SafetensorError, RuntimeError, TypeError, KeyError) as error:
+            wanted = "weights that this command has kept (without the file they are trained again)"
+            raise ValueError(expected(str(path), wanted, f"something else ({error})")) from error
+
+    def _write(self, module: nn.Module, path: Path, seconds: float) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            save_file(
-                {key: value.detach().contiguous() for key, value in module.state_dict().items()}, temporary
-            )
+            weights = {key: value.detach().contiguous() for key, value in module.state_dict().items()}
+            save_file(weights, temporary, {"seconds": str(seconds)})
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
 
 import kdmkit
 from kdmkit._core.checks import check_choice, expected
-from kdmkit.experiments._results import Pool, Report, Task, complete, read_rows, write_report
+from kdmkit.experiments._processes import processes
+from kdmkit.experiments._results import Report, Task, complete, forget, read_rows, write_report
 from kdmkit.experiments.images import figures, report
-from kdmkit.experiments.images.data import pictures
+from kdmkit.experiments.images.data import pictures, strange
 from kdmkit.experiments.images.generation import GENERATORS, DrawingJob, draw
 from kdmkit.experiments.images.jobs import Job, Place, held_out, measure
 from kdmkit.experiments.images.recipes import (
@@ -33,11 +33,16 @@ from kdmkit.experiments.images.recipes import (
     Model,
     changed,
 )
+from kdmkit.training.options import Device
 
 #: The format of the lines; those of another one cannot be continued.
 FORMAT = 1
 #: Runs of the residual network.
 FEW_RUNS = 3
+#: The files of lines: runs and generation, of the table and of searches.
+LINES = tuple(f"table1{search}{part}.jsonl" for search in ("", "-search") for part in ("", "-generation"))
+#: What the names of a decoder's settings begin with in a search.
+DRAWING = "drawing."
 
 
 @dataclass(frozen=True)
@@ -77,17 +82,24 @@ class Wanted:
         recipe = RECIPES[dataset, encoder]
         return [Job(dataset, encoder, seed, recipe, False, self.place) for seed in range(runs)]
 
-    def check_data(self, say: Callable[[str], None]) -> None:
-        """Reads every data set, so that a missing or broken file is known before anything is trained."""
+    def check(self, output: Path, say: Callable[[str], None]) -> None:
+        """Whatever can fail fails before anything is trained: lines, folders, data sets and strange ones."""
+        for name in LINES:
+            check_lines(output / name)
+        for folder in (output, self.place.work_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
         for name in self.datasets:
-            pictures(name, self.place.data_dir, held_out=False, say=say)
+            found = pictures(name, self.place.data_dir, held_out=False, say=say)
+            strange(name, self.place.data_dir, found.shape, held_out=False, say=say)
 
 
 def run(
     output: Path,
     wanted: Wanted,
     *,
-    generation: int = FEW_RUNS,
+    generation: int = 1,
     fresh: bool = False,
     verbose: bool = True,
     say: Callable[[str], None] = print,
@@ -98,40 +110,61 @@ def run(
         output: the folder of `table1.jsonl`, the table and the figures.
         wanted: what to run.
         generation: of how many runs to train decoders and judge generated images; 0 for none.
-        fresh: whether to begin the lines again; trained weights are still read where they are kept.
+        fresh: whether to measure again what was measured before; lines of other runs stay.
         verbose: whether to show progress.
         say: takes one line of commentary at a time.
     """
-    lines, drawn = output / "table1.jsonl", output / "table1-generation.jsonl"
-    for path in (lines, drawn):
-        if fresh:
-            path.unlink(missing_ok=True)
-        check_lines(path)
-    wanted.check_data(say)
-    with _workers(wanted.workers) as pool:
-        complete(_tasks(wanted), lines, flat=True, verbose=verbose, pool=pool)
-        if generation and "ml-kdm" in wanted.models and "paper" in wanted.encoders:
-            complete(_drawing_tasks(wanted, output, generation), drawn, flat=True, verbose=verbose, pool=pool)
+    wanted.check(output, say)
+    jobs = [job for d, e in product(wanted.datasets, wanted.encoders) for job in wanted.jobs(d, e)]
+    tasks, drawings = _tasks(jobs, wanted.models), list[Task]()
+    if generation and "ml-kdm" in wanted.models and "paper" in wanted.encoders:
+        drawings = _drawing_tasks(jobs, output, generation)
+    elif generation:
+        say("no images are generated: that takes the model ml-kdm and the paper's encoder")
+    _work(output, "table1", jobs, tasks, drawings, wanted.workers, fresh=fresh, verbose=verbose)
     return write(output, say)
+
+
+def _work(
+    output: Path,
+    stem: str,
+    jobs: Sequence[Job],
+    tasks: Sequence[Task],
+    drawings: Sequence[Task],
+    workers: int,
+    *,
+    fresh: bool,
+    verbose: bool,
+) -> None:
+    """Runs, and after them generation, each with lines of its own."""
+    parts = [(tasks, output / f"{stem}.jsonl"), (drawings, output / f"{stem}-generation.jsonl")]
+    if fresh:
+        for some, path in parts:
+            forget(some, path)
+        for job in jobs:
+            shutil.rmtree(job.folder, ignore_errors=True)
+    with processes(workers) as pool:
+        for some, path in parts:
+            if some:
+                complete(some, path, flat=True, verbose=verbose, pool=pool)
 
 
 def write(output: Path, say: Callable[[str], None] = print) -> Report:
     """The table and the figures of the lines that there are."""
-    for path in (output / "table1.jsonl", output / "table1-generation.jsonl"):
-        check_lines(path)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in LINES:
+        check_lines(output / name)
     rows, drawn = read_rows(output / "table1.jsonl"), read_rows(output / "table1-generation.jsonl")
     written = write_report(report.table(rows, drawn), output / "table1.md")
     files = (*written.files, *figures.draw_all(output / "table1-samples", say))
-    if (output / "table1-search.jsonl").exists():
+    if read_rows(output / "table1-search.jsonl"):
         files = (*files, *write_search(output).files)
     return Report(written.title, written.header, written.rows, written.notes, files)
 
 
-def _tasks(wanted: Wanted) -> list[Task]:
+def _tasks(jobs: Sequence[Job], models: Sequence[Model]) -> list[Task]:
     """Run after run, so that what is there when the command is killed is whole runs of all data sets."""
-    pairs = list(product(wanted.datasets, wanted.encoders))
-    jobs = [job for dataset, encoder in pairs for job in wanted.jobs(dataset, encoder)]
-    return [task for job in sorted(jobs, key=lambda job: job.seed) for task in _chain(job, wanted.models)]
+    return [task for job in sorted(jobs, key=lambda job: job.seed) for task in _chain(job, models)]
 
 
 def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
@@ -144,16 +177,16 @@ def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
     ]
 
 
-def _drawing_tasks(wanted: Wanted, output: Path, runs: int) -> list[Task]:
+def _drawing_tasks(jobs: Sequence[Job], output: Path, runs: int) -> list[Task]:
     """Judges, and after them what they judge."""
     samples = output / "table1-samples"
-    jobs = [
-        DrawingJob(job, DRAWINGS[dataset], samples if job.seed == 0 else None)
-        for dataset in wanted.datasets
-        for job in wanted.jobs(dataset, "paper")[:runs]
+    drawn = [
+        DrawingJob(job, DRAWINGS[job.dataset], samples if job.seed == 0 else None)
+        for job in jobs
+        if job.encoder == "paper" and job.seed < runs
     ]
     tasks = []
-    for job in sorted(jobs, key=lambda job: job.run.seed):
+    for job in sorted(drawn, key=lambda job: job.run.seed):
         judge = _marked(job.key("judge"))
         if job.run.seed == 0:
             tasks.append(Task(judge, partial(draw, job, "judge")))
@@ -173,6 +206,7 @@ def search(
     wanted: Wanted,
     vary: Mapping[str, Sequence[Any]] | None = None,
     *,
+    fresh: bool = False,
     verbose: bool = True,
     say: Callable[[str], None] = print,
 ) -> Report:
@@ -183,33 +217,51 @@ def search(
     Args:
         output: the folder of `table1-search.jsonl` and its table.
         wanted: what to run.
-        vary: by setting of a recipe, the values to try; None is the paper's space of (m, e).
+        vary: by setting of a recipe, the values to try; None is the paper's space of (m, e). Those of a
+            setting of decoders, `drawing.…`, are tried on generated images.
+        fresh: whether to measure again what was measured before; lines of other runs stay.
         verbose: whether to show progress.
         say: takes one line of commentary at a time.
     """
-    lines = output / "table1-search.jsonl"
-    check_lines(lines)
-    wanted.check_data(say)
     space = dict(SPACE if vary is None else vary)
-    variants = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+    of_drawing = {name: space.pop(name) for name in list(space) if name.startswith(DRAWING)}
     jobs = [
         held_out(job, changed(job.recipe, variant))
         for d, e in product(wanted.datasets, wanted.encoders)
         for job in wanted.jobs(d, e)
-        for variant in variants
+        for variant in _combinations(space)
     ]
+    drawings = [
+        task
+        for job in jobs
+        if of_drawing and job.encoder == "paper"
+        for task in _drawing_variants(job, _combinations(of_drawing))
+    ]
+    wanted.check(output, say)
     tasks = [task for job in jobs for task in _chain(job, wanted.models)]
-    with _workers(wanted.workers) as pool:
-        complete(tasks, lines, flat=True, verbose=verbose, pool=pool)
+    _work(output, "table1-search", jobs, tasks, drawings, wanted.workers, fresh=fresh, verbose=verbose)
     return write_search(output)
+
+
+def _combinations(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(space, values, strict=True)) for values in product(*space.values())]
+
+
+def _drawing_variants(job: Job, variants: Sequence[Mapping[str, Any]]) -> list[Task]:
+    """One after the other, for several spreads share a decoder."""
+    tasks: list[Task] = []
+    for variant in variants:
+        values = {name.removeprefix(DRAWING): value for name, value in variant.items()}
+        drawing = DrawingJob(job, changed(DRAWINGS[job.dataset], values), None)
+        after = tasks[-1].key if tasks else None
+        tasks.append(Task(_marked(drawing.key("ml-kdm")), partial(draw, drawing, "ml-kdm"), after))
+    return tasks
 
 
 def write_search(output: Path) -> Report:
     """The table of all lines of searches."""
-    lines, drawn = (output / f"table1-search{name}.jsonl" for name in ("", "-generation"))
-    for path in (lines, drawn):
-        check_lines(path)
-    found = report.search_table(read_rows(lines), read_rows(drawn))
+    lines, drawn = (read_rows(output / f"table1-search{name}.jsonl") for name in ("", "-generation"))
+    found = report.search_table(lines, drawn)
     return write_report(found, output / "table1-search.md")
 
 
@@ -233,9 +285,16 @@ def wanted(
     ('dense', 'kdm', 'ml-kdm')
     """
     check_choice("device", device, ("auto", "cpu", "cuda"))
-    place = Place(Path(data_dir), Path(work_dir), device)  # type: ignore[arg-type]
+    place = Place(Path(data_dir), Path(work_dir), _settled_device(device))
     names = datasets or [name for name in DATASETS if name != "digits"]
     return Wanted(names, models or MODELS, encoders or ENCODERS, runs, place, workers)  # type: ignore[arg-type]
+
+
+def _settled_device(device: str) -> Device:
+    """What "auto" means here: the precision of training depends on it."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device  # type: ignore[return-value]
 
 
 def varied(texts: Sequence[str] | None) -> dict[str, list[float]] | None:
@@ -249,6 +308,8 @@ def varied(texts: Sequence[str] | None) -> dict[str, list[float]] | None:
     found = {}
     for text in texts:
         name, _, values = text.partition("=")
+        if name.strip() in found:
+            raise ValueError(expected("vary", "every setting once", repr(text)))
         try:
             found[name.strip()] = [float(value) for value in values.split(",")]
         except ValueError as error:
@@ -270,25 +331,4 @@ def check_lines(path: Path) -> None:
         if found != (FORMAT, kdmkit.__version__):
             wanted = f"lines of format {FORMAT} written by kdmkit {kdmkit.__version__}"
             got = "another format" if found is None else f"format {found[0]} by kdmkit {found[1]}"
-            raise ValueError(
-                expected(str(path), wanted, f"{got} in line {number} (move it away, or --fresh)")
-            )
-
-
-@contextmanager
-def _workers(count: int) -> Iterator[Pool | None]:
-    """Processes of their own: CUDA cannot be used after a fork."""
-    if count == 1:
-        yield None
-        return
-    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _prepare)
-    try:
-        yield Pool(executor, count)
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _prepare() -> None:
-    """Settings of a process of its own: the device computes, and shapes stay the same."""
-    torch.set_num_threads(1)
-    torch.backends.cudnn.benchmark = True
+            raise ValueError(expected(str(path), wanted, f"{got} in line {number} (move it away)"))
