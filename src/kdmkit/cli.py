@@ -211,6 +211,19 @@ def reproduce_uci_regression(
     _show(report)
 
 
+@reproduce.command("regression-others")
+def reproduce_regression_others(
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of every problem.")] = 5,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that fit at the same time.")] = 1,
+    output: Output = Path("results"),
+    fresh: Fresh = False,
+) -> None:
+    """Regression on twenty problems that the defaults were not made for: small, skewed, strange."""
+    from kdmkit.experiments.regression import others
+
+    _show(others.run(output, seeds=seeds, workers=workers, fresh=fresh))
+
+
 @contextmanager
 def _said_plainly() -> Iterator[None]:
     """What is wrong with data or options is one line, not a traceback."""

@@ -1,6 +1,7 @@
 """Constructors, expansion and moves."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,96 @@ def test_shifted_moves_the_density(inferred: bool) -> None:
     torch.testing.assert_close(kdm.metrics.crps(moved, y[0]), kdm.metrics.crps(rho, y[0] - by[:, 0:1]))
     if inferred:
         torch.testing.assert_close(moved.log_evidence, rho.log_evidence)
+
+
+@pytest.fixture(params=["inferred", "shared"])
+def broad(request: pytest.FixtureRequest) -> tuple[kdm.KDM, torch.Tensor]:
+    """A KDM of batch shape (4,), and how much to widen it by."""
+    rng = torch.Generator().manual_seed(0)
+    cx, cy = (torch.randn(6, 1, generator=rng, dtype=torch.float64) for _ in range(2))
+    kernel = kdm.RBF(torch.linspace(0.3, 0.8, 6, dtype=torch.float64).unsqueeze(-1))
+    joint = kdm.JointKDM({"x": cx, "y": cy}, None, {"x": kdm.RBF(0.7), "y": kernel})
+    x = torch.randn(4, 1, generator=rng).double()
+    rho = joint.infer(x=x) if request.param == "inferred" else joint.marginal("y").expand((4,))
+    return rho, torch.tensor([[0.0], [0.1], [1.0], [25.0]], dtype=torch.float64)
+
+
+def one_by_one(rho: kdm.KDM, by: torch.Tensor) -> list[kdm.KDM]:
+    """The elements of a batch as KDMs with a kernel each."""
+    std = rho.kernel.std
+    return [
+        kdm.KDM(rho.components, None, kdm.RBF.from_std((std.square() + v).sqrt()), log_weights=w)
+        for v, w in zip(by, rho.log_weights, strict=True)
+    ]
+
+
+def test_widened_adds_noise(broad: tuple[kdm.KDM, torch.Tensor]) -> None:
+    rho, by = broad
+    wide, single = rho.widened(by), one_by_one(rho, by)
+    y = torch.randn(5, 4, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    q = torch.full((4,), 0.2, dtype=torch.float64)
+
+    def each(function: Any) -> torch.Tensor:
+        return torch.stack([function(one, y[:, i], q[i]) for i, one in enumerate(single)], -1)
+
+    torch.testing.assert_close(wide.log_prob(y), each(lambda one, y, _: one.log_prob(y)))
+    torch.testing.assert_close(wide.cdf(y), each(lambda one, y, _: one.cdf(y)))
+    torch.testing.assert_close(wide.icdf(q)[:, 0], each(lambda one, _, q: one.icdf(q)[0]))
+    torch.testing.assert_close(wide.mean, rho.mean)
+    torch.testing.assert_close(wide.variance, rho.variance + by)
+    crps = each(lambda one, y, _: kdm.metrics.crps(one, y[0]))
+    torch.testing.assert_close(kdm.metrics.crps(wide, y[0]), crps)
+    assert wide.batch_shape == (4,)
+    torch.testing.assert_close(wide.to(torch.float32).variance.double(), wide.variance, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(wide.expand((3, 4)).log_prob(y[:3]), wide.log_prob(y[:3]))
+    # Twice is once with the sum.
+    torch.testing.assert_close(wide.widened(by).log_prob(y), rho.widened(2 * by).log_prob(y))
+
+
+@pytest.mark.parametrize("method", ["sample", "implicit", "gumbel"])
+def test_widened_draws(broad: tuple[kdm.KDM, torch.Tensor], method: Any) -> None:
+    rho, by = broad
+    wide, generator = rho.widened(by), torch.Generator().manual_seed(0)
+    draws = (
+        wide.sample((40_000,), generator=generator)
+        if method == "sample"
+        else wide.rsample((40_000,), method=method, generator=generator)
+    )
+    torch.testing.assert_close(draws.mean(0), wide.mean, atol=0.1, rtol=0)
+    torch.testing.assert_close(draws.var(0), wide.variance, atol=0, rtol=0.04)
+
+
+@pytest.mark.parametrize("batch", [(1,), (2, 1), (1, 3), (2, 3)])
+def test_widened_by_any_batch(batch: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rho = kdm.KDM(torch.randn(5, 2, generator=generator), None, kdm.RBF(0.5))
+    by = torch.rand(*batch, 2, generator=generator)
+    wide = rho.widened(by)
+    x = torch.randn(7, *batch, 2, generator=generator)
+    std = torch.sqrt(0.125 + by)
+    normal = torch.distributions.Normal(rho.components, std.unsqueeze(-2))
+    wanted = normal.log_prob(x.unsqueeze(-2)).sum(-1).logsumexp(-1) - torch.tensor(5.0).log()
+    torch.testing.assert_close(wide.log_prob(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_widths_carry_gradients() -> None:
+    by = torch.tensor([[0.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    rho = kdm.KDM(torch.zeros(1, 1, dtype=torch.float64), None, kdm.RBF.from_std(1.0))
+    (slope,) = torch.autograd.grad(rho.widened(by).variance.sum(), by)
+    assert slope[1].item() == pytest.approx(1)
+
+
+def test_only_some_kdms_are_widened(unchecked: None) -> None:
+    with pytest.raises(TypeError, match="widened: expected an RBF kernel without a metric"):
+        kdm.KDM.from_samples(torch.zeros(3, 2), kdm.Epanechnikov(1.0)).widened(torch.zeros(2))
+    rho = kdm.KDM.from_samples(torch.zeros(3, 2), kdm.RBF(1.0))
+    with pytest.raises(ValueError, match="by: expected variances ≥ 0"):
+        rho.widened(torch.tensor([0.0, -1.0]))
+    wide = rho.widened(torch.ones(4, 2))
+    with pytest.raises(AttributeError, match="a widened kernel follows the one"):
+        wide.kernel.sigma = 2.0  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="one without a batch of bandwidths"):
+        wide.kernel.config()
 
 
 def test_only_continuous_kdms_are_shifted() -> None:

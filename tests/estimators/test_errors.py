@@ -402,3 +402,8 @@ def test_a_checkpoint_of_other_bags(tmp_path: Path) -> None:
     moved[5] += 1
     with pytest.raises(ValueError, match="checkpoint_dir: expected a checkpoint of this configuration"):
         proportions(moved, ids, shares, **options)
+
+
+def test_targets_in_words() -> None:
+    with pytest.raises(ValueError, match=r"y: expected numbers, got <U5"):
+        kdm.KDMRegressor(max_epochs=1).fit(X, np.where(y == 0, "small", "large"))

@@ -12,7 +12,15 @@ from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators._committee import Committee
 from kdmkit.estimators._residuals import Clusters, LeaveOneOut, layer_of
 from kdmkit.estimators._targets import narrowest
-from kdmkit.estimators._trend import CrossFitting, _on_the_scale_of_all, held_out, mean_over
+from kdmkit.estimators._trend import (
+    CrossFitting,
+    _doubt,
+    _held_out_variance,
+    _on_the_scale_of_all,
+    held_out,
+    mean_over,
+    without_doubt,
+)
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -101,10 +109,43 @@ def test_residuals_are_scaled_to_those_of_the_whole_committee() -> None:
     y = torch.randn(n, 1, generator=generator)
     answers = noise * torch.randn(n, members, 1, generator=generator)
     held = held_out(n, members, generator)
-    scaled = _on_the_scale_of_all(answers, y, held, torch.full((n,), 1 / n, dtype=torch.float64))
-    raw = y - mean_over(answers, held)
+    share = torch.full((n,), 1 / n, dtype=torch.float64)
+    raw, variance = y - mean_over(answers, held), _held_out_variance(answers, held, share)
+    assert variance.item() == pytest.approx(noise**2, rel=0.03)
+    scaled = _on_the_scale_of_all(raw, variance, members, share)
     assert raw.square().mean() == pytest.approx(1 + noise**2 / 2, rel=0.03)
     assert scaled.square().mean() == pytest.approx(1 + noise**2 / members, rel=0.03)
+
+
+def test_of_few_rows_less_is_taken_off() -> None:
+    residuals, variance = torch.ones(2000, 1), torch.tensor([1.0], dtype=torch.float64)
+    scales = []
+    for n in (10, 50, 2000):
+        share = torch.full((n,), 1 / n, dtype=torch.float64)
+        scales.append(_on_the_scale_of_all(residuals[:n], variance, 10, share)[0].item())
+    assert scales[0] > 1 > scales[1] > scales[2]
+    # A member's variance of 1 takes .4 of 1 off, and no more than the bound of .36.
+    assert scales[2] == pytest.approx(0.8, abs=0.02)
+
+
+def test_doubt_and_residuals_together_are_what_residuals_were() -> None:
+    generator = torch.Generator().manual_seed(0)
+    residuals, share = torch.randn(500, 2, generator=generator), torch.full((500,), 1 / 500).double()
+    doubt = torch.rand(500, 2, generator=generator) * torch.tensor([0.2, 0.0])
+    left = without_doubt(residuals, doubt, share)
+    torch.testing.assert_close((left.square() + doubt).mean(0), residuals.square().mean(0))
+    # Nobody doubts all of it away.
+    assert without_doubt(residuals, doubt + 9, share).std() > 0.7
+
+
+def test_doubt_is_what_exceeds_the_typical() -> None:
+    """On the scale of rows that members have not seen: twice their variance on these."""
+    spread = torch.tensor([0.1, 1.0, 2.0])
+    answers = spread.view(3, 1, 1) * torch.randn(3, 4000, 1, generator=torch.Generator().manual_seed(0))
+    mean = spread.square().mean().double()
+    doubt = _doubt(answers, 2 * mean[None], torch.full((3,), 1 / 3).double())
+    wanted = (2 * spread.square() - 2 * mean).clamp_min(0).float()
+    torch.testing.assert_close(doubt[:, 0], wanted, atol=0.15, rtol=0.1)
 
 
 # ---- the residuals
@@ -191,8 +232,8 @@ def test_every_output_has_its_own_bound() -> None:
     X, y = surface(300, 0)
     model = quick(max_epochs=40).fit(X, np.column_stack([np.round(y), y]))
     std = model.predict_dist(X[:5]).kernel.std
-    assert std[:, 0].min() >= 0.5 * (1 - 1e-6)
-    assert std[:, 1].max() < 0.5
+    assert std[..., 0].min() >= 0.5 * (1 - 1e-6)
+    assert std[..., 1].max() < 0.5
 
 
 # ---- the whole
@@ -202,11 +243,51 @@ def test_components_move_with_the_trend() -> None:
     X, y = surface(300, 0)
     model = quick().fit(X, y)
     rho = model.predict_dist(X[:3])
-    centres = model.module_.trend(torch.from_numpy(X[:3]))
-    residuals = model.module_.joint().components["y"]
-    torch.testing.assert_close(rho.components, centres.unsqueeze(1) + residuals)
+    centres, doubts = model.module_.trend(torch.from_numpy(X[:3]))
+    joint = model.module_.joint()
+    torch.testing.assert_close(rho.components, centres.unsqueeze(1) + joint.components["y"])
+    variances = joint.kernels["y"].std.square() + doubts.unsqueeze(1)
+    torch.testing.assert_close(rho.kernel.std.square(), variances)
+    mean, std = model.predict(X[:3], return_std=True)
+    np.testing.assert_allclose(mean, rho.mean[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(std, rho.stddev[:, 0], rtol=1e-6)
+    low, high = model.predict_interval(X[:3]).T
+    np.testing.assert_allclose(rho.cdf(torch.from_numpy(low)[:, None]), 0.05, rtol=1e-5)
+    np.testing.assert_allclose(rho.cdf(torch.from_numpy(high)[:, None]), 0.95, rtol=1e-5)
     assert rho.log_evidence.shape == (3,)
     np.testing.assert_allclose(rho.log_evidence, model.score_samples(X[:3]))
+
+
+def test_where_there_are_no_rows_the_answer_is_wide() -> None:
+    """In a gap, and beyond the last row."""
+    rng = np.random.default_rng(0)
+    X = np.sign(rng.normal(size=(200, 1))) * rng.uniform(1, 2, (200, 1))
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    model = kdm.KDMRegressor(random_state=0).fit(X, y)
+    _, std = model.predict(np.array([[-1.5], [1.5], [0.0], [10.0]]), return_std=True)
+    assert std[:2].max() < 0.2
+    assert std[2:].min() > 0.8
+    # Who asks the module gets the same, with derivatives of the width.
+    x = torch.tensor([[0.1]], dtype=torch.float64, requires_grad=True)
+    rho = model.module_(x)
+    np.testing.assert_allclose(
+        rho.stddev.detach(), model.predict([[0.1]], return_std=True)[1][:, None], rtol=1e-5
+    )
+    (slope,) = torch.autograd.grad(rho.stddev.sum(), x)
+    assert slope.abs() > 0.1
+
+
+@pytest.mark.parametrize("n", [10, 20, 40])
+def test_few_rows_are_not_believed_too_much(n: int) -> None:
+    covered = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n + 500, 5))
+        y = X @ [1, -2, 0.5, 0, 1.5] + rng.normal(size=n + 500)
+        model = kdm.KDMRegressor(random_state=seed).fit(X[:n], y[:n])
+        low, high = model.predict_interval(X[n:]).T
+        covered.append(((low <= y[n:]) & (y[n:] <= high)).mean())
+    assert 0.76 < np.mean(covered) < 0.96
 
 
 def test_intervals_are_honest_where_networks_overfit() -> None:
@@ -238,7 +319,7 @@ def test_without_a_trend_components_stay() -> None:
 
 
 def test_few_rows_and_constant_targets_have_no_trend() -> None:
-    X, y = surface(19, 0)
+    X, y = surface(7, 0)
     assert quick().fit(X, y).module_.trend is None
     X, y = surface(40, 0)
     assert quick().fit(X, y).module_.trend is not None

@@ -13,8 +13,9 @@ from scipy.stats import norm
 
 import kdmkit as kdm
 from kdmkit.experiments import regression
-from kdmkit.experiments.regression import figures, gp, methods, report
+from kdmkit.experiments.regression import figures, gp, methods, others, report
 from kdmkit.experiments.regression.data import Split, load
+from kdmkit.experiments.regression.problems import N_TEST, PROBLEMS
 from kdmkit.experiments.regression.scores import Gaussians, Mixtures, scores
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +121,7 @@ def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         module = pytest.importorskip("ngboost")
         quicker = partial(module.NGBRegressor, n_estimators=60, learning_rate=0.05)
         monkeypatch.setattr(module, "NGBRegressor", quicker)
-    result = methods.measure(name.removeprefix("sparse "), split(), seed=0)
+    result = methods.measure(methods.METHODS[name.removeprefix("sparse ")], split(), seed=0)
     # The targets' standard deviation is 17, their noise 1.
     assert result["rmse"] < 6
     assert result["nll"] < 4.0
@@ -136,7 +137,7 @@ def test_scores_are_in_the_units_of_y(name: str) -> None:
     """Targets in other units: errors scale, likelihoods shift by the log of the factor, coverage stays."""
     near, here = split(), split()
     far = Split(here.X, 1e3 * here.y, here.X_test, 1e3 * here.y_test)
-    first, second = methods.measure(name, near, 0), methods.measure(name, far, 0)
+    first, second = (methods.measure(methods.METHODS[name], some, 0) for some in (near, far))
     assert second["rmse"] == pytest.approx(1e3 * first["rmse"], rel=0.05)
     assert second["nll"] == pytest.approx(first["nll"] + np.log(1e3), abs=0.1)
     assert second["crps"] == pytest.approx(1e3 * first["crps"], rel=0.05)
@@ -231,3 +232,28 @@ def test_figures_are_drawn_from_the_lines(tmp_path: Path, monkeypatch: pytest.Mo
         figures.save_calibration(rows, tmp_path / "calibration.png"),
     ):
         assert path.stat().st_size > 5000
+
+
+# ---- other problems
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problems_are_drawn_by_seed(name: str) -> None:
+    problem, (first, again, other) = PROBLEMS[name], (PROBLEMS[name].split(seed) for seed in (0, 0, 1))
+    assert len(first.X) == len(first.y) == problem.n
+    assert len(first.X_test) == len(first.y_test) == (89 if name.startswith("diabetes") else N_TEST)
+    np.testing.assert_array_equal(first.y_test, again.y_test)
+    assert (first.y[:5] != other.y[:5]).any()
+    assert np.isfinite(first.X).all()
+    assert np.isfinite(first.y).all()
+
+
+def test_other_problems_are_compared(tmp_path: Path) -> None:
+    some = ["wave, 20 rows", "linear, 20 rows"]
+    found = others.run(tmp_path, problems=some, seeds=1, verbose=False)
+    assert [row[0] for row in found.rows] == some
+    cells = dict(zip(found.header, found.rows[0], strict=True))
+    assert float(cells["NLL, kdm"]) < float(cells["NLL, constant"])
+    again = others.run(tmp_path, problems=some, seeds=1, verbose=False)
+    assert again.rows == found.rows
+    assert len((tmp_path / "regression-others.jsonl").read_text().splitlines()) == 6

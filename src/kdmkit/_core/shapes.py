@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
@@ -19,3 +21,15 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
         if len(shape) and longest[len(longest) - len(shape) :] != tuple(shape):
             return torch.broadcast_shapes(*shapes)
     return torch.Size(longest)
+
+
+def pick(components: Tensor, index: Int[Tensor, "n *batch"], event_dim: int) -> Tensor:
+    """The chosen components: `(n, *batch, *event)` from shared `(m, *event)` or batched ones."""
+    m_dim = components.ndim - event_dim - 1
+    if m_dim == 0:
+        return components[index]
+    event = components.shape[m_dim + 1 :]
+    batch = index.shape[1:]
+    expanded = components.expand(*batch, *components.shape[m_dim:])
+    place = index.movedim(0, -1).reshape(*batch, -1, *([1] * event_dim)).expand(*batch, -1, *event)
+    return expanded.gather(len(batch), place).movedim(len(batch), 0)

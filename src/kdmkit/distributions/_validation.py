@@ -51,8 +51,8 @@ def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
         return
     cut = components.ndim - kernel.event_dim
     norm, m = kernel.log_norm(components.shape[cut:]), components.shape[cut - 1]
-    if norm.ndim and norm.shape[0] != m:
-        raise ValueError(expected(argument, f"a bandwidth for each of {m} components", f"{norm.shape[0]}"))
+    if norm.ndim and norm.shape[-1] != m:
+        raise ValueError(expected(argument, f"a bandwidth for each of {m} components", f"{norm.shape[-1]}"))
 
 
 def check_value(

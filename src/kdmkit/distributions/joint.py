@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, expected
+from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_bandwidth,
     check_components,
@@ -24,7 +25,7 @@ from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.sampling import choose, pick
+from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.weights import Weights, cast, given_weights
 from kdmkit.kernels import Kernel
 

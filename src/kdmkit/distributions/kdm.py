@@ -12,6 +12,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, check_choice, check_event, check_weights, expected
+from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_bandwidth,
     check_components,
@@ -24,10 +25,10 @@ from kdmkit.distributions._validation import (
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.overlap import overlap
-from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit, pick
+from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.distributions.weights import Given, Weights, cast, given_weights
-from kdmkit.kernels import Cosine, Kernel, LocationScale
+from kdmkit.kernels import RBF, Cosine, Kernel, LocationScale
 
 
 class KDM(Distribution):
@@ -318,6 +319,31 @@ class KDM(Distribution):
         check_event("by", by, self._event_shape)
         common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
         return KDM._made(self.components + by.unsqueeze(-2), self._weights, self.kernel, self._validate_args)
+
+    def widened(self, by: Any) -> KDM:
+        """The distribution of x + e with independent Gaussian noise e (RBF kernels): every component widens.
+
+        Σ_j p_j N(x; c_j, s_j²) becomes Σ_j p_j N(x; c_j, s_j² + v), exactly.
+
+        Args:
+            by: v ≥ 0, the noise's variance in every dimension, of shape `(*batch, d)`.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
+        >>> rho.widened(torch.tensor([[0.0], [10.0]])).variance
+        tensor([[ 0.5000],
+                [10.5000]])
+        """
+        if not isinstance(self.kernel, RBF) or self.kernel.shear is not None:
+            raise TypeError(expected("widened", "an RBF kernel without a metric", self.kernel))
+        by = as_tensor("by", by, like=self.components).to(self.components)
+        check_event("by", by, self._event_shape)
+        batch = common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
+        if self._validate_args and bool((by < 0).any()):
+            raise ValueError(expected("by", "variances ≥ 0", by.min().item()))
+        shape = (*batch, *self.components.shape[-2:])
+        kernel = self.kernel.widened(by.unsqueeze(-2).expand(shape))
+        return KDM._made(self.components.expand(shape), self._weights, kernel, self._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
         shape = torch.Size(batch_shape)

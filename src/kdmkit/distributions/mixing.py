@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def components_batch(self) -> torch.Size:
-        return self.components.shape[: -1 - self.kernel.event_dim]
+        return broadcast(self.components.shape[: -1 - self.kernel.event_dim], self.kernel.batch_shape)
 
     @property
     def event_shape(self) -> torch.Size:
@@ -61,9 +61,11 @@ class Entry:
         """The entry with its values as queries and its components as the reductions' leading dimensions."""
         keep = None if self.keep is None else layout.queries(self.keep, 0)
         components = layout.mixture(self.components, 1 + self.kernel.event_dim)
-        return replace(
-            self, value=layout.queries(self.value, self.event_rank), components=components, keep=keep
-        )
+        kernel = self.kernel
+        if kernel.batch_shape:
+            kernel = kernel.arranged(lambda scale: layout.mixture(scale, 2))
+        value = layout.queries(self.value, self.event_rank)
+        return replace(self, kernel=kernel, value=value, components=components, keep=keep)
 
     def term(self) -> Term:
         """The scores as the reductions take them: `value` has shape `(*lead, n, *event)`."""

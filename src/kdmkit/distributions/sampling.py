@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
+from kdmkit._core.shapes import pick
 from kdmkit.kernels import LocationScale
 
 
@@ -21,18 +22,6 @@ def choose(
     index = torch.searchsorted(cumulative, uniform * cumulative[..., -1:], right=True)
     last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)
     return torch.minimum(index, last).movedim(-1, 0)
-
-
-def pick(components: Tensor, index: Int[Tensor, "n *batch"], event_dim: int) -> Tensor:
-    """The chosen components: `(n, *batch, *event)` from shared `(m, *event)` or batched ones."""
-    m_dim = components.ndim - event_dim - 1
-    if m_dim == 0:
-        return components[index]
-    event = components.shape[m_dim + 1 :]
-    batch = index.shape[1:]
-    expanded = components.expand(*batch, *components.shape[m_dim:])
-    place = index.movedim(0, -1).reshape(*batch, -1, *([1] * event_dim)).expand(*batch, -1, *event)
-    return expanded.gather(len(batch), place).movedim(len(batch), 0)
 
 
 def implicit(
@@ -117,8 +106,8 @@ def gumbel(
         return centre + kernel.scale(centre) * noise
     scale = kernel.scale(centre)
     if hard:
-        return centre + noise * (kernel.scale_of(index, centre) + torch.matmul(shift, scale.detach()))
-    return centre + noise * torch.matmul(soft, scale)
+        return centre + noise * (kernel.scale_of(index, centre) + _average(shift, scale.detach()))
+    return centre + noise * _average(soft, scale)
 
 
 def _average(weights: Float[Tensor, "n *batch m"], components: Tensor) -> Tensor:

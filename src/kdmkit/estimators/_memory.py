@@ -60,11 +60,22 @@ class Memory(nn.Module):
         self, x: Float[Tensor, "n d"], own: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, "n outputs"]:
         """What is remembered at x; `own` is the remembered row to leave out, −1 for none."""
-        parts = [self._answer(overlap) for overlap in self._overlaps(x, own, float(self.sigma))]
-        return torch.cat(parts) if parts else self.residuals[:0]
+        return self.known(x, own)[0]
 
-    def _answer(self, overlap: Float[Tensor, "b n"]) -> Float[Tensor, "b outputs"]:
-        return overlap @ self.residuals / (overlap.sum(1, keepdim=True) + self.background.float())
+    def known(
+        self, x: Float[Tensor, "n d"], own: Int[Tensor, " n"] | None = None
+    ) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
+        """What is remembered at x, and the share of rows beside the background in it."""
+        parts = [self._answer(overlap) for overlap in self._overlaps(x, own, float(self.sigma))]
+        if not parts:
+            return self.residuals[:0], self.residuals[:0, :1]
+        answers, known = (torch.cat(some) for some in zip(*parts, strict=True))
+        return answers, known
+
+    def _answer(self, overlap: Float[Tensor, "b n"]) -> tuple[Tensor, Tensor]:
+        total = overlap.sum(1, keepdim=True)
+        whole = total + self.background.float()
+        return overlap @ self.residuals / whole, total / whole
 
     def _overlaps(self, x: Tensor, own: Tensor | None, sigma: float) -> Iterator[Float[Tensor, "b n"]]:
         """Block by block, w_i·k²(x, x_i)."""
@@ -92,8 +103,8 @@ def remember(
     r: Float[Tensor, "n outputs"],
     weights: Float[Tensor, " n"] | None,
     generator: torch.Generator,
-) -> tuple[Memory | None, Float[Tensor, "n outputs"]]:
-    """A memory, if leaving rows out says that it pays, and the residuals that it leaves of rows left out."""
+) -> tuple[Memory | None, Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
+    """A memory, if leaving rows out says that it pays; what it leaves of rows left out, and knows of them."""
     order = torch.randperm(len(x), generator=generator)
     kept, judges = order[:_MOST_ROWS], order[:_JUDGES]
     own = torch.full((len(x),), -1)
@@ -112,10 +123,11 @@ def remember(
             if float(after.mean()) < best and _is_no_chance(before - after):
                 best, chosen = float(after.mean()), (width, background)
     if chosen is None:
-        return None, r
+        return None, r, torch.zeros(len(x), 1)
     memory.sigma.fill_(chosen[0])
     memory.background.fill_(chosen[1])
-    return memory, r - memory(x, own)
+    answers, known = memory.known(x, own)
+    return memory, r - answers, known
 
 
 def _errors(r: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

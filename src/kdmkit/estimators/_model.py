@@ -17,7 +17,7 @@ from kdmkit.nn import JointLayer
 class Model(nn.Module):
     """x → scaler → encoder → joint KDM over (z, y); a decoder maps z back. Without an encoder z is x.
 
-    With a trend f the KDM is over (x, y − f(x)), and its components move with x.
+    With a trend f the KDM is over (x, y − f(x)): its components move with x, and widen where f is in doubt.
     The KDM answers in float64, encoders, decoders and trends in their own precision.
     """
 
@@ -54,7 +54,10 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> KDM:
         rho: KDM = self.layer(self.encode(x))
-        return rho if self.trend is None else rho.shifted(self.trend(x))
+        if self.trend is None:
+            return rho
+        centre, doubt = self.trend(x)
+        return rho.shifted(centre).widened(doubt)
 
     def joint(self) -> JointKDM:
         """The joint distribution as a user gets it: without gradients, values are checked.

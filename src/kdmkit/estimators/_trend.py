@@ -20,7 +20,7 @@ from kdmkit.training import Rows
 # How many members hold a row out: two, so that their difference tells how much members vary.
 HOLDERS = 2
 # Below this many rows there is nothing to hold out.
-FEWEST_ROWS = 20
+FEWEST_ROWS = 8
 # Rates and widths were chosen by held-out errors on training rows: docs/decisions.md.
 _HIDDEN = (64, 64)
 _DECAY = 1e-2
@@ -30,21 +30,48 @@ _EPOCHS, _STEPS = 300, 4000
 _LEAST_GAIN = 0.01
 # Of the held-out residuals' variance: a few rows must not talk it away.
 _LEAST_KEPT = 0.64
+# Rows from which on half of it is taken off, and what choosing the epoch by n rows costs, over n.
+_FEW_ROWS, _CHOSEN = 100, 4.0
 
 
 class Trend(nn.Module):
-    """The committee's mean and what rows remember, from rows to targets, both in the units of the data."""
+    """The committee's mean and what rows remember, from rows to targets, both in the units of the data.
+
+    Args:
+        committee: fitted.
+        memory: what rows remember, if anything.
+        x, y: scalers of rows and targets.
+        typical: the variance of members' answers on rows that they have not seen, in standardised units.
+    """
 
     memory: Memory | None
+    typical: Tensor
 
-    def __init__(self, committee: Committee, memory: Memory | None, x: Scaler, y: Scaler) -> None:
+    def __init__(
+        self,
+        committee: Committee,
+        memory: Memory | None,
+        x: Scaler,
+        y: Scaler,
+        typical: Float[Tensor, " outputs"],
+    ) -> None:
         super().__init__()
         self.committee, self.memory, self.x, self.y = committee, memory, x, y
+        self.register_buffer("typical", typical)
 
-    def forward(self, x: Tensor) -> Float[Tensor, "n outputs"]:
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n outputs"]]:
+        """The centre of y, and the variance by which members disagree more than on rows like the first ones.
+
+        Residuals tell how far off the committee is where rows are. Elsewhere members part. What rows remember
+        makes up for a share of that.
+        """
         z = self.x(x).float()
-        answers = self.committee(z).mean(1)
-        return self.y.inverse(answers if self.memory is None else answers + self.memory(z))
+        answers = self.committee(z)
+        centre, doubt = answers.mean(1), (answers.var(1) - self.typical).clamp_min(0)
+        if self.memory is not None:
+            remembered, known = self.memory.known(z)
+            centre, doubt = centre + remembered, doubt * (1 - known).square()
+        return self.y.inverse(centre), doubt.double() * self.y.scale.double().square()
 
     def config(self) -> dict[str, Any]:
         memory = None if self.memory is None else self.memory.config()
@@ -55,7 +82,8 @@ class Trend(nn.Module):
         committee = Committee(**config["committee"])
         memory = None if config["memory"] is None else Memory.from_config(config["memory"])
         ends = (committee.sizes[0], committee.sizes[-1])
-        return cls(committee, memory, *(Scaler(torch.zeros(size), torch.ones(size)) for size in ends))
+        x, y = (Scaler(torch.zeros(size), torch.ones(size)) for size in ends)
+        return cls(committee, memory, x, y, torch.zeros(ends[1]))
 
 
 class CrossFitting(nn.Module):
@@ -109,11 +137,15 @@ class CrossFit:
         committee: fitted.
         residuals: y minus the mean of the members that have not seen the row, on the scale of those of the
             whole committee.
+        typical: the variance of the answers of members that have not seen the row, mean over rows.
+        doubt: by how much members would differ more than that at every row, had they not seen it.
         history: of the training.
     """
 
     committee: Committee
     residuals: Float[Tensor, "n outputs"]
+    typical: Float[Tensor, " outputs"]
+    doubt: Float[Tensor, "n outputs"]
     history: list[dict[str, float]]
 
 
@@ -141,8 +173,11 @@ def cross_fit(
     committee = objective.averaged.eval()
     with torch.no_grad():
         answers = torch.cat([committee(part) for part in x.split(8192)])
-    residuals = _on_the_scale_of_all(answers, y, held, shares(len(x), weights))
-    return CrossFit(committee, residuals, history)
+    share = shares(len(x), weights)
+    variance = _held_out_variance(answers, held, share)
+    residuals = _on_the_scale_of_all(y - mean_over(answers, held), variance, n_members, share)
+    doubt = _doubt(answers, variance, share)
+    return CrossFit(committee, residuals, variance.float(), doubt, history)
 
 
 def held_out(n: int, n_members: int, generator: torch.Generator) -> Bool[Tensor, "n k"]:
@@ -155,27 +190,66 @@ def held_out(n: int, n_members: int, generator: torch.Generator) -> Bool[Tensor,
     return (part.unsqueeze(1) - torch.arange(n_members)) % n_members < HOLDERS
 
 
+def _held_out_variance(
+    answers: Float[Tensor, "n k outputs"], held: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+) -> Float[Tensor, " outputs"]:
+    """The variance between members that have not seen a row, mean over rows: two are enough for that."""
+    mean = mean_over(answers, held)
+    deviations = mean_over((answers - mean.unsqueeze(1)).square(), held)
+    return share @ deviations.double() * HOLDERS / (HOLDERS - 1)
+
+
+def _doubt(
+    answers: Float[Tensor, "n k outputs"], typical: Float[Tensor, " outputs"], share: Float[Tensor, " n"]
+) -> Float[Tensor, "n outputs"]:
+    """The excess of the members' variance at every row, on the scale of rows that they have not seen."""
+    variance = answers.var(1).double()
+    mean = share @ variance
+    unseen = variance * torch.where(mean > 0, typical / mean.clamp_min(1e-300), torch.ones_like(mean))
+    return (unseen - typical).clamp_min(0).float()
+
+
 def _on_the_scale_of_all(
-    answers: Float[Tensor, "n k outputs"], y: Tensor, held: Tensor, share: Float[Tensor, " n"]
+    residuals: Float[Tensor, "n outputs"],
+    variance: Float[Tensor, " outputs"],
+    n_members: int,
+    share: Float[Tensor, " n"],
 ) -> Float[Tensor, "n outputs"]:
     """Held-out residuals of two members' mean, scaled to what the mean of all K would leave.
 
     With v the variance of a member's answer, E[r²] of h members' mean is e + v/h; that of all K is e + v/K.
-    The h held-out answers estimate v.
+    Where rows are few, the epoch that was best on these very rows is better there than elsewhere, which about
+    makes up for v: the fewer rows, the less is taken off.
     """
-    mean = mean_over(answers, held)
-    residuals = y - mean
-    deviations = mean_over((answers - mean.unsqueeze(1)).square(), held)
-    variance = share @ deviations.double() * HOLDERS / (HOLDERS - 1)
     second = share @ residuals.double().square()
-    fewer = variance * (1 / HOLDERS - 1 / held.shape[1])
+    fewer = variance * (1 / HOLDERS - 1 / n_members)
     kept = torch.where(second > 0, 1 - fewer / second.clamp_min(1e-300), torch.ones_like(second))
+    n = len(residuals)
+    taken = (1 - kept.clamp(_LEAST_KEPT, 1)) * n / (n + _FEW_ROWS)
+    return residuals * ((1 - taken) * (1 + _CHOSEN / n)).sqrt().float()
+
+
+def without_doubt(
+    residuals: Float[Tensor, "n outputs"],
+    doubt: Float[Tensor, "n outputs"],
+    share: Float[Tensor, " n"],
+) -> Float[Tensor, "n outputs"]:
+    """Residuals as small as makes their variance and the mean doubt together what theirs was.
+
+    Doubt widens some answers beyond what residuals say of all of them, so that much less is left to say.
+    """
+    second, extra = share @ residuals.double().square(), share @ doubt.double()
+    kept = torch.where(second > 0, 1 - extra / second.clamp_min(1e-300), torch.ones_like(second))
     return residuals * kept.clamp(_LEAST_KEPT, 1).sqrt().float()
 
 
 def trend_batch(n: int) -> int:
-    """A thirty-second of the rows, between 64 and 512."""
-    return max(64, min(512, n // 32))
+    """A thirty-second of the rows, between 64 and 512; of few rows a quarter, 16 at least.
+
+    >>> [trend_batch(n) for n in (40, 100, 1000, 10_000)]
+    [16, 25, 64, 312]
+    """
+    return max(16, min(64, n // 4), min(512, n // 32))
 
 
 def trend_epochs(n: int, batch: int) -> int:

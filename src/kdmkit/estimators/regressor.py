@@ -21,9 +21,17 @@ from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._objectives import Conditional, Pretraining
 from kdmkit.estimators._residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
 from kdmkit.estimators._rows import check_fraction, split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler, in_own_units
+from kdmkit.estimators._scaling import Scaler, in_own_units, shares
 from kdmkit.estimators._targets import narrowest
-from kdmkit.estimators._trend import FEWEST_ROWS, HOLDERS, Trend, cross_fit, trend_batch, trend_epochs
+from kdmkit.estimators._trend import (
+    FEWEST_ROWS,
+    HOLDERS,
+    Trend,
+    cross_fit,
+    trend_batch,
+    trend_epochs,
+    without_doubt,
+)
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import Rows
@@ -37,23 +45,23 @@ _MEMBERS = f"a whole number > {HOLDERS}"
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
-    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j²): a joint KDM of rows and residuals about a trend f. The trend
-    is the mean of a committee of networks that hold out different rows, and, where rows nearly repeat, what
-    similar rows left unexplained; the KDM learns from the residuals of
-    the members that have not seen a row, each row judged by components as they would be without it. So
-    nothing judges its own training data, and spread and shape are honest. The s_j are at least half the
-    smallest gap between distinct targets. Targets are standardised inside and every answer is in their own
-    units.
+    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)): a joint KDM of rows and residuals about a trend f. The
+    trend is the mean of a committee of networks that hold out different rows, and, where rows nearly repeat,
+    what similar rows left unexplained; the KDM learns from the residuals of the members that have not seen a
+    row, each row judged by components as they would be without it. So nothing judges its own training data.
+    v(x) is the variance of the members' answers, as far as it exceeds what it is on training rows: far from
+    them members part, and the distribution widens. The s_j are at least half the smallest gap between
+    distinct targets. Targets are standardised inside and every answer is in their own units.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
-            is no encoder. Fewer than 20 rows, or constant targets, have no trend.
+            is no encoder. Fewer than 8 rows, or constant targets, have no trend.
         n_members: of the committee; two of them hold out each row.
         memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
             KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
             clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
-        n_components: `"auto"` is a sixteenth of the samples, from 8 to 256 (without a trend a fifth).
+        n_components: `"auto"` is a sixteenth of the samples, from 4 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
         sigma: starting bandwidth of the inputs, in units of standardised features; `"auto"` is a typical
@@ -61,7 +69,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         noise: standard deviation of noise on inputs while training without a trend, in units of standardised
             features.
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
-            between 64 and 512.
+            between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
         max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
         learning_rate, patience: of the trend, or of all training without one.
         validation_fraction: what is held out without a trend.
@@ -144,7 +152,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             allow_nd=self._takes_anything,
         )
         weights, X, y = weighted_rows(sample_weight, X, y)
-        targets = to_tensor(y).double().reshape(len(y), -1)
+        targets = to_tensor(_numbers(y)).reshape(len(y), -1)
         with self._seeded():
             self._keep(self._learned(to_tensor(X), targets, weights))
         self._flat_target = np.ndim(y) == 1
@@ -195,11 +203,13 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         self.pretraining_history_ = fitted.history
         # In units of the smallest standard deviation allowed, which is then the same for all outputs.
         unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
-        memory, residuals = None, fitted.residuals
+        memory, residuals, doubt = None, fitted.residuals, fitted.doubt
         if self.memory:
-            memory, residuals = remember(x, residuals, weights, self._torch_generator())
+            memory, residuals, known = remember(x, residuals, weights, self._torch_generator())
+            doubt = doubt * (1 - known).square()
+        residuals = without_doubt(residuals, doubt, shares(len(x), weights))
         layer = self._residual_layer(x, residuals / bound.float(), weights)
-        trend = Trend(fitted.committee, memory, scalers["x"], scalers["y"])
+        trend = Trend(fitted.committee, memory, scalers["x"], scalers["y"], fitted.typical)
         return Model(in_own_units(layer, {"x": scalers["x"], "y": unit}), trend=trend)
 
     def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
@@ -294,15 +304,18 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         rho: KDM = self.module_.joint().infer(x=z, target="y")
         if self.module_.trend is None:
             return rho
-        return rho.shifted(self._rowwise(self.module_.trend, x))
+        centre, doubt = self._rowwise(self._trend_at, x).transpose(2, 0, 1)
+        return rho.shifted(centre).widened(doubt)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of p(y|x), and its standard deviation where asked."""
         x = self._inputs(X)
 
         def answer(rows: Tensor) -> Tensor:
-            rho, centre = self.module_.layer(self.module_.encode(rows)), self._centre(rows)
-            return torch.stack([centre + rho.mean, *([rho.variance.sqrt()] if return_std else [])], -1)
+            rho = self.module_.layer(self.module_.encode(rows))
+            centre, doubt = self._trend_at(rows).unbind(-1)
+            spread = [(rho.variance + doubt).sqrt()] if return_std else []
+            return torch.stack([centre + rho.mean, *spread], -1)
 
         answers = self._rowwise(answer, x)
         if self._flat_target:
@@ -319,16 +332,22 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
         def answer(rows: Tensor) -> Tensor:
             z, places = self.module_.encode(rows), q.to(rows.device).unsqueeze(-1)
-            about = torch.stack([joint.infer(x=z).icdf(places).squeeze(-1).mT for joint in marginals], 1)
-            return self._centre(rows).unsqueeze(-1) + about
+            centre, doubt = self._trend_at(rows).unbind(-1)
+            about = [
+                joint.infer(x=z).widened(doubt[:, output : output + 1]).icdf(places).squeeze(-1).mT
+                for output, joint in enumerate(marginals)
+            ]
+            return centre.unsqueeze(-1) + torch.stack(about, 1)
 
         answers = self._rowwise(answer, x)
         return answers.squeeze(1) if self._flat_target else answers
 
-    def _centre(self, x: Tensor) -> Tensor:
-        """What the components move by: the trend at every row, `(n, outputs)`, or `(1, 1)` zeros."""
+    def _trend_at(self, x: Tensor) -> Float[Tensor, "n outputs 2"]:
+        """What the components move and widen by at every row: zeros without a trend."""
         trend = self.module_.trend
-        return torch.zeros(1, 1, dtype=torch.float64, device=x.device) if trend is None else trend(x)
+        if trend is None:
+            return torch.zeros(len(x), self._n_outputs, 2, dtype=torch.float64, device=x.device)
+        return torch.stack(trend(x), -1)
 
     @property
     def _n_outputs(self) -> int:
@@ -358,8 +377,19 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
 
 def automatic_count(n: int) -> int:
-    """A sixteenth of the rows, between 8 and 256 where there are as many."""
-    return max(8, min(256, n // 16))
+    """A sixteenth of the rows, between 4 and 256; an eighth of fewer than 32.
+
+    >>> [automatic_count(n) for n in (8, 20, 60, 500, 10_000)]
+    [1, 2, 4, 31, 256]
+    """
+    return max(1, min(4, n // 8), min(256, n // 16))
+
+
+def _numbers(y: Array) -> Array:
+    try:
+        return np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(expected("y", "numbers", f"{y.dtype} ({error})")) from error
 
 
 def _row_mse(output: Tensor, y: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
 """A positive scale with a lower bound, trainable or not."""
 
+from __future__ import annotations
+
+import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,5 +98,51 @@ class Bandwidth(nn.Module):
             self.raw.copy_((value - minimum).clamp_min(_TINY * max(minimum, float(value.min()))).log())
 
     @property
+    def shape(self) -> torch.Size:
+        return self.raw.shape
+
+    @property
     def per_component(self) -> bool:
-        return self.raw.ndim == 2
+        return len(self.shape) >= 2
+
+
+class Widened(Bandwidth):
+    """A bandwidth with independent noise on top: value² = base² + extra, for every element of a batch.
+
+    Args:
+        base: what is widened.
+        extra: `(*batch, m, d)`, in squares of the base's unit.
+    """
+
+    extra: Tensor
+
+    def __init__(self, base: Bandwidth, extra: Float[Tensor, "*batch m d"]) -> None:
+        nn.Module.__init__(self)
+        self.name, self.base = base.name, base
+        self.register_buffer("minimum", base.minimum, persistent=False)
+        self.register_buffer("extra", extra, persistent=False)
+
+    @property
+    def value(self) -> Float[Tensor, "*batch m d"]:
+        base = self.base.value
+        # Where nothing is added, nothing changes, and the root of zero would have no derivative.
+        added = self.extra > 0
+        root = torch.where(added, self.extra, torch.ones_like(self.extra)).sqrt()
+        return torch.where(added, torch.hypot(base, root), base)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        raise AttributeError(f"{self.name}: a widened kernel follows the one that it was made from")
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.extra.shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Widened:
+        """With other leading dimensions."""
+        base = self.base.arranged(place) if isinstance(self.base, Widened) else self.base
+        return Widened(base, place(self.extra))
+
+    def __deepcopy__(self, memo: Any) -> Widened:
+        # Extra may be a result that carries gradients, which torch does not copy.
+        return Widened(copy.deepcopy(self.base, memo), self.extra)

@@ -1,6 +1,9 @@
 """What every kernel can do."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -32,6 +35,15 @@ class Kernel(nn.Module, ABC):
         """Whether k(x, c) is known to be positive for all x and c."""
         return False
 
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading dimensions of the kernel's own parameters: none, unless a batch has a kernel each."""
+        return torch.Size()
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
+        """The kernel with parameters of other leading dimensions; only one with a batch has any."""
+        raise TypeError(expected("kernel", "one with a batch of bandwidths", type(self).__name__))
+
     @abstractmethod
     def term(self, x: Tensor, components: Tensor) -> Term:
         """2·log|k(x_i, c_j)| of all pairs, for the reductions to evaluate in blocks.
@@ -46,7 +58,7 @@ class Kernel(nn.Module, ABC):
         """2·log|k(x, c)| of pairs: leading dimensions broadcast against each other."""
 
     @abstractmethod
-    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""] | Float[Tensor, " m"]:
+    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, "*batch_m"]:
         """log M with ∫ M·k²(x, c) dx = 1 (or a sum over a basis), one value or one per component."""
 
     @abstractmethod

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import expected
 from kdmkit._core.precision import wide
+from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import Bandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.ops import Score, Term
@@ -57,6 +58,10 @@ class LocationScale(Kernel, ABC):
     def per_component(self) -> bool:
         return self.bandwidth.per_component
 
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.bandwidth.shape[:-2]
+
     def scale(self, like: Tensor) -> Tensor:
         """The bandwidth in the dtype and on the device of `like`."""
         return self.bandwidth.value.to(like)
@@ -68,7 +73,9 @@ class LocationScale(Kernel, ABC):
     def scale_of(self, index: Tensor, like: Tensor) -> Tensor:
         """The bandwidth that belongs to each chosen component."""
         scale = self.scale(like)
-        return scale[index] if self.per_component else scale
+        if not self.per_component:
+            return scale
+        return pick(scale, index, 1) if self.batch_shape else scale[index]
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)
@@ -99,7 +106,7 @@ class LocationScale(Kernel, ABC):
         return d * self.unit_log_norm - logs.sum(-1)
 
     def _check_dimensions(self, d: int) -> int:
-        shape = self.bandwidth.raw.shape
+        shape = self.bandwidth.shape
         if len(shape) and shape[-1] not in (1, d):
             wanted = f"a scalar, ({d},), (m, 1) or (m, {d}) for events of shape ({d},)"
             raise ValueError(expected(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
@@ -114,12 +121,8 @@ class LocationScale(Kernel, ABC):
         return components + self.scale_of(index, components) * self.unit_draw(components, generator)
 
     def extra_repr(self) -> str:
-        raw, name = self.bandwidth.raw, self.bandwidth.name
-        return (
-            f"{name}={self.bandwidth.value.item():.4g}"
-            if raw.ndim == 0
-            else f"{name} of shape {tuple(raw.shape)}"
-        )
+        shape, name = self.bandwidth.shape, self.bandwidth.name
+        return f"{name} of shape {tuple(shape)}" if shape else f"{name}={self.bandwidth.value.item():.4g}"
 
     def whiten(self, x: Tensor) -> Tensor:
         """Coordinates in which the kernel is a product over dimensions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import check_finite, expected
 from kdmkit._core.precision import full_precision, wide
-from kdmkit.kernels.bandwidth import Bandwidth, as_bandwidth
+from kdmkit.kernels.bandwidth import Bandwidth, Widened, as_bandwidth
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term
 
@@ -53,7 +54,7 @@ class RBF(LocationScale):
             self.shear = nn.Parameter(self._check_shear(shear), requires_grad=trainable)
 
     def _check_shear(self, shear: Any) -> Tensor:
-        sigma = self.bandwidth.raw
+        sigma = self.sigma.detach()
         matrix = torch.as_tensor(shear, dtype=sigma.dtype, device=sigma.device).clone()
         check_finite("shear", matrix)
         d = matrix.shape[-1] if matrix.ndim else 0
@@ -87,6 +88,24 @@ class RBF(LocationScale):
     @sigma.setter
     def sigma(self, value: Any) -> None:
         self.bandwidth.value = value
+
+    def widened(self, by: Float[Tensor, "*batch m d"]) -> RBF:
+        """The kernel whose density has variance s² + v, with v of shape `(*batch, m, d)`.
+
+        It shares this one's bandwidth. `KDM.widened` is what users need.
+        """
+        # σ² is twice the variance.
+        return self._with(Widened(self.bandwidth, 2 * by))
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> RBF:
+        assert isinstance(self.bandwidth, Widened)
+        return self._with(self.bandwidth.arranged(place))
+
+    def _with(self, bandwidth: Widened) -> RBF:
+        kernel = RBF.__new__(RBF)
+        nn.Module.__init__(kernel)
+        kernel.bandwidth, kernel.shear = bandwidth, None
+        return kernel
 
     @property
     def std(self) -> Float[Tensor, "*shape"]:
@@ -168,6 +187,8 @@ class RBF(LocationScale):
         return self if self.shear is None else RBF(1.0)
 
     def config(self) -> dict[str, Any]:
+        if isinstance(self.bandwidth, Widened):
+            raise ValueError(expected("kernel", "one without a batch of bandwidths", "a widened one"))
         return {
             "kernel": "RBF",
             "sigma": self.sigma.tolist(),

@@ -23,13 +23,13 @@ class Mixture:
     Args:
         weights: a row for every element of the batch.
         components: as many rows, or one where all share it.
-        scale: one bandwidth for each component.
+        scale: one bandwidth for each component, in as many rows or one.
     """
 
     kernel: LocationScale
     weights: Float[Tensor, "b m"]
     components: Float[Tensor, "c m"]
-    scale: Float[Tensor, " m"]
+    scale: Float[Tensor, "s m"]
 
     @classmethod
     def of(cls, rho: KDM, kernel: LocationScale) -> Mixture:
@@ -38,10 +38,11 @@ class Mixture:
         # Weights were rounded where they were made, and far components would turn the excess into distance.
         weights = rho.log_weights.double().log_softmax(-1).exp().expand(shape).reshape(-1, m)
         components = rho.components.double().squeeze(-1)
-        shared = components.shape[:-1].numel() == 1
-        rows = components.reshape(1, m) if shared else components.expand(shape).reshape(-1, m)
         scale = kernel.scale(rho.components.double())
-        return cls(kernel, weights, rows, (scale.squeeze(-1) if scale.ndim else scale).expand(m))
+        scale = scale.squeeze(-1) if scale.ndim else scale
+        return cls(
+            kernel, weights, _rows(components, shape), _rows(scale.expand(*scale.shape[:-1], m), shape)
+        )
 
     @property
     def _pairs(self) -> int:
@@ -52,8 +53,8 @@ class Mixture:
         step = max(1, self._pairs // self.weights.shape[-1])
         sums = []
         for values, rows in zip(y.split(step), row.split(step), strict=True):
-            components = self.components[rows] if len(self.components) > 1 else self.components
-            distance = distance_to(self.kernel, values.unsqueeze(-1) - components, self.scale)
+            components, scale = (_chosen(own, rows) for own in (self.components, self.scale))
+            distance = distance_to(self.kernel, values.unsqueeze(-1) - components, scale)
             sums.append((self.weights[rows] * distance).sum(-1))
         return torch.cat(sums)
 
@@ -61,16 +62,33 @@ class Mixture:
         """Σ_ij w_i w_j E|X_i − X_j'| of every row."""
         m = self.weights.shape[-1]
         # Mixtures that share their components are the rows of one product.
-        weights = self.weights.reshape(len(self.components), -1, m)
+        groups = max(len(self.components), len(self.scale))
+        weights = self.weights.reshape(groups, -1, m)
+        components, scale = (own.expand(groups, m) for own in (self.components, self.scale))
         step = max(1, self._pairs // m**2)
-        parts = zip(weights.split(step), self.components.split(step), strict=True)
-        return torch.cat([self._between(w, c) for w, c in parts]).reshape(-1)
+        parts = zip(weights.split(step), components.split(step), scale.split(step), strict=True)
+        return torch.cat([self._between(*part) for part in parts]).reshape(-1)
 
-    def _between(self, weights: Float[Tensor, "g r m"], components: Float[Tensor, "g m"]) -> Tensor:
+    def _between(
+        self,
+        weights: Float[Tensor, "g r m"],
+        components: Float[Tensor, "g m"],
+        scale: Float[Tensor, "g m"],
+    ) -> Tensor:
         g, r, m = weights.shape
         total = weights.new_zeros(g, r)
         for index in torch.arange(m, device=weights.device).split(max(1, self._pairs // (g * max(r, m)))):
             gap = components[:, index, None] - components[:, None, :]
-            distance = distance_between(self.kernel, gap, self.scale[index, None], self.scale)
+            distance = distance_between(self.kernel, gap, scale[:, index, None], scale[:, None, :])
             total = total + (weights[..., index] * torch.matmul(weights, distance.mT)).sum(-1)
         return total
+
+
+def _rows(values: Float[Tensor, "*own m"], shape: tuple[int, ...]) -> Float[Tensor, "r m"]:
+    """A row for every element of a batch, or one where all are the same."""
+    m = shape[-1]
+    return values.reshape(1, m) if values.shape[:-1].numel() == 1 else values.expand(shape).reshape(-1, m)
+
+
+def _chosen(values: Float[Tensor, "r m"], rows: Int[Tensor, " n"]) -> Tensor:
+    return values[rows] if len(values) > 1 else values

@@ -75,9 +75,9 @@ def check_methods(names: list[str]) -> None:
             raise ValueError(expected("method", wanted, "an environment without it"))
 
 
-def measure(name: str, split: Split, seed: int) -> dict[str, Any]:
+def measure(method: Method, split: Split, seed: int) -> dict[str, Any]:
     """The scores of one fit, and how long it took with its predictions."""
     start = time.perf_counter()
-    predictive = METHODS[name].predict(split, seed)
+    predictive = method.predict(split, seed)
     seconds = time.perf_counter() - start
     return {**scores(predictive, split.y_test), "fit_seconds": round(seconds, 2), "rows": len(split.y)}

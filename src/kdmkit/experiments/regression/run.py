@@ -63,7 +63,7 @@ def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int) -> list
                 "settings": dict(METHODS[method].settings),
                 "seed": split,
             },
-            partial(measure, method, table.split(split), split),
+            partial(measure, METHODS[method], table.split(split), split),
         )
         for split in range(splits)
         for name, table in tables.items()
