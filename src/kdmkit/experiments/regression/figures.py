@@ -17,18 +17,30 @@ from kdmkit.plotting import plot_calibration_curve, plot_pit, plot_predictive_ba
 
 Array = NDArray[Any]
 
-_TITLES = {"heteroscedastic": "Noise that grows outwards", "bimodal": "Two branches"}
+_TITLES = {
+    "heteroscedastic": "Noise that grows outwards",
+    "bimodal": "Two branches",
+    "gaps": "A gap, and beyond the data",
+}
+
+
+def gaps(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
+    """A wave, seen on both sides of a gap."""
+    x = rng.choice([-1, 1], rows) * rng.uniform(0.7, 2, rows)
+    return x.reshape(-1, 1), np.sin(2 * x) + 0.1 * rng.normal(size=rows)
 
 
 def save_bands(path: Path, *, rows: int = 1000, seed: int = 0) -> Path:
-    """Default predictions on a heteroscedastic problem (intervals) and a bimodal one (density)."""
+    """Default predictions: intervals of a heteroscedastic problem and of gaps, density of a bimodal one."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(PROBLEMS), figsize=(11, 3.9), layout="constrained")
-    for ax, (name, problem) in zip(axes, PROBLEMS.items(), strict=True):
+    problems = {**PROBLEMS, "gaps": gaps}
+    figure, axes = plt.subplots(1, len(problems), figsize=(16, 3.9), layout="constrained")
+    for ax, (name, problem) in zip(axes, problems.items(), strict=True):
         X, y = problem(np.random.default_rng(seed), rows)
         model = KDMRegressor(random_state=seed).fit(X, y)
-        grid = np.linspace(X.min(), X.max(), 240).reshape(-1, 1)
+        beyond = 1.0 if name == "gaps" else 0.0
+        grid = np.linspace(X.min() - beyond, X.max() + beyond, 240).reshape(-1, 1)
         plot_predictive_bands(
             grid, model.predict_dist(grid), data=(X, y), ax=ax, show_density=name == "bimodal"
         )
