@@ -35,7 +35,7 @@ angle = np.where(rng.random(2 * N) < 0.5, low, 90 - low) + 1.5 * rng.normal(size
 
 models = {}
 for name, x, y in (("gauge", position, reading), ("throw", distance, angle)):
-    model = kdm.KDMRegressor(n_components=64, random_state=0).fit(x[:N], y[:N])
+    model = kdm.KDMRegressor(random_state=0).fit(x[:N], y[:N])
     low, high = model.predict_interval(x[N:], coverage=0.9).T
     coverage = interval_coverage(low, high, y[N:]).item()
     rho = model.predict_dist(x[N:])  # all 800 distributions in one object
