@@ -23,7 +23,7 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     return torch.Size(longest)
 
 
-def pick(components: Tensor, index: Int[Tensor, "n *batch"], event_dim: int) -> Tensor:
+def pick(components: Tensor, index: Int[Tensor, "*n_batch"], event_dim: int) -> Tensor:
     """The chosen components: `(n, *batch, *event)` from shared `(m, *event)` or batched ones."""
     m_dim = components.ndim - event_dim - 1
     if m_dim == 0:

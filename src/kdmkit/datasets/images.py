@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from kdmkit._core.checks import expected
+from kdmkit._core.files import read_arrays, write_arrays
 from kdmkit.datasets._types import Array, Dataset
 
 #: Shapes of the official training and test images.
@@ -34,27 +32,12 @@ def digits() -> Dataset:
 
 def read(name: str, path: Path) -> Dataset:
     """The arrays of a file, as `load` describes it."""
-    arrays = _arrays(path)
+    arrays = read_arrays(path, "a whole .npz file")
     missing = [key for key in Dataset._fields if key not in arrays]
     if missing:
         got = f"none for {', '.join(missing)}"
         raise ValueError(expected(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
-    return checked(name, Dataset(**arrays), str(path))
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    """Those arrays of a file that a data set has."""
-    broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
-    try:
-        # NumPy would leave a broken file open.
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
-            return {key: file[key] for key in Dataset._fields if key in file.files}
-    except broken as error:
-        got = f"something that is broken or no such file ({error})"
-        raise ValueError(expected(str(path), "a whole .npz file", got)) from error
+    return checked(name, Dataset(*(arrays[key] for key in Dataset._fields)), str(path))
 
 
 def checked(name: str, arrays: Dataset, where: str) -> Dataset:
@@ -81,12 +64,4 @@ def _whole(labels: Array) -> Array:
 
 def write(dataset: Dataset, path: Path) -> None:
     """Keeps images; a kill leaves no half file behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    arrays = {key: value.astype(np.uint8) for key, value in dataset._asdict().items()}
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_arrays(path, {key: value.astype(np.uint8) for key, value in dataset._asdict().items()})

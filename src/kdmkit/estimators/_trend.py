@@ -221,11 +221,9 @@ def _on_the_scale_of_all(
     Where rows are few, the epoch that was best on these very rows is better there than elsewhere, which about
     makes up for v: the fewer rows, the less is taken off.
     """
-    second = share @ residuals.double().square()
-    fewer = variance * (1 / HOLDERS - 1 / n_members)
-    kept = torch.where(second > 0, 1 - fewer / second.clamp_min(1e-300), torch.ones_like(second))
     n = len(residuals)
-    taken = (1 - kept.clamp(_LEAST_KEPT, 1)) * n / (n + _FEW_ROWS)
+    kept = _kept(residuals, variance * (1 / HOLDERS - 1 / n_members), share)
+    taken = (1 - kept) * n / (n + _FEW_ROWS)
     return residuals * ((1 - taken) * (1 + _CHOSEN / n)).sqrt().float()
 
 
@@ -238,9 +236,16 @@ def without_doubt(
 
     Doubt widens some answers beyond what residuals say of all of them, so that much less is left to say.
     """
-    second, extra = share @ residuals.double().square(), share @ doubt.double()
-    kept = torch.where(second > 0, 1 - extra / second.clamp_min(1e-300), torch.ones_like(second))
-    return residuals * kept.clamp(_LEAST_KEPT, 1).sqrt().float()
+    return residuals * _kept(residuals, share @ doubt.double(), share).sqrt().float()
+
+
+def _kept(
+    residuals: Float[Tensor, "n outputs"], less: Float[Tensor, " outputs"], share: Float[Tensor, " n"]
+) -> Float[Tensor, " outputs"]:
+    """The share of the residuals' mean square that is left when so much is taken off, within bounds."""
+    second = share @ residuals.double().square()
+    kept = torch.where(second > 0, 1 - less / second.clamp_min(1e-300), torch.ones_like(second))
+    return kept.clamp(_LEAST_KEPT, 1)
 
 
 def trend_batch(n: int) -> int:

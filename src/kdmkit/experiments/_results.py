@@ -19,6 +19,7 @@ import torch
 from tqdm.auto import tqdm
 
 import kdmkit
+from kdmkit._core.files import replacing
 
 Row = dict[str, Any]
 
@@ -117,12 +118,8 @@ def forget(tasks: Sequence[Task], path: Path) -> None:
     kept = [row for row in read_rows(path) if _name(_key(row, fields)) not in names]
     if not path.exists():
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _measured(tasks: Sequence[Task], pool: Pool | None) -> Iterator[tuple[Task, Row]]:

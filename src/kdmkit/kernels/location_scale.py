@@ -73,9 +73,7 @@ class LocationScale(Kernel, ABC):
     def scale_of(self, index: Tensor, like: Tensor) -> Tensor:
         """The bandwidth that belongs to each chosen component."""
         scale = self.scale(like)
-        if not self.per_component:
-            return scale
-        return pick(scale, index, 1) if self.batch_shape else scale[index]
+        return pick(scale, index, 1) if self.per_component else scale
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)

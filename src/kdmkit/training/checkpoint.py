@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import expected
+from kdmkit._core.files import replacing
 
 _VERSION = 1
 _FILE = "checkpoint.pt"
@@ -68,13 +69,7 @@ class Checkpoint:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                torch.save({**state, "version": _VERSION, "identity": self.identity}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
+            torch.save({**state, "version": _VERSION, "identity": self.identity}, file)
+            file.flush()
+            os.fsync(file.fileno())

@@ -95,7 +95,8 @@ def _glorot(layer: nn.Module) -> None:
     """The paper's first weights (Keras's). PyTorch's own shrink what goes through seven such layers."""
     if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def _grey_decoder(shape: Shape, latent: int) -> nn.Sequential:

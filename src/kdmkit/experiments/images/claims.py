@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from kdmkit.experiments._results import Row
+from kdmkit.experiments._statistics import half_width
 
-CONFIDENCE = 0.99
 ACCURACY = {
     ("mnist", "paper", "kdm"): 0.9940,
     ("fashion_mnist", "paper", "kdm"): 0.924,
@@ -45,10 +44,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        n = len(values)
-        spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
-        quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) if n > 1 else math.nan
-        return cls(float(np.mean(values)), quantile * spread / n**0.5, n)
+        return cls(float(np.mean(values)), half_width(values), len(values))
 
     @property
     def text(self) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from kdmkit.datasets import load
+from kdmkit.datasets import Name, load
 from kdmkit.experiments.images.architectures import Shape
 
 CLASSES = 10
@@ -47,11 +48,9 @@ class Pictures:
         return Pictures(self.name, *(tensor.to(device) for tensor in tensors))
 
 
-def pictures(
-    name: str, data_dir: Path | str, *, held_out: bool, say: Callable[[str], None] = print
-) -> Pictures:
+def pictures(name: str, data_dir: Path | str, *, held_out: bool) -> Pictures:
     """A data set's images; with `held_out` the official test images are not even looked at."""
-    dataset = load(name, data_dir, say=say)  # type: ignore[arg-type]
+    dataset = load(cast(Name, name), data_dir)
     x, y = _channels_first(dataset.x_train), torch.from_numpy(dataset.y_train)
     if not held_out:
         return Pictures(name, x, y, _channels_first(dataset.x_test), torch.from_numpy(dataset.y_test))
@@ -60,16 +59,26 @@ def pictures(
     return Pictures(name, x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]])
 
 
+def check(names: Sequence[str], data_dir: Path | str, say: Callable[[str], None]) -> None:
+    """Reads every data set, and those that are strange to one, once: what is missing or broken is known."""
+    for name in names:
+        load(cast(Name, name), data_dir, say=say)
+    others = {other: name for name in names for other in STRANGE[name] if other not in (*names, "noise")}
+    for other, name in others.items():
+        try:
+            load(cast(Name, other), data_dir, download=False)
+        except FileNotFoundError as error:
+            say(f"{name}: no novelty against {other} ({error})")
+
+
 def strange(
-    name: str, data_dir: Path | str, shape: Shape, *, held_out: bool, say: Callable[[str], None] = print
+    name: str, data_dir: Path | str, shape: Shape, *, held_out: bool
 ) -> dict[str, UInt8[Tensor, "n c s s"]]:
     """Images of other sets, in the shape of this one; sets that are not at hand are left out."""
     found = {}
     for other in STRANGE[name]:
-        try:
+        with suppress(FileNotFoundError):
             found[other] = _fitted(_other(other, data_dir, held_out, shape), shape)
-        except FileNotFoundError as error:
-            say(f"{name}: no novelty against {other} ({error})")
     return found
 
 
@@ -77,7 +86,7 @@ def _other(name: str, data_dir: Path | str, held_out: bool, shape: Shape) -> UIn
     if name == "noise":
         generator = torch.Generator().manual_seed(0)
         return torch.randint(256, (2000, *_sides(shape)), generator=generator).byte()
-    dataset = load(name, data_dir, download=False)  # type: ignore[arg-type]
+    dataset = load(cast(Name, name), data_dir, download=False)
     return _channels_first(dataset.x_train[:10_000] if held_out else dataset.x_test)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit import plotting
-from kdmkit._core.checks import expected
+from kdmkit._core.files import read_arrays
 from kdmkit.experiments.images.generation import MIXED, NARROW, NEIGHBOURS, SHOWN
 
 Array = NDArray[Any]
@@ -36,19 +35,12 @@ def draw_all(samples: Path, say: Callable[[str], None] = print) -> list[Path]:
         return []
     drawn = []
     for file in files:
-        figure = _figure(file.stem, _arrays(file))
+        arrays = read_arrays(file, "images of a run")
+        figure = _figure(file.stem, {key: _last(value) for key, value in arrays.items()})
         figure.savefig(file.with_suffix(".png"), dpi=110)
         plt.close(figure)
         drawn.append(file.with_suffix(".png"))
     return drawn
-
-
-def _arrays(file: Path) -> dict[str, Array]:
-    try:
-        with np.load(file) as arrays:
-            return {key: _last(arrays[key]) for key in arrays.files}
-    except (zipfile.BadZipFile, ValueError, TypeError, EOFError) as error:
-        raise ValueError(expected(str(file), "images of a run", f"a broken file ({error})")) from error
 
 
 def _figure(stem: str, arrays: dict[str, Array]) -> Any:

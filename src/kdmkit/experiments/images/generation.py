@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import operator
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from kdmkit._core.checks import expected
+from kdmkit._core.files import write_arrays
 from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.jobs import Job, Trained
 from kdmkit.experiments.images.measures import classification, frechet
@@ -176,13 +175,13 @@ def judged(
     images: Float[Tensor, "n c s s"],
     labels: Int64[Tensor, " n"],
     real: UInt8[Tensor, "k c s s"],
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """How many images the judge takes for what was asked, and how far its features are from real ones."""
     chosen = in_parts(judge, images).argmax(1).cpu()
     right = (chosen == labels).double()
     by_class = [float(right[labels == label].mean()) for label in range(CLASSES)]
     distance = frechet(encode(judge.encoder, images), encode(judge.encoder, real))
-    return {"recognised": float(right.mean()), "recognised_by_class": by_class, "frechet": distance}  # type: ignore[dict-item]
+    return {"recognised": float(right.mean()), "recognised_by_class": by_class, "frechet": distance}
 
 
 # ---- for the figures
@@ -224,12 +223,4 @@ def as_bytes(images: Tensor) -> UInt8[Tensor, "n c s s"]:
 
 
 def _keep(folder: Path, name: str, arrays: dict[str, Any]) -> None:
-    """A kill leaves no half file behind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{name}.{os.getpid()}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **{k: v.cpu().numpy() for k, v in arrays.items()})
-        os.replace(temporary, folder / f"{name}.npz")
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_arrays(folder / f"{name}.npz", {key: value.cpu().numpy() for key, value in arrays.items()})

@@ -174,9 +174,7 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
     if isinstance(found, KDMModel):
-        others = strange(
-            job.dataset, job.place.data_dir, data.shape, held_out=job.held_out, say=lambda _: None
-        )
+        others = strange(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
         result["novelty_auroc"] = novelty(found, data.x_test, others)
         result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
     head = found.layer if isinstance(found, KDMModel) else found.head

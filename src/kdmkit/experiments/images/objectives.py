@@ -152,7 +152,8 @@ class Reconstruction(nn.Module):
         return loss
 
     def _features(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
-        encoder: nn.Sequential = self.fixed[0]  # type: ignore[assignment]
+        encoder = self.fixed[0]
+        assert isinstance(encoder, nn.Sequential)
         with torch.no_grad():
             wanted = features(encoder, image)
         pairs = zip(features(encoder, made), wanted, strict=True)

@@ -24,6 +24,7 @@ from kdmkit.experiments.images.objectives import (
 )
 from kdmkit.experiments.images.recipes import Drawing, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
+from kdmkit.kernels import RBF
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.options import Device, Precision
 
@@ -114,6 +115,7 @@ def train_decoder(
     """The decoder of an auto-encoder whose encoder is fixed."""
     _begin(decoder, data)
     kernel = model.layer.kernels["x"]
+    assert isinstance(kernel, RBF)
     objective = Reconstruction(
         model.encoder,
         decoder,
@@ -121,7 +123,7 @@ def train_decoder(
         AUGMENTS[data.name],
         feature_weight=drawing.feature_weight,
         critic_weight=drawing.critic_weight,
-        noise=drawing.latent_noise * kernel.std.detach(),  # type: ignore[operator]
+        noise=drawing.latent_noise * kernel.std.detach(),
     )
     rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
     _fit(objective, rows, setting, 5, drawing.epochs, drawing.learning_rate, drawing.batch_size)
@@ -139,7 +141,8 @@ def _begin(decoder: nn.Sequential, data: Pictures) -> None:
     """First images as bright as the mean of all. From ½, black is so near that sigmoids saturate there."""
     brightness = data.x_train.float().mean().item() / 255
     last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
-    nn.init.constant_(last.bias, math.log(brightness / (1 - brightness)))  # type: ignore[arg-type]
+    assert last.bias is not None
+    nn.init.constant_(last.bias, math.log(brightness / (1 - brightness)))
 
 
 def _fit(

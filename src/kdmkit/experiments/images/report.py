@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kdmkit.experiments._results import Report, Row, markdown_table, provenance
-from kdmkit.experiments.images.claims import CONFIDENCE, Interval, claims, picked
+from kdmkit.experiments._statistics import CONFIDENCE
+from kdmkit.experiments.images.claims import Interval, claims, picked
 from kdmkit.experiments.images.recipes import DATASETS, ENCODERS, MODELS
 
 _LABELS = {"dense": "Enc+Dense", "kdm": "KDM", "ml-kdm": "ML-KDM", "vae": "conditional VAE"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from kdmkit._core.checks import expected
+from kdmkit._core.files import replacing
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -48,18 +48,14 @@ class Store:
         device = str(next(module.parameters()).device)
         try:
             with safe_open(path, framework="pt", device=device) as file:
-                module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                names = file.keys()
+                module.load_state_dict({name: file.get_tensor(name) for name in names})
                 return float(file.metadata()["seconds"])
         except (SafetensorError, RuntimeError, TypeError, KeyError) as error:
             wanted = "weights that this command has kept (without the file they are trained again)"
             raise ValueError(expected(str(path), wanted, f"something else ({error})")) from error
 
     def _write(self, module: nn.Module, path: Path, seconds: float) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            weights = {key: value.detach().contiguous() for key, value in module.state_dict().items()}
+        weights = {key: value.detach().contiguous() for key, value in module.state_dict().items()}
+        with replacing(path) as temporary:
             save_file(weights, temporary, {"seconds": str(seconds)})
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)

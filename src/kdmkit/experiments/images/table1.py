@@ -18,8 +18,7 @@ import kdmkit
 from kdmkit._core.checks import check_choice, expected
 from kdmkit.experiments._processes import processes
 from kdmkit.experiments._results import Report, Task, complete, forget, read_rows, write_report
-from kdmkit.experiments.images import figures, report
-from kdmkit.experiments.images.data import pictures, strange
+from kdmkit.experiments.images import data, figures, report
 from kdmkit.experiments.images.generation import GENERATORS, DrawingJob, draw
 from kdmkit.experiments.images.jobs import Job, Place, held_out, measure
 from kdmkit.experiments.images.recipes import (
@@ -90,9 +89,7 @@ class Wanted:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):
                 pass
-        for name in self.datasets:
-            found = pictures(name, self.place.data_dir, held_out=False, say=say)
-            strange(name, self.place.data_dir, found.shape, held_out=False, say=say)
+        data.check(self.datasets, self.place.data_dir, say)
 
 
 def run(

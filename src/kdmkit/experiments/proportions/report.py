@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from kdmkit.experiments._results import Report, Row, provenance
+from kdmkit.experiments._statistics import half_width
 from kdmkit.experiments.proportions.settings import BAG_SIZES, METHODS, PAPER, Interval
 
 #: The row that has to lead in every cell, named before anything was measured.
 LEADING = "kdm-encoder"
-CONFIDENCE = 0.99
 _SIZE_8_LEAST, _TRIAL_LEAST, _LMMCM_DISTANCE = 0.895, 0.80, 0.015
 
 _DESCRIPTIONS = {
@@ -55,12 +54,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        n = len(values)
-        half = math.nan
-        if n > 1:
-            quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1))
-            half = quantile * float(np.std(values, ddof=1)) / math.sqrt(n)
-        return cls(float(np.mean(values)), half, min(values))
+        return cls(float(np.mean(values)), half_width(values), min(values))
 
     @property
     def text(self) -> str:

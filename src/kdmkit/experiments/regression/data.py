@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit._core.checks import expected
+from kdmkit._core.files import read_arrays
 
 Array = NDArray[Any]
 
@@ -48,14 +48,11 @@ class Table:
 def load(data_dir: Path, name: str) -> Table:
     """The set `<name>.npz` in a folder: `X` (n, d), `y` (n,), `test_mask` (splits, n)."""
     path = _find(data_dir, name)
-    try:
-        with path.open("rb") as stream, np.load(stream) as file:
-            missing = {"X", "y", "test_mask"} - set(file.files)
-            if missing:
-                raise ValueError(expected(str(path), "arrays X, y and test_mask", f"no {sorted(missing)}"))
-            X, y, mask = file["X"], file["y"], file["test_mask"]
-    except (OSError, EOFError, BadZipFile) as error:
-        raise ValueError(expected(str(path), "a NumPy archive", f"a file that is none ({error})")) from error
+    arrays = read_arrays(path, "a NumPy archive")
+    missing = {"X", "y", "test_mask"} - set(arrays)
+    if missing:
+        raise ValueError(expected(str(path), "arrays X, y and test_mask", f"no {sorted(missing)}"))
+    X, y, mask = arrays["X"], arrays["y"], arrays["test_mask"]
     _check(path, X, y, mask)
     return Table(X.astype(np.float64), y.astype(np.float64), mask.astype(bool))
 

@@ -1,0 +1,49 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdmkit._core.checks import expected
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file to write that then takes the place of `path`: a kill leaves no half file there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """A compressed `.npz` file."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an `.npz` file; what is none says that `wanted` was expected."""
+    broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
+    try:
+        # NumPy would leave a broken file open.
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            return {name: file[name] for name in file.files}
+    except broken as error:
+        got = f"something that is broken or no such file ({error})"
+        raise ValueError(expected(str(path), wanted, got)) from error
