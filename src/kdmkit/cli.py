@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments import density, tabular
 from kdmkit.experiments._results import Report
 
@@ -144,7 +144,7 @@ def reproduce_table1(
             workers=workers,
         )
         if vary and not search:
-            raise ValueError(expected("vary", "together with --search", vary[0]))
+            raise ValueError(bad_argument("vary", "together with --search", vary[0]))
         if search:
             _show(images.search(output, wanted, images.varied(vary), fresh=fresh, say=console.print))
         else:

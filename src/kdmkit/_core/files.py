@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 
 @contextmanager
@@ -46,4 +46,4 @@ def read_arrays(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
             return {name: file[name] for name in file.files}
     except broken as error:
         got = f"something that is broken or no such file ({error})"
-        raise ValueError(expected(str(path), wanted, got)) from error
+        raise ValueError(bad_argument(str(path), wanted, got)) from error

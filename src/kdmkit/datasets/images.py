@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import read_arrays, write_arrays
 from kdmkit.datasets._types import Array, Dataset
 
@@ -36,7 +36,7 @@ def read(name: str, path: Path) -> Dataset:
     missing = [key for key in Dataset._fields if key not in arrays]
     if missing:
         got = f"none for {', '.join(missing)}"
-        raise ValueError(expected(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
+        raise ValueError(bad_argument(str(path), f"the arrays {', '.join(Dataset._fields)}", got))
     return checked(name, Dataset(*(arrays[key] for key in Dataset._fields)), str(path))
 
 
@@ -48,14 +48,16 @@ def checked(name: str, arrays: Dataset, where: str) -> Dataset:
         labels = getattr(arrays, key)
         _check(f"{key} of {where}", labels, (n,))
         if int(labels.max()) >= CLASSES:
-            raise ValueError(expected(f"{key} of {where}", f"labels 0 … {CLASSES - 1}", int(labels.max())))
+            raise ValueError(
+                bad_argument(f"{key} of {where}", f"labels 0 … {CLASSES - 1}", int(labels.max()))
+            )
     return Dataset(arrays.x_train, _whole(arrays.y_train), arrays.x_test, _whole(arrays.y_test))
 
 
 def _check(what: str, array: Array, shape: tuple[int, ...]) -> None:
     if array.shape != shape or array.dtype != np.uint8:
         got = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(expected(what, f"uint8 of shape {shape}", got))
+        raise ValueError(bad_argument(what, f"uint8 of shape {shape}", got))
 
 
 def _whole(labels: Array) -> Array:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.datasets import tables
 from kdmkit.datasets._types import Array, Dataset
 
@@ -40,11 +40,11 @@ def fetch(name: str, folder: Path, files: Sequence[str], say: Callable[[str], No
         x, y = _downloaded(source, version, folder / "openml")
     except (OSError, HTTPException) as error:
         wanted = f"{' and '.join(files)} in {folder}, or a connection to OpenML"
-        raise ConnectionError(expected(name, wanted, f"neither ({error})")) from error
+        raise ConnectionError(bad_argument(name, wanted, f"neither ({error})")) from error
     dataset = _MAKE[name](x, y)
     found = digest(dataset)
     if found != CHECKSUMS[name]:
-        raise ValueError(expected(f"{source} from OpenML", f"SHA-256 {CHECKSUMS[name]}", found))
+        raise ValueError(bad_argument(f"{source} from OpenML", f"SHA-256 {CHECKSUMS[name]}", found))
     say(f"{name}: {len(dataset.y_train)} training and {len(dataset.y_test)} test rows, checksum right")
     return dataset
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 Array = NDArray[Any]
 
@@ -61,9 +61,9 @@ def _table(folder: Path, name: str, rows: int, columns: int) -> Array:
     wrong = next((i for i, line in enumerate(values) if len(line) != columns), None)
     if wrong is not None:
         got = f"{len(values[wrong])} in row {wrong}"
-        raise ValueError(expected(name, f"{columns} columns in every row", got))
+        raise ValueError(bad_argument(name, f"{columns} columns in every row", got))
     if len(values) != rows:
-        raise ValueError(expected(name, f"{rows} rows, as UCI has them", len(values)))
+        raise ValueError(bad_argument(name, f"{rows} rows, as UCI has them", len(values)))
     return np.array(values)
 
 
@@ -72,25 +72,25 @@ def _text(folder: Path, name: str) -> str:
     if plain.exists():
         return plain.read_text(encoding="utf-8")
     if not zipped.exists():
-        raise FileNotFoundError(expected("data_dir", f"a folder with {name} or {name}.gz", folder))
+        raise FileNotFoundError(bad_argument("data_dir", f"a folder with {name} or {name}.gz", folder))
     try:
         return gzip.decompress(zipped.read_bytes()).decode("utf-8")
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(expected(str(zipped), "a whole gzip file", error)) from error
+        raise ValueError(bad_argument(str(zipped), "a whole gzip file", error)) from error
 
 
 def _numbers(name: str, values: Array) -> Array:
     try:
         numbers = values.astype(np.float64)
     except ValueError as error:
-        raise ValueError(expected(name, "numbers in its numeric columns", error)) from error
+        raise ValueError(bad_argument(name, "numbers in its numeric columns", error)) from error
     if not np.isfinite(numbers).all():
-        raise ValueError(expected(name, "finite numbers", numbers[~np.isfinite(numbers)][0]))
+        raise ValueError(bad_argument(name, "finite numbers", numbers[~np.isfinite(numbers)][0]))
     return numbers
 
 
 def _labels(name: str, values: Array, *, negative: str, positive: str) -> Array:
     unknown = ~np.isin(values, [negative, positive])
     if unknown.any():
-        raise ValueError(expected(name, f"the label {negative} or {positive}", values[unknown][0]))
+        raise ValueError(bad_argument(name, f"the label {negative} or {positive}", values[unknown][0]))
     return (values == positive).astype(np.int64)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
 
@@ -23,12 +23,12 @@ def is_checked(validate_args: bool | None) -> bool:
 
 def check_instance(argument: str, value: object, kind: type, wanted: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(expected(argument, wanted, type(value).__name__))
+        raise TypeError(bad_argument(argument, wanted, type(value).__name__))
 
 
 def check_kernel(argument: str, kernel: object) -> Kernel:
     if not isinstance(kernel, Kernel):
-        raise TypeError(expected(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
+        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
     return kernel
 
 
@@ -37,10 +37,10 @@ def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
     m_dim = components.ndim - kernel.event_dim - 1
     if m_dim < 0 or components.shape[m_dim] == 0:
         event = ", ".join(["m", *(["d"] if kernel.event_dim == 1 else ["..."] * kernel.event_dim)])
-        raise ValueError(expected(argument, f"shape (..., {event}) with m ≥ 1", tuple(components.shape)))
+        raise ValueError(bad_argument(argument, f"shape (..., {event}) with m ≥ 1", tuple(components.shape)))
     if kernel.event_dim and not components.is_floating_point():
         raise TypeError(
-            expected(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
+            bad_argument(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
         )
     return m_dim
 
@@ -52,7 +52,9 @@ def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
     cut = components.ndim - kernel.event_dim
     norm, m = kernel.log_norm(components.shape[cut:]), components.shape[cut - 1]
     if norm.ndim and norm.shape[-1] != m:
-        raise ValueError(expected(argument, f"a bandwidth for each of {m} components", f"{norm.shape[-1]}"))
+        raise ValueError(
+            bad_argument(argument, f"a bandwidth for each of {m} components", f"{norm.shape[-1]}")
+        )
 
 
 def check_value(
@@ -76,4 +78,4 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
     except RuntimeError as error:
         given = {name: tuple(shape) for name, shape in shapes.items() if len(shape)}
         got = ", ".join(map(str, given.values()))
-        raise ValueError(expected(", ".join(given), "leading dimensions that broadcast", got)) from error
+        raise ValueError(bad_argument(", ".join(given), "leading dimensions that broadcast", got)) from error

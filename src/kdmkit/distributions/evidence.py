@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, expected
+from kdmkit._core.checks import as_tensor, bad_argument
 from kdmkit.distributions._validation import check_value, common_batch
 from kdmkit.distributions.inference import Evidence
 from kdmkit.distributions.kdm import KDM
@@ -37,10 +37,10 @@ def _masks(observed: Mapping[str, Any], known: list[str]) -> dict[str, Tensor]:
     masks = {}
     for name, mask in observed.items():
         if name not in known:
-            raise ValueError(expected("observed", f"variables with evidence, {known}", repr(name)))
+            raise ValueError(bad_argument("observed", f"variables with evidence, {known}", repr(name)))
         tensor = as_tensor(f"observed[{name!r}]", mask)
         if tensor.dtype != torch.bool:
-            raise TypeError(expected(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
+            raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
         masks[name] = tensor
     return masks
 
@@ -53,7 +53,7 @@ def _parts(
         repeated = [name for name in evidence if name in given.variables]
         if repeated:
             raise ValueError(
-                expected("evidence", "variables that the joint evidence does not hold", repeated)
+                bad_argument("evidence", "variables that the joint evidence does not hold", repeated)
             )
         values = {name: _points(joint, name, given.marginal(name)) for name in given.variables}
         parts.append((values, given._weights))
@@ -69,10 +69,10 @@ def _points(joint: JointKDM, name: str, rho: KDM) -> Tensor:
     """The components of an input KDM, with the dimension that counts them in front."""
     kernel = joint.kernels[name]
     if not kernel.same_family(rho.kernel):
-        raise ValueError(expected(name, f"a KDM with the kernel {kernel}", rho.kernel))
+        raise ValueError(bad_argument(name, f"a KDM with the kernel {kernel}", rho.kernel))
     if rho.event_shape != joint.event_shapes[name]:
         raise ValueError(
-            expected(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
+            bad_argument(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
         )
     return rho.components.movedim(rho.components.ndim - kernel.event_dim - 1, 0)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, expected
+from kdmkit._core.checks import as_tensor, bad_argument
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_bandwidth,
@@ -67,7 +67,7 @@ class JointKDM:
         counts = {name: tensors[name].shape[m_dims[name]] for name in kernels}
         if len(set(counts.values())) > 1:
             raise ValueError(
-                expected("components", "the same number of components for every variable", counts)
+                bad_argument("components", "the same number of components for every variable", counts)
             )
         first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
         validate = is_checked(validate_args)
@@ -145,7 +145,7 @@ class JointKDM:
         missing = [name for name in self.kernels if name not in values]
         if missing:
             raise ValueError(
-                expected(
+                bad_argument(
                     "values",
                     f"all of {list(self.kernels)} (marginal() drops variables)",
                     f"none for {missing}",
@@ -163,7 +163,7 @@ class JointKDM:
     def _check_names(self, argument: str, names: Mapping[str, Any] | Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.kernels]
         if unknown:
-            raise ValueError(expected(argument, f"variables among {list(self.kernels)}", unknown))
+            raise ValueError(bad_argument(argument, f"variables among {list(self.kernels)}", unknown))
 
     # ---- marginals and inference
 
@@ -190,7 +190,7 @@ class JointKDM:
     def _check_target(self, names: Sequence[str]) -> None:
         self._check_names("target", names)
         if not names or len(set(names)) < len(names):
-            raise ValueError(expected("target", "one or more different variables", list(names)))
+            raise ValueError(bad_argument("target", "one or more different variables", list(names)))
 
     def infer(
         self,
@@ -232,17 +232,21 @@ class JointKDM:
 
     def _targets(self, target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
         if not known:
-            raise ValueError(expected("evidence", "at least one variable", "none (marginal() needs none)"))
+            raise ValueError(
+                bad_argument("evidence", "at least one variable", "none (marginal() needs none)")
+            )
         if target is None:
             rest = tuple(name for name in self.kernels if name not in known)
             if not rest:
-                raise ValueError(expected("evidence", "at least one variable left to infer", "all of them"))
+                raise ValueError(
+                    bad_argument("evidence", "at least one variable left to infer", "all of them")
+                )
             return rest
         targets = (target,) if isinstance(target, str) else tuple(target)
         self._check_target(targets)
         both = [name for name in targets if name in known]
         if both:
-            raise ValueError(expected("target", "variables without evidence", both))
+            raise ValueError(bad_argument("target", "variables without evidence", both))
         return targets
 
     # ---- draws and copies
@@ -277,15 +281,15 @@ class JointKDM:
 def _check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
     if not isinstance(components, Mapping) or not components:
         raise TypeError(
-            expected("components", "a mapping from variable to tensor", type(components).__name__)
+            bad_argument("components", "a mapping from variable to tensor", type(components).__name__)
         )
     if not isinstance(kernels, Mapping):
-        raise TypeError(expected("kernels", "a mapping from variable to kernel", type(kernels).__name__))
+        raise TypeError(bad_argument("kernels", "a mapping from variable to kernel", type(kernels).__name__))
     if set(components) != set(kernels):
         raise ValueError(
-            expected("kernels", f"the variables of components, {list(components)}", list(kernels))
+            bad_argument("kernels", f"the variables of components, {list(components)}", list(kernels))
         )
     bad = [name for name in components if not isinstance(name, str) or name in RESERVED]
     if bad:
-        raise ValueError(expected("components", f"variables not named {', '.join(RESERVED)}", bad))
+        raise ValueError(bad_argument("components", f"variables not named {', '.join(RESERVED)}", bad))
     return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}

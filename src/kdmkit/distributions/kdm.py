@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, check_choice, check_event, check_weights, expected
+from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_event, check_weights
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_bandwidth,
@@ -91,7 +91,7 @@ class KDM(Distribution):
         x = as_tensor("x", x)
         kernel = check_kernel("kernel", kernel)
         if x.ndim < kernel.event_dim:
-            raise ValueError(expected("x", f"at least {kernel.event_dim} dimension(s)", tuple(x.shape)))
+            raise ValueError(bad_argument("x", f"at least {kernel.event_dim} dimension(s)", tuple(x.shape)))
         return cls(x.unsqueeze(x.ndim - kernel.event_dim), None, kernel, validate_args=validate_args)
 
     @classmethod
@@ -110,7 +110,7 @@ class KDM(Distribution):
         probs = as_tensor("probs", probs)
         if not probs.ndim or not probs.is_floating_point():
             raise ValueError(
-                expected(
+                bad_argument(
                     "probs",
                     "floating-point probabilities (*batch, n)",
                     f"{probs.dtype}, shape {tuple(probs.shape)}",
@@ -222,7 +222,7 @@ class KDM(Distribution):
             outside = q[~((q > 0) & (q < 1))]
             if outside.numel():
                 raise ValueError(
-                    expected("value", "quantiles strictly between 0 and 1", outside[:3].tolist())
+                    bad_argument("value", "quantiles strictly between 0 and 1", outside[:3].tolist())
                 )
         return univariate.icdf(q).unsqueeze(-1)
 
@@ -230,14 +230,16 @@ class KDM(Distribution):
         kernel = self._continuous(what)
         if self._event_shape != (1,):
             raise ValueError(
-                expected(what, "a one-dimensional KDM (event shape (1,))", tuple(self._event_shape))
+                bad_argument(what, "a one-dimensional KDM (event shape (1,))", tuple(self._event_shape))
             )
         return Univariate(kernel, self.components, self.log_weights)
 
     def _continuous(self, what: str) -> LocationScale:
         if not isinstance(self.kernel, LocationScale):
             raise TypeError(
-                expected(what, "a continuous kernel (RBF, Epanechnikov, Tricube)", type(self.kernel).__name__)
+                bad_argument(
+                    what, "a continuous kernel (RBF, Epanechnikov, Tricube)", type(self.kernel).__name__
+                )
             )
         return self.kernel
 
@@ -289,7 +291,7 @@ class KDM(Distribution):
             drawn = self.sample((shape.numel(),), generator=generator)
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
         elif not temperature > 0:
-            raise ValueError(expected("temperature", "> 0", temperature))
+            raise ValueError(bad_argument("temperature", "> 0", temperature))
         elif isinstance(self.kernel, LocationScale):
             drawn = gumbel(
                 self.kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
@@ -297,7 +299,9 @@ class KDM(Distribution):
         elif isinstance(self.kernel, Cosine):
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
         else:
-            raise TypeError(expected("kernel", "one with differentiable draws", type(self.kernel).__name__))
+            raise TypeError(
+                bad_argument("kernel", "one with differentiable draws", type(self.kernel).__name__)
+            )
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies
@@ -335,12 +339,12 @@ class KDM(Distribution):
                 [10.5000]])
         """
         if not isinstance(self.kernel, RBF) or self.kernel.shear is not None:
-            raise TypeError(expected("widened", "an RBF kernel without a metric", self.kernel))
+            raise TypeError(bad_argument("widened", "an RBF kernel without a metric", self.kernel))
         by = as_tensor("by", by, like=self.components).to(self.components)
         check_event("by", by, self._event_shape)
         batch = common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
         if self._validate_args and bool((by < 0).any()):
-            raise ValueError(expected("by", "variances ≥ 0", by.min().item()))
+            raise ValueError(bad_argument("by", "variances ≥ 0", by.min().item()))
         shape = (*batch, *self.components.shape[-2:])
         kernel = self.kernel.widened(by.unsqueeze(-2).expand(shape))
         return KDM._made(self.components.expand(shape), self._weights, kernel, self._validate_args)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions._validation import common_batch
 from kdmkit.distributions.mixing import Entry
@@ -31,12 +31,12 @@ def overlap(rho: KDM, other: KDM) -> Float[Tensor, "*batch"]:
 
 def _check_comparable(rho: KDM, other: KDM) -> None:
     if rho.kernel.per_component or other.kernel.per_component:
-        raise ValueError(expected("kernel", "one bandwidth for all components", "one per component"))
+        raise ValueError(bad_argument("kernel", "one bandwidth for all components", "one per component"))
     if other.kernel is not rho.kernel and not _same_kernel(rho.kernel, other.kernel):
-        raise ValueError(expected("other", f"a KDM with the kernel {rho.kernel}", other.kernel))
+        raise ValueError(bad_argument("other", f"a KDM with the kernel {rho.kernel}", other.kernel))
     if other.event_shape != rho.event_shape:
         wanted = f"a KDM over events of shape {tuple(rho.event_shape)}"
-        raise ValueError(expected("other", wanted, tuple(other.event_shape)))
+        raise ValueError(bad_argument("other", wanted, tuple(other.event_shape)))
     common_batch({"batch_shape": rho.batch_shape, "other": other.batch_shape})
 
 

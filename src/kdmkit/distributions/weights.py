@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, check_log_weights, check_weights, expected
+from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions.mixing import Entry, mix
 
@@ -79,11 +79,11 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     if weights is None and log_weights is None:
         return Given(torch.full((m,), -math.log(m), dtype=like.dtype, device=like.device))
     if weights is not None and log_weights is not None:
-        raise ValueError(expected("weights", "either weights or log_weights", "both"))
+        raise ValueError(bad_argument("weights", "either weights or log_weights", "both"))
     argument = "weights" if log_weights is None else "log_weights"
     tensor = as_tensor(argument, weights if log_weights is None else log_weights, like=like)
     if tensor.ndim == 0 or tensor.shape[-1] != m:
-        raise ValueError(expected(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
+        raise ValueError(bad_argument(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
     if log_weights is None:
         if not tensor.is_floating_point():
             tensor = tensor.to(like.dtype)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.kernels import Kernel
 from kdmkit.nn import JointLayer
@@ -21,14 +21,14 @@ def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"
     array = np.asarray(bags)
     if array.shape != (n,) or not np.issubdtype(array.dtype, np.integer):
         got = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(expected("bags", f"{n} integer ids, one per row", got))
+        raise ValueError(bad_argument("bags", f"{n} integer ids, one per row", got))
     n_bags = int(array.max()) + 1 if n_bags is None else n_bags
     outside = array[(array < 0) | (array >= n_bags)]
     if len(outside):
-        raise ValueError(expected("bags", f"ids with proportions, 0 … {n_bags - 1}", outside[0]))
+        raise ValueError(bad_argument("bags", f"ids with proportions, 0 … {n_bags - 1}", outside[0]))
     empty = np.flatnonzero(np.bincount(array, minlength=n_bags) == 0)
     if len(empty):
-        raise ValueError(expected("bags", "at least one row in every bag", f"none in bag {empty[0]}"))
+        raise ValueError(bad_argument("bags", "at least one row in every bag", f"none in bag {empty[0]}"))
     return torch.from_numpy(array.astype(np.int64))
 
 

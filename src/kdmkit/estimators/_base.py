@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators._checks import Array, check_count, plain, to_tensor
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -53,7 +53,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """Checks the options, draws the fit's seed, and gives torch's own state back at the end."""
         if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
-            raise ValueError(expected("random_state", wanted, self.random_state))
+            raise ValueError(bad_argument("random_state", wanted, self.random_state))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         FitOptions(**self._settings(seed, rows=1))
         self._fit_device()
@@ -126,7 +126,9 @@ class KDMEstimator(BaseEstimator, ABC):
     def _fit_device(self) -> torch.device:
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
-            raise ValueError(expected("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
+            raise ValueError(
+                bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'")
+            )
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
 
     def __sklearn_is_fitted__(self) -> bool:

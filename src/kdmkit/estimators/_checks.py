@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kdmkit._core.checks import check_weights, expected
+from kdmkit._core.checks import bad_argument, check_weights
 
 Array = NDArray[Any]
 
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1") -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(expected(argument, wanted, repr(value)))
+        raise ValueError(bad_argument(argument, wanted, repr(value)))
     return int(value)
 
 
@@ -35,7 +35,7 @@ def check_number(argument: str, value: Any, wanted: str, *, positive: bool = Fal
     """A finite number ≥ 0, or > 0."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(expected(argument, wanted, repr(value)))
+        raise ValueError(bad_argument(argument, wanted, repr(value)))
     return float(value)
 
 
@@ -44,6 +44,6 @@ def distribution(argument: str, values: Any, shape: tuple[int, ...]) -> Tensor:
     array = np.asarray(values)
     probs = to_tensor(array if array.dtype == np.float32 else array.astype(np.float64))
     if probs.shape != shape:
-        raise ValueError(expected(argument, f"shape {shape}", tuple(probs.shape)))
+        raise ValueError(bad_argument(argument, f"shape {shape}", tuple(probs.shape)))
     check_weights(argument, probs)
     return probs.double() / probs.double().sum(-1, keepdim=True)

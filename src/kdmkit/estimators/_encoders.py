@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 _ROWS = 8192
 
@@ -61,7 +61,7 @@ def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> n
         return copy.deepcopy(parameter)
     if isinstance(parameter, str) and parameter == "mlp":
         return build()
-    raise ValueError(expected(name, "None, 'mlp' or an nn.Module", repr(parameter)))
+    raise ValueError(bad_argument(name, "None, 'mlp' or an nn.Module", repr(parameter)))
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
@@ -84,5 +84,5 @@ def encode_rows(encoder: nn.Module | None, x: Tensor, device: torch.device) -> T
 def _checked(latent: Any, n: int) -> Tensor:
     if not isinstance(latent, Tensor) or latent.ndim != 2 or len(latent) != n:
         got = tuple(latent.shape) if isinstance(latent, Tensor) else type(latent).__name__
-        raise ValueError(expected("encoder", f"outputs of shape ({n}, features) for {n} rows", got))
+        raise ValueError(bad_argument("encoder", f"outputs of shape ({n}, features) for {n} rows", got))
     return latent.float().cpu()

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.nn import JointLayer
 from kdmkit.training import hybrid_nll, squared_error
 
@@ -82,5 +82,7 @@ class Reconstruction(nn.Module):
     def forward(self, z: Tensor, x: Tensor) -> Float[Tensor, " n"]:
         decoded = self.decoder(z)
         if decoded.shape != x.shape:
-            raise ValueError(expected("decoder", f"outputs of shape {tuple(x.shape)}", tuple(decoded.shape)))
+            raise ValueError(
+                bad_argument("decoder", f"outputs of shape {tuple(x.shape)}", tuple(decoded.shape))
+            )
         return (decoded - x).flatten(1).square().mean(-1)

@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators._checks import Array, check_number
 from kdmkit.training import Rows
 
@@ -26,7 +26,7 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
     present = weights > 0
     if not present.any():
-        raise ValueError(expected("sample_weight", "at least one positive weight", "zeros"))
+        raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
     return torch.from_numpy(weights[present]), X[present], *(other[present] for other in others)
 
 
@@ -35,7 +35,7 @@ def check_fraction(fraction: Any) -> float:
     wanted = "0 ≤ validation_fraction < 1"
     fraction = check_number("validation_fraction", fraction, wanted)
     if fraction >= 1:
-        raise ValueError(expected("validation_fraction", wanted, fraction))
+        raise ValueError(bad_argument("validation_fraction", wanted, fraction))
     return fraction
 
 

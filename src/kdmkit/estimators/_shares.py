@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 # Proportions are often written with three digits.
 _SUM_TOLERANCE = 1e-3
@@ -49,7 +49,7 @@ def check_shares(proportions: Any, counted: Any = None) -> Shares:
     values = torch.from_numpy(np.array(proportions, dtype=np.float64))
     if values.ndim == 3:
         if counted is not None:
-            raise ValueError(expected("counted", "None beside ranges of proportions", "numbers"))
+            raise ValueError(bad_argument("counted", "None beside ranges of proportions", "numbers"))
         return _ranges(values)
     mean = check_proportions(values)
     if counted is None:
@@ -61,17 +61,17 @@ def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
     """Rows that sum to 1 up to rounding, made to sum to 1."""
     if shares.ndim != 2 or shares.shape[0] < 1 or shares.shape[1] < 2:
         wanted = "shape (n_bags, n_classes ≥ 2), or (n_bags, n_classes, 2) for ranges"
-        raise ValueError(expected("proportions", wanted, tuple(shares.shape)))
+        raise ValueError(bad_argument("proportions", wanted, tuple(shares.shape)))
     wanted = "non-negative rows that sum to 1"
     wrong = ~torch.isfinite(shares) | (shares < 0)
     if bool(wrong.any()):
-        raise ValueError(expected("proportions", wanted, f"a value of {shares[wrong][0].item():g}"))
+        raise ValueError(bad_argument("proportions", wanted, f"a value of {shares[wrong][0].item():g}"))
     total = shares.sum(1)
     off = (total - 1).abs()
     if bool((off > _SUM_TOLERANCE).any()):
         worst = int(off.argmax())
         raise ValueError(
-            expected("proportions", wanted, f"a sum of {total[worst].item():.7g} in row {worst}")
+            bad_argument("proportions", wanted, f"a sum of {total[worst].item():.7g} in row {worst}")
         )
     return shares / total.unsqueeze(1)
 
@@ -79,21 +79,23 @@ def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
 def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> Shares:
     if values.shape[0] < 1 or values.shape[1] < 2 or values.shape[2] != 2:
         raise ValueError(
-            expected("proportions", "ranges of shape (n_bags, n_classes ≥ 2, 2)", tuple(values.shape))
+            bad_argument("proportions", "ranges of shape (n_bags, n_classes ≥ 2, 2)", tuple(values.shape))
         )
     low, high = values.unbind(-1)
     wrong = ~((low >= 0) & (low <= high) & (high <= 1)).all(1)
     if bool(wrong.any()):
         bag = int(wrong.int().argmax())
         raise ValueError(
-            expected("proportions", "ranges with 0 ≤ low ≤ high ≤ 1", f"{values[bag].tolist()} in row {bag}")
+            bad_argument(
+                "proportions", "ranges with 0 ≤ low ≤ high ≤ 1", f"{values[bag].tolist()} in row {bag}"
+            )
         )
     below, above = low.sum(1), high.sum(1)
     wrong = (below > 1 + _SUM_TOLERANCE) | (above < 1 - _SUM_TOLERANCE)
     if bool(wrong.any()):
         bag = int(wrong.int().argmax())
         got = f"sums from {below[bag].item():g} to {above[bag].item():g} in row {bag}"
-        raise ValueError(expected("proportions", "ranges with room for a sum of 1", got))
+        raise ValueError(bad_argument("proportions", "ranges with room for a sum of 1", got))
     mean = fitting(low + high, low, high)
     return Shares(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
 
@@ -101,10 +103,12 @@ def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> Shares:
 def _check_counted(counted: Any, n_bags: int) -> Float[Tensor, " n_bags"]:
     numbers = np.asarray(counted, dtype=np.float64)
     if numbers.shape not in ((), (n_bags,)):
-        raise ValueError(expected("counted", f"a number, or one for each of {n_bags} bags", numbers.shape))
+        raise ValueError(
+            bad_argument("counted", f"a number, or one for each of {n_bags} bags", numbers.shape)
+        )
     if not (np.isfinite(numbers) & (numbers > 0)).all():
         worst = numbers[~(np.isfinite(numbers) & (numbers > 0))].flat[0]
-        raise ValueError(expected("counted", "finite numbers > 0", f"{worst:g}"))
+        raise ValueError(bad_argument("counted", "finite numbers > 0", f"{worst:g}"))
     return torch.from_numpy(np.broadcast_to(numbers, (n_bags,)).copy())
 
 

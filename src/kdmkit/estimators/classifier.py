@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._bandwidth import choose_sigma
 from kdmkit.estimators._checks import Array, check_count, check_number, distribution, to_tensor
@@ -117,7 +117,7 @@ class KDMClassifier(JointClassifier):
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(expected("y", "at least two classes", f"one class, {classes[0]!r}"))
+            raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(codes).long()
         with self._seeded():
             learn = self._nonparametric if self.method == "nonparametric" else self._learned
@@ -130,9 +130,9 @@ class KDMClassifier(JointClassifier):
         check_number("noise", self.noise, "a number ≥ 0")
         self._alpha()
         if self.method == "nonparametric" and self.encoder is not None:
-            raise ValueError(expected("encoder", "None for method='nonparametric'", repr(self.encoder)))
+            raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))
         if self.encoder is None and self.decoder is not None:
-            raise ValueError(expected("decoder", "None without an encoder", repr(self.decoder)))
+            raise ValueError(bad_argument("decoder", "None without an encoder", repr(self.decoder)))
 
     def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Model:
         scaler = Scaler.from_data(x, weights)
@@ -233,7 +233,7 @@ class KDMClassifier(JointClassifier):
         array = check_array(X, dtype=[np.float64, np.float32], allow_nd=True, ensure_2d=False)
         if array.ndim < 3 or (not self._takes_anything and array.shape[2:] != (self.n_features_in_,)):
             wanted = f"shape (n, points, {self.n_features_in_})"
-            raise ValueError(expected("X", wanted, tuple(array.shape)))
+            raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
         lead = tuple(array.shape[:2])
         share = np.full(lead, 1 / lead[1]) if weights is None else weights
 
@@ -258,7 +258,9 @@ class KDMClassifier(JointClassifier):
         n_samples = check_count("n_samples", n_samples)
         model = self.module_
         if model.encoder is not None and model.decoder is None:
-            raise ValueError(expected("decoder", "one that was fitted, to sample behind an encoder", None))
+            raise ValueError(
+                bad_argument("decoder", "one that was fitted, to sample behind an encoder", None)
+            )
         evidence = KDM.from_probs(self._label_probs(y).to(self._device))
         with torch.no_grad():
             rho = narrowed(model.layer.reverse(evidence), spread)
@@ -271,7 +273,7 @@ class KDMClassifier(JointClassifier):
             return distribution("y", y, (len(self.classes_),))
         found = [position for position, label in enumerate(self.classes_.tolist()) if label == y]
         if not found:
-            raise ValueError(expected("y", f"one of {self.classes_.tolist()}", repr(y)))
+            raise ValueError(bad_argument("y", f"one of {self.classes_.tolist()}", repr(y)))
         return nn.functional.one_hot(torch.tensor(found[0]), len(self.classes_)).double()
 
     @property
@@ -284,7 +286,7 @@ class KDMClassifier(JointClassifier):
 def narrowed(rho: KDM, spread: float) -> KDM:
     """The same mixture with its kernel `spread` times as wide."""
     if not spread > 0:
-        raise ValueError(expected("spread", "> 0", spread))
+        raise ValueError(bad_argument("spread", "> 0", spread))
     kernel = rho.kernel
     assert isinstance(kernel, RBF)
     return KDM(rho.components, None, RBF(kernel.sigma * spread), log_weights=rho.log_weights)

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators._bags import BagLoss, BagPretraining, Bags, check_bags
 from kdmkit.estimators._checks import Array, check_number, to_tensor
 from kdmkit.estimators._contamination import BagLikelihood, Labels, RowLikelihood, guessed
@@ -137,7 +137,7 @@ class KDMProportionClassifier(JointClassifier):
         shares = check_shares(proportions, counted)
         if not shares.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"
-            raise ValueError(expected("loss", wanted, repr(self.loss)))
+            raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
         index = check_bags(bags, len(X), len(shares))
         held = _check_validation(validation_bags, len(shares))
         with self._seeded():
@@ -268,5 +268,5 @@ def _check_validation(ids: Any, n_bags: int) -> Int[Tensor, " k"] | None:
     chosen = np.unique(np.asarray(ids))
     whole = np.issubdtype(chosen.dtype, np.integer) and len(chosen) > 0
     if not whole or chosen[0] < 0 or chosen[-1] >= n_bags or len(chosen) == n_bags:
-        raise ValueError(expected("validation_bags", f"some but not all ids 0 … {n_bags - 1}", ids))
+        raise ValueError(bad_argument("validation_bags", f"some but not all ids 0 … {n_bags - 1}", ids))
     return torch.from_numpy(chosen.astype(np.int64))

@@ -12,7 +12,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
 from kdmkit.estimators._joint import JointEstimator, Phases
@@ -160,13 +160,13 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
     def _check_trend(self) -> None:
         if self.trend not in ("auto", "mlp", None):
-            raise ValueError(expected("trend", "'auto', 'mlp' or None", repr(self.trend)))
+            raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
         if self.trend == "mlp" and self.encoder is not None:
-            raise ValueError(expected("trend", "'auto' or None beside an encoder", "'mlp'"))
+            raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
         if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
-            raise ValueError(expected("n_members", _MEMBERS, self.n_members))
+            raise ValueError(bad_argument("n_members", _MEMBERS, self.n_members))
         if not isinstance(self.memory, bool | np.bool_):
-            raise ValueError(expected("memory", "True or False", repr(self.memory)))
+            raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Model:
         scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
@@ -326,7 +326,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         """Quantiles of p(y|x), `(n, n_quantiles)`, or of every output `(n, n_outputs, n_quantiles)`."""
         q = torch.from_numpy(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
         if q.ndim != 1 or not bool(((q > 0) & (q < 1)).all()):
-            raise ValueError(expected("quantiles", "numbers strictly between 0 and 1", quantiles))
+            raise ValueError(bad_argument("quantiles", "numbers strictly between 0 and 1", quantiles))
         x = self._inputs(X)
         marginals = [self._over_output(output) for output in range(self._n_outputs)]
 
@@ -365,7 +365,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """The central interval that holds y with probability `coverage`, `(n, 2)`."""
         if not 0 < coverage < 1:
-            raise ValueError(expected("coverage", "strictly between 0 and 1", coverage))
+            raise ValueError(bad_argument("coverage", "strictly between 0 and 1", coverage))
         return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
@@ -389,7 +389,7 @@ def _numbers(y: Array) -> Array:
     try:
         return np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(expected("y", "numbers", f"{y.dtype} ({error})")) from error
+        raise ValueError(bad_argument("y", "numbers", f"{y.dtype} ({error})")) from error
 
 
 def _row_mse(output: Tensor, y: Tensor) -> Tensor:

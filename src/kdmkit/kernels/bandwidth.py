@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_positive, expected
+from kdmkit._core.checks import bad_argument, check_positive
 
 # Relative to the given bandwidth: a bound that no sensible fit meets before data sets a better one.
 _TINY = 1e-6
@@ -22,7 +22,7 @@ def as_bandwidth(name: str, value: Any) -> Tensor:
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(expected(name, "a number or a tensor", repr(value))) from error
+        raise TypeError(bad_argument(name, "a number or a tensor", repr(value))) from error
     tensor = tensor if tensor.is_floating_point() else tensor.double()
     check_positive(name, tensor)
     return tensor
@@ -62,11 +62,11 @@ class Bandwidth(nn.Module):
         tensor = as_bandwidth(name, value)
         if tensor.ndim > max_dim:
             shapes = "(), (d,), (m, 1) or (m, d)" if max_dim == 2 else "() or (d,)"
-            raise ValueError(expected(name, f"shape {shapes}", tuple(tensor.shape)))
+            raise ValueError(bad_argument(name, f"shape {shapes}", tuple(tensor.shape)))
         bound = _TINY * float(tensor.min()) if minimum is None else float(minimum)
         if not 0 <= bound < float(tensor.min()):
             raise ValueError(
-                expected(f"{name}_min", f"0 ≤ {name}_min < {name} ({float(tensor.min()):g})", bound)
+                bad_argument(f"{name}_min", f"0 ≤ {name}_min < {name} ({float(tensor.min()):g})", bound)
             )
         self.register_buffer("minimum", torch.tensor(bound, dtype=tensor.dtype))
         self.raw = nn.Parameter((tensor - bound).log(), requires_grad=trainable)
@@ -81,17 +81,17 @@ class Bandwidth(nn.Module):
         shape, given = self.raw.shape, tensor.shape
         pairs = zip(reversed(given), reversed(shape), strict=False)
         if len(given) > len(shape) or any(a not in (1, b) for a, b in pairs):
-            raise ValueError(expected(self.name, f"shape {tuple(shape)}", tuple(given)))
+            raise ValueError(bad_argument(self.name, f"shape {tuple(shape)}", tuple(given)))
         if bool((tensor <= self.minimum).any()):
             wanted = f"> {self.name}_min ({self.minimum.item():g})"
-            raise ValueError(expected(self.name, wanted, f"{tensor.min().item():g}"))
+            raise ValueError(bad_argument(self.name, wanted, f"{tensor.min().item():g}"))
         with torch.no_grad():
             self.raw.copy_((tensor - self.minimum).log().expand_as(self.raw))
 
     def bound(self, minimum: float) -> None:
         """Sets a new lower bound; values at or below it move just above."""
         if not 0 <= minimum < math.inf:
-            raise ValueError(expected(f"{self.name}_min", "a finite number ≥ 0", minimum))
+            raise ValueError(bad_argument(f"{self.name}_min", "a finite number ≥ 0", minimum))
         value = self.value.detach()
         with torch.no_grad():
             self.minimum.fill_(minimum)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import as_tensor, check_event, check_finite, check_floating, expected
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.precision import full_precision
 from kdmkit.ops import Term
 
@@ -42,7 +42,7 @@ class Kernel(nn.Module, ABC):
 
     def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
         """The kernel with parameters of other leading dimensions; only one with a batch has any."""
-        raise TypeError(expected("kernel", "one with a batch of bandwidths", type(self).__name__))
+        raise TypeError(bad_argument("kernel", "one with a batch of bandwidths", type(self).__name__))
 
     @abstractmethod
     def term(self, x: Tensor, components: Tensor) -> Term:
@@ -110,11 +110,13 @@ class Kernel(nn.Module, ABC):
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         """The probability of every event under each component."""
-        raise TypeError(expected("kernel", "a discrete kernel (Cosine, Categorical)", type(self).__name__))
+        raise TypeError(
+            bad_argument("kernel", "a discrete kernel (Cosine, Categorical)", type(self).__name__)
+        )
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The variance of each component's density, dimension by dimension."""
-        raise TypeError(expected("kernel", "a continuous kernel", type(self).__name__))
+        raise TypeError(bad_argument("kernel", "a continuous kernel", type(self).__name__))
 
     def same_family(self, other: "Kernel") -> bool:
         """Whether components of `other` may be evidence for a variable with this kernel."""

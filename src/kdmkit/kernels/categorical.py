@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
-from kdmkit._core.checks import as_tensor, check_label, expected, is_integer
+from kdmkit._core.checks import as_tensor, bad_argument, check_label, is_integer
 from kdmkit.kernels.base import Kernel
 from kdmkit.ops import Lookup, Term
 
@@ -36,11 +36,11 @@ class Categorical(Kernel):
         super().__init__()
         self.n = n.__index__() if hasattr(n, "__index__") else 0
         if self.n < 1:
-            raise ValueError(expected("n", "a number of categories ≥ 1", n))
+            raise ValueError(bad_argument("n", "a number of categories ≥ 1", n))
         if not 0 <= smoothing < 1:
-            raise ValueError(expected("smoothing", "0 ≤ smoothing < 1", smoothing))
+            raise ValueError(bad_argument("smoothing", "0 ≤ smoothing < 1", smoothing))
         if trainable and smoothing == 0:
-            raise ValueError(expected("smoothing", "> 0 where it is trainable", smoothing))
+            raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
         logit = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
         self.logit = nn.Parameter(torch.tensor(logit), requires_grad=trainable)
 
@@ -83,7 +83,7 @@ class Categorical(Kernel):
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         if not is_integer(value):
-            raise TypeError(expected(argument, "integer codes", value.dtype))
+            raise TypeError(bad_argument(argument, "integer codes", value.dtype))
         check_label(argument, value, self.n)
 
     def config(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term
@@ -35,9 +35,9 @@ class Composed(Kernel):
     def __init__(self, encoder: nn.Module, kernel: Kernel, *, event_dim: int = 1) -> None:
         super().__init__()
         if not isinstance(encoder, nn.Module):
-            raise TypeError(expected("encoder", "an nn.Module", type(encoder).__name__))
+            raise TypeError(bad_argument("encoder", "an nn.Module", type(encoder).__name__))
         if not isinstance(kernel, Kernel):
-            raise TypeError(expected("kernel", "a kernel", type(kernel).__name__))
+            raise TypeError(bad_argument("kernel", "a kernel", type(kernel).__name__))
         self.encoder, self.kernel, self.event_dim = encoder, kernel, event_dim
 
     @property
@@ -65,13 +65,15 @@ class Composed(Kernel):
 
     def log_norm(self, event_shape: torch.Size) -> NoReturn:
         raise TypeError(
-            expected("kernel", "one with a density", "Composed, which compares encoded values and has none")
+            bad_argument(
+                "kernel", "one with a density", "Composed, which compares encoded values and has none"
+            )
         )
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> NoReturn:
-        raise TypeError(expected("kernel", "one that can be sampled", "Composed, which has no density"))
+        raise TypeError(bad_argument("kernel", "one that can be sampled", "Composed, which has no density"))
 
     def config(self) -> dict[str, Any]:
         return {"kernel": "Composed", "inner": self.kernel.config(), "event_dim": self.event_dim}
@@ -79,7 +81,7 @@ class Composed(Kernel):
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Composed:
         if encoder is None:
-            raise ValueError(expected("encoder", "the encoder of the Composed kernel", None))
+            raise ValueError(bad_argument("encoder", "the encoder of the Composed kernel", None))
         return cls(encoder, kernel_from_config(config["inner"]), event_dim=config["event_dim"])
 
     def extra_repr(self) -> str:

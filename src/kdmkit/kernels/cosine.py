@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import (
     as_tensor,
+    bad_argument,
     check_event,
     check_finite,
     check_floating,
     check_label,
-    expected,
     is_integer,
 )
 from kdmkit._core.shapes import broadcast
@@ -79,7 +79,7 @@ class Cosine(Kernel):
         check_finite(argument, value)
         if bool((value.detach() == 0).all(-1).any()):
             raise ValueError(
-                expected(argument, "amplitudes with at least one nonzero entry", "a zero vector")
+                bad_argument(argument, "amplitudes with at least one nonzero entry", "a zero vector")
             )
 
     def event_rank(self, value: Tensor) -> int:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.precision import wide
 from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import Bandwidth
@@ -107,7 +107,7 @@ class LocationScale(Kernel, ABC):
         shape = self.bandwidth.shape
         if len(shape) and shape[-1] not in (1, d):
             wanted = f"a scalar, ({d},), (m, 1) or (m, {d}) for events of shape ({d},)"
-            raise ValueError(expected(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
+            raise ValueError(bad_argument(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
         return d
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_finite, expected
+from kdmkit._core.checks import bad_argument, check_finite
 from kdmkit._core.precision import full_precision, wide
 from kdmkit.kernels.bandwidth import Bandwidth, Widened, as_bandwidth
 from kdmkit.kernels.location_scale import LocationScale
@@ -60,9 +60,9 @@ class RBF(LocationScale):
         d = matrix.shape[-1] if matrix.ndim else 0
         if matrix.shape != (d, d) or sigma.shape != (d,):
             wanted = f"a (d, d) matrix beside a (d,) sigma, here {tuple(sigma.shape)}"
-            raise ValueError(expected("shear", wanted, tuple(matrix.shape)))
+            raise ValueError(bad_argument("shear", wanted, tuple(matrix.shape)))
         if bool((matrix.triu() != 0).any()):
-            raise ValueError(expected("shear", "zeros on and above the diagonal", matrix.triu().tolist()))
+            raise ValueError(bad_argument("shear", "zeros on and above the diagonal", matrix.triu().tolist()))
         return matrix
 
     @classmethod
@@ -78,7 +78,7 @@ class RBF(LocationScale):
         square = factor.ndim == 2 and factor.shape[0] == factor.shape[1]
         if not square or bool((factor.diagonal() <= 0).any()) or bool((factor.triu(1) != 0).any()):
             wanted = "a lower triangular (d, d) matrix with a positive diagonal"
-            raise ValueError(expected("factor", wanted, f"shape {tuple(factor.shape)}:\n{factor}"))
+            raise ValueError(bad_argument("factor", wanted, f"shape {tuple(factor.shape)}:\n{factor}"))
         return cls(factor.diagonal().reciprocal(), shear=factor.tril(-1), **options)
 
     @property
@@ -188,7 +188,7 @@ class RBF(LocationScale):
 
     def config(self) -> dict[str, Any]:
         if isinstance(self.bandwidth, Widened):
-            raise ValueError(expected("kernel", "one without a batch of bandwidths", "a widened one"))
+            raise ValueError(bad_argument("kernel", "one without a batch of bandwidths", "a widened one"))
         return {
             "kernel": "RBF",
             "sigma": self.sigma.tolist(),

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import RBF, LocationScale
 
 # Exact for polynomials of degree 39; the product of two Tricube distribution functions has degree 38.
@@ -73,4 +73,4 @@ def _integral(
 
 def _check_compact(kernel: LocationScale) -> None:
     if kernel.unit_radius != 1 or kernel.per_component:
-        raise TypeError(expected("rho", "one of the kernels RBF, Epanechnikov, Tricube", repr(kernel)))
+        raise TypeError(bad_argument("rho", "one of the kernels RBF, Epanechnikov, Tricube", repr(kernel)))

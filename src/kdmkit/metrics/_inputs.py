@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, check_event, check_finite, check_label, expected, is_integer
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_label, is_integer
 from kdmkit.distributions import KDM
 from kdmkit.kernels import LocationScale
 
 
 def check_kdm(argument: str, rho: object) -> KDM:
     if not isinstance(rho, KDM):
-        raise TypeError(expected(argument, "a KDM", type(rho).__name__))
+        raise TypeError(bad_argument(argument, "a KDM", type(rho).__name__))
     return rho
 
 
@@ -25,10 +25,10 @@ def check_univariate(argument: str, rho: object) -> LocationScale:
     rho = check_kdm(argument, rho)
     if not isinstance(rho.kernel, LocationScale):
         wanted = "a KDM with a continuous kernel (RBF, Epanechnikov, Tricube)"
-        raise TypeError(expected(argument, wanted, type(rho.kernel).__name__))
+        raise TypeError(bad_argument(argument, wanted, type(rho.kernel).__name__))
     if rho.event_shape != (1,):
         wanted = "a one-dimensional KDM (event shape (1,))"
-        raise ValueError(expected(argument, wanted, tuple(rho.event_shape)))
+        raise ValueError(bad_argument(argument, wanted, tuple(rho.event_shape)))
     return rho.kernel
 
 
@@ -39,7 +39,7 @@ def numbers(argument: str, value: Any, *, like: Tensor | None = None) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise TypeError(expected(argument, "a tensor or an array of numbers", "a ragged list")) from error
+        raise TypeError(bad_argument(argument, "a tensor or an array of numbers", "a ragged list")) from error
     return as_tensor(argument, array, like=like)
 
 
@@ -65,7 +65,7 @@ def as_floats(argument: str, value: Any) -> Float[Tensor, "*shape"]:
     if not tensor.is_floating_point():
         tensor = tensor.double()
     if tensor.numel() == 0:
-        raise ValueError(expected(argument, "at least one value", f"shape {tuple(tensor.shape)}"))
+        raise ValueError(bad_argument(argument, "at least one value", f"shape {tuple(tensor.shape)}"))
     check_finite(argument, tensor)
     return tensor.detach()
 
@@ -75,7 +75,7 @@ def as_fractions(argument: str, value: Any) -> Float[Tensor, "*shape"]:
     tensor = as_floats(argument, value)
     outside = tensor[(tensor < 0) | (tensor > 1)]
     if outside.numel():
-        raise ValueError(expected(argument, "values in [0, 1]", outside[0].item()))
+        raise ValueError(bad_argument(argument, "values in [0, 1]", outside[0].item()))
     return tensor
 
 
@@ -83,11 +83,11 @@ def as_probs(argument: str, value: Any) -> Float[Tensor, "n k"]:
     """Rows of probabilities. They may have been rounded on their way here: the sum is checked loosely."""
     probs = as_fractions(argument, value)
     if probs.ndim != 2 or probs.shape[1] < 2:
-        raise ValueError(expected(argument, "shape (n, k) with k ≥ 2 classes", tuple(probs.shape)))
+        raise ValueError(bad_argument(argument, "shape (n, k) with k ≥ 2 classes", tuple(probs.shape)))
     total = probs.double().sum(-1)
     worst = total[(total - 1).abs().argmax()].item()
     if abs(worst - 1) > 1e-3:
-        raise ValueError(expected(argument, "rows that sum to 1", f"a sum of {worst:.7g}"))
+        raise ValueError(bad_argument(argument, "rows that sum to 1", f"a sum of {worst:.7g}"))
     return probs
 
 
@@ -96,13 +96,13 @@ def as_labels(argument: str, value: Any, probs: Float[Tensor, "n k"]) -> Int[Ten
     n, k = probs.shape
     labels = numbers(argument, value)
     if not is_integer(labels):
-        raise TypeError(expected(argument, f"integer labels in 0 … {k - 1}", labels.dtype))
+        raise TypeError(bad_argument(argument, f"integer labels in 0 … {k - 1}", labels.dtype))
     if labels.shape != (n,):
-        raise ValueError(expected(argument, f"shape ({n},), a label for each row", tuple(labels.shape)))
+        raise ValueError(bad_argument(argument, f"shape ({n},), a label for each row", tuple(labels.shape)))
     check_label(argument, labels, k)
     return labels.to(device=probs.device, dtype=torch.int64)
 
 
 def check_count(argument: str, value: int) -> None:
     if not value >= 1:
-        raise ValueError(expected(argument, "at least 1", value))
+        raise ValueError(bad_argument(argument, "at least 1", value))

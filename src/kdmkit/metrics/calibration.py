@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.metrics._inputs import as_fractions, as_values, check_univariate
 
@@ -60,7 +60,7 @@ def quantile_calibration(pit_values: Any, levels: Any = None) -> QuantileCalibra
     else:
         nominal = as_fractions("levels", levels).to(values)
     if nominal.ndim != 1:
-        raise ValueError(expected("levels", "shape (k,)", tuple(nominal.shape)))
+        raise ValueError(bad_argument("levels", "shape (k,)", tuple(nominal.shape)))
     below = torch.searchsorted(values.sort().values, nominal, right=True)
     return QuantileCalibration(nominal, below.double() / values.numel())
 

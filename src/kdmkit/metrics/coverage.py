@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.metrics._inputs import as_floats
 
 
@@ -26,7 +26,7 @@ def interval_coverage(lower: Any, upper: Any, y: Any) -> Float[Tensor, ""]:
     values = as_floats("y", y).to(low.device)
     if values.shape != low.shape:
         raise ValueError(
-            expected("y", f"the shape of lower and upper, {tuple(low.shape)}", tuple(values.shape))
+            bad_argument("y", f"the shape of lower and upper, {tuple(low.shape)}", tuple(values.shape))
         )
     return ((low <= values) & (values <= high)).double().mean()
 
@@ -46,8 +46,8 @@ def _ends(lower: Any, upper: Any) -> tuple[Tensor, Tensor]:
     low, high = as_floats("lower", lower), as_floats("upper", upper)
     high = high.to(low.device)
     if low.shape != high.shape:
-        raise ValueError(expected("upper", f"the shape of lower, {tuple(low.shape)}", tuple(high.shape)))
+        raise ValueError(bad_argument("upper", f"the shape of lower, {tuple(low.shape)}", tuple(high.shape)))
     crossed = int((low > high).sum())
     if crossed:
-        raise ValueError(expected("upper", "values not below lower", f"{crossed} that are"))
+        raise ValueError(bad_argument("upper", "values not below lower", f"{crossed} that are"))
     return low, high

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions import KDM
 from kdmkit.metrics._inputs import as_values, check_univariate
@@ -43,7 +43,7 @@ def crps(rho: KDM, y: Any) -> Float[Tensor, "*lead"]:
         lead = broadcast(value.shape, rho.batch_shape)
     except RuntimeError as error:
         wanted = f"leading dimensions that broadcast with the batch {tuple(rho.batch_shape)}"
-        raise ValueError(expected("y", wanted, tuple(value.shape))) from error
+        raise ValueError(bad_argument("y", wanted, tuple(value.shape))) from error
     mixture = Mixture.of(rho, kernel)
     # Which row of the mixture each value meets.
     row = torch.arange(len(mixture.weights), device=value.device).reshape(rho.batch_shape)

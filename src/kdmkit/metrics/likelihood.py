@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.metrics._inputs import as_values, check_kdm
 
@@ -30,5 +30,5 @@ def nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
     """
     log_prob = check_kdm("rho", rho).log_prob(as_values(rho, y))
     if log_prob.numel() == 0:
-        raise ValueError(expected("y", "at least one row", f"shape {tuple(log_prob.shape)}"))
+        raise ValueError(bad_argument("y", "at least one row", f"shape {tuple(log_prob.shape)}"))
     return -log_prob.mean()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, check_choice, expected, is_integer
+from kdmkit._core.checks import as_tensor, bad_argument, check_choice, is_integer
 from kdmkit.kernels import Composed, Cosine, Kernel, LocationScale
 from kdmkit.nn.variable import Variable
 
@@ -42,7 +42,7 @@ class Initializer:
         self.data = {name: self._checked(variable, data[name]) for name, variable in self.variables.items()}
         lengths = {name: value.shape[0] for name, value in self.data.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(expected("values", "as many samples of every variable", lengths))
+            raise ValueError(bad_argument("values", "as many samples of every variable", lengths))
         self.n = next(iter(lengths.values()))
 
     def _checked(self, variable: Variable, value: Any) -> Tensor:
@@ -51,9 +51,9 @@ class Initializer:
         if not (isinstance(kernel, Cosine) and is_integer(tensor)):
             if tensor.ndim != 1 + len(variable.shape) or tensor.shape[1:] != variable.shape:
                 inside = ", ".join(["n", *map(str, variable.shape)])
-                raise ValueError(expected(variable.name, f"shape ({inside})", tuple(tensor.shape)))
+                raise ValueError(bad_argument(variable.name, f"shape ({inside})", tuple(tensor.shape)))
         elif tensor.ndim != 1:
-            raise ValueError(expected(variable.name, "labels of shape (n,)", tuple(tensor.shape)))
+            raise ValueError(bad_argument(variable.name, "labels of shape (n,)", tuple(tensor.shape)))
         kernel.check_events(variable.name, tensor, variable.shape)
         return tensor
 
@@ -63,7 +63,7 @@ class Initializer:
         """Components by variable, and logits."""
         check_choice("method", method, ("random", "kmeans++", "balanced", "kmeans"))
         if m > self.n:
-            raise ValueError(expected("values", f"at least as many samples as components ({m})", self.n))
+            raise ValueError(bad_argument("values", f"at least as many samples as components ({m})", self.n))
         if method == "kmeans":
             return self._clustered(m)
         choose = {"random": self._random, "kmeans++": self._spread, "balanced": self._balanced}[method]
@@ -87,7 +87,7 @@ class Initializer:
         ]
         if not vectors:
             wanted = "one for discrete variables ('random', 'balanced')"
-            raise ValueError(expected("method", wanted, "'kmeans' or 'kmeans++'"))
+            raise ValueError(bad_argument("method", wanted, "'kmeans' or 'kmeans++'"))
         x = torch.cat(vectors, 1)
         return (x - x.mean(0)) / _spread(x)
 
@@ -139,7 +139,7 @@ class Initializer:
             if _is_label(self.variables[name].kernel):
                 return (value.long() if is_integer(value) else value.abs().argmax(-1)).cpu()
         raise ValueError(
-            expected("method", "one for continuous variables ('random', 'kmeans++')", "'balanced'")
+            bad_argument("method", "one for continuous variables ('random', 'kmeans++')", "'balanced'")
         )
 
     def _balanced(self, m: int) -> Int[Tensor, " m"]:
@@ -192,7 +192,7 @@ def check_sigma(sigma: Sigma) -> None:
     if isinstance(sigma, str):
         check_choice("sigma", sigma, ("nearest", "mean"))
     elif not 0 < float(sigma) < math.inf:
-        raise ValueError(expected("sigma", "'nearest', 'mean' or a number > 0", sigma))
+        raise ValueError(bad_argument("sigma", "'nearest', 'mean' or a number > 0", sigma))
 
 
 def _is_label(kernel: Kernel) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import JointKDM
 from kdmkit.kernels import RBF, Cosine, Kernel
 from kdmkit.nn.initialize import Method, Sigma
@@ -116,10 +116,10 @@ class JointLayer(nn.Module):
     ) -> None:
         names = [variable.name for variable in variables]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(expected("variables", "one or more with different names", names))
+            raise ValueError(bad_argument("variables", "one or more with different names", names))
         unknown = [name for name in inputs if name not in names]
         if unknown or len(set(inputs)) < len(inputs) or not 0 < len(inputs) < len(names):
-            raise ValueError(expected("inputs", f"some but not all of {names}", inputs))
+            raise ValueError(bad_argument("inputs", f"some but not all of {names}", inputs))
         self.inputs = tuple(inputs)
         self.outputs = tuple(name for name in names if name not in inputs)
         self._train = train

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
 from kdmkit.nn.store import ComponentStore
@@ -36,7 +36,7 @@ def attach(
 ) -> None:
     """Gives a layer its parameters."""
     if not isinstance(n_components, int) or isinstance(n_components, bool) or n_components < 1:
-        raise ValueError(expected("n_components", "a whole number ≥ 1", n_components))
+        raise ValueError(bad_argument("n_components", "a whole number ≥ 1", n_components))
     dtype = torch.get_default_dtype() if dtype is None else dtype
     layer.variables = {variable.name: variable for variable in variables}
     layer.components = ComponentStore(
@@ -61,10 +61,10 @@ def by_name(
 ) -> dict[str, Any]:
     """Values in the order of `names`, and those that came by name."""
     if len(values) > len(names):
-        raise TypeError(expected(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
+        raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
     repeated = [name for name in names[: len(values)] if name in named]
     if repeated:
-        raise TypeError(expected(argument, "each variable once", f"{', '.join(repeated)} twice"))
+        raise TypeError(bad_argument(argument, "each variable once", f"{', '.join(repeated)} twice"))
     return {**dict(zip(names, values, strict=False)), **named}
 
 
@@ -77,7 +77,7 @@ def initialize_from(
 ) -> None:
     """Sets a layer's components, weights and bandwidths; where the data is bad, nothing changes."""
     if set(data) != set(layer.variables):
-        raise ValueError(expected("values", f"data for {list(layer.variables)}", list(data)))
+        raise ValueError(bad_argument("values", f"data for {list(layer.variables)}", list(data)))
     check_sigma(sigma)
     initializer = Initializer(list(layer.variables.values()), data, generator)
     components, logits = initializer.start(layer.logits.shape[0], method)

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.nn.variable import Variable
 
 
@@ -27,7 +27,7 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
         for variable in variables:
             if hasattr(self, variable.name):
                 raise ValueError(
-                    expected("name", "one that no attribute of a module has", repr(variable.name))
+                    bad_argument("name", "one that no attribute of a module has", repr(variable.name))
                 )
             shape = (n_components, *variable.shape)
             if variable.trainable:

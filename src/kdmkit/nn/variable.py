@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.joint import RESERVED
 from kdmkit.kernels import Categorical, Kernel, kernel_from_config
 
@@ -36,15 +36,15 @@ class Variable:
 
     def __init__(self, name: str, kernel: Kernel, shape: int | tuple[int, ...] | torch.Size) -> None:
         if not name.isidentifier():
-            raise ValueError(expected("name", "a Python identifier", repr(name)))
+            raise ValueError(bad_argument("name", "a Python identifier", repr(name)))
         if name in _ARGUMENTS:
-            raise ValueError(expected("name", f"one other than {', '.join(_ARGUMENTS)}", repr(name)))
+            raise ValueError(bad_argument("name", f"one other than {', '.join(_ARGUMENTS)}", repr(name)))
         if not isinstance(kernel, Kernel):
-            raise TypeError(expected(f"kernel of {name!r}", "a kernel", type(kernel).__name__))
+            raise TypeError(bad_argument(f"kernel of {name!r}", "a kernel", type(kernel).__name__))
         size = torch.Size((shape,) if isinstance(shape, int) else shape)
         if len(size) != kernel.event_dim or any(s < 1 for s in size):
             wanted = f"{kernel.event_dim} positive dimension(s) for {type(kernel).__name__}"
-            raise ValueError(expected(f"shape of {name!r}", wanted, tuple(size)))
+            raise ValueError(bad_argument(f"shape of {name!r}", wanted, tuple(size)))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "shape", size)

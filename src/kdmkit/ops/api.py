@@ -7,7 +7,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit._core.precision import full_precision
 from kdmkit.ops.by_hand import applies, both_by_hand, reduce_by_hand
 from kdmkit.ops.chunked import chunked
@@ -135,7 +135,7 @@ def _reduce(
     check_choice("backend", backend, BACKENDS)
     _check_shapes(terms, log_weights, values)
     if block is not None and min(block) < 1:
-        raise ValueError(expected("block", "two positive numbers", block))
+        raise ValueError(bad_argument("block", "two positive numbers", block))
     if backend == "triton":
         check_usable(terms, log_weights, values)
     with full_precision(log_weights.device.type):
@@ -171,13 +171,13 @@ def _automatic(
 
 def _check_shapes(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> None:
     if not terms:
-        raise ValueError(expected("terms", "at least one", "none"))
+        raise ValueError(bad_argument("terms", "at least one", "none"))
     _, n, m = total_shape(terms)
     if m == 0:
-        raise ValueError(expected("terms", "at least one component", 0))
+        raise ValueError(bad_argument("terms", "at least one component", 0))
     if log_weights.shape[-1:] != (m,) or (log_weights.ndim > 1 and log_weights.shape[-2] not in (1, n)):
         raise ValueError(
-            expected("log_weights", f"shape ({m},) or (..., 1 or {n}, {m})", tuple(log_weights.shape))
+            bad_argument("log_weights", f"shape ({m},) or (..., 1 or {n}, {m})", tuple(log_weights.shape))
         )
     if values is not None and (values.ndim < 2 or values.shape[-2] != m):
-        raise ValueError(expected("values", f"shape (..., {m}, v)", tuple(values.shape)))
+        raise ValueError(bad_argument("values", f"shape (..., {m}, v)", tuple(values.shape)))

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.precision import full_precision
 from kdmkit.ops.blocks import one_by_one
 from kdmkit.ops.terms import SquaredDistance, Term, total_shape
@@ -123,7 +123,7 @@ def check_usable(terms: Sequence[Term], log_weights: Tensor, values: Tensor | No
         raise RuntimeError(f'backend: "triton" does not work here ({reason})')
     unsupported = why_unsupported(terms, log_weights, values)
     if unsupported is not None:
-        raise ValueError(expected('backend "triton"', *unsupported))
+        raise ValueError(bad_argument('backend "triton"', *unsupported))
 
 
 def fused(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.kernels import LocationScale
 
@@ -24,17 +24,17 @@ def as_array(argument: str, value: Any, shape: Sequence[int | None] | None = Non
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            expected(argument, "a tensor or an array of numbers", type(value).__name__)
+            bad_argument(argument, "a tensor or an array of numbers", type(value).__name__)
         ) from error
     if shape is not None and not _fits(array, shape):
         inside = ", ".join("n" if size is None else str(size) for size in shape)
         wanted = f"({inside},)" if len(shape) == 1 else f"({inside})"
-        raise ValueError(expected(argument, f"shape {wanted}", array.shape))
+        raise ValueError(bad_argument(argument, f"shape {wanted}", array.shape))
     if not array.size:
-        raise ValueError(expected(argument, "at least one value", f"shape {array.shape}"))
+        raise ValueError(bad_argument(argument, "at least one value", f"shape {array.shape}"))
     if not np.isfinite(array).all():
         raise ValueError(
-            expected(argument, "finite values", f"{int((~np.isfinite(array)).sum())} that are not")
+            bad_argument(argument, "finite values", f"{int((~np.isfinite(array)).sum())} that are not")
         )
     return array
 
@@ -56,14 +56,14 @@ def as_column(argument: str, value: Any, n: int | None = None) -> Array:
 def check_density(rho: object, d: int, batch: tuple[int, ...] = ()) -> KDM:
     """`rho` as a continuous KDM of `d` dimensions with the given batch shape."""
     if not isinstance(rho, KDM):
-        raise TypeError(expected("rho", "a KDM", type(rho).__name__))
+        raise TypeError(bad_argument("rho", "a KDM", type(rho).__name__))
     if not isinstance(rho.kernel, LocationScale):
         wanted = "a KDM with a continuous kernel (RBF, Epanechnikov, Tricube)"
-        raise TypeError(expected("rho", wanted, type(rho.kernel).__name__))
+        raise TypeError(bad_argument("rho", wanted, type(rho.kernel).__name__))
     if rho.event_shape != (d,):
-        raise ValueError(expected("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
+        raise ValueError(bad_argument("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
     if rho.batch_shape != batch:
-        raise ValueError(expected("rho", f"a batch of shape {batch}", tuple(rho.batch_shape)))
+        raise ValueError(bad_argument("rho", f"a batch of shape {batch}", tuple(rho.batch_shape)))
     return rho
 
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def axes(ax: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
         _, new = matplotlib("pyplot").subplots(figsize=size, layout="constrained")
         return new
     if not hasattr(ax, "plot"):
-        raise TypeError(expected("ax", "matplotlib Axes", type(ax).__name__))
+        raise TypeError(bad_argument("ax", "matplotlib Axes", type(ax).__name__))
     return ax
 
 

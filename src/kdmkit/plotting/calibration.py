@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.metrics import quantile_calibration, quantile_calibration_error
 from kdmkit.plotting._arrays import as_array
 from kdmkit.plotting._axes import GREY, LIGHT, PALETTE, Axes, axes, finish, legend, legend_with_number
@@ -32,9 +32,9 @@ def plot_pit(pit_values: Any, n_bins: int = 20, *, ax: Axes | None = None) -> Ax
     values = as_array("pit_values", pit_values).ravel()
     if values.min() < 0 or values.max() > 1:
         outside = values[(values < 0) | (values > 1)][0]
-        raise ValueError(expected("pit_values", "values in [0, 1]", outside))
+        raise ValueError(bad_argument("pit_values", "values in [0, 1]", outside))
     if not n_bins >= 1:
-        raise ValueError(expected("n_bins", "at least 1", n_bins))
+        raise ValueError(bad_argument("n_bins", "at least 1", n_bins))
     ax = axes(ax, (4.6, 3.0))
     heights, edges = np.histogram(values, n_bins, (0, 1), density=True)
     ax.stairs(heights, edges, fill=True, color=PALETTE[0], alpha=0.85)

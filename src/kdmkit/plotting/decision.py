@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import JointKDM
 from kdmkit.plotting._arrays import Array, as_array, log_density, mesh
 from kdmkit.plotting._axes import INK, Axes, axes, class_colors, finish, legend, matplotlib
@@ -79,17 +79,17 @@ def _functions(model: Any, log_prob: Function | None) -> tuple[Function, Functio
         return _joint_functions(model, log_prob)
     if not callable(model):
         wanted = "a JointKDM or a function such as a classifier's predict_proba"
-        raise TypeError(expected("model", wanted, type(model).__name__))
+        raise TypeError(bad_argument("model", wanted, type(model).__name__))
     return model, log_prob
 
 
 def _joint_functions(joint: JointKDM, log_prob: Function | None) -> tuple[Function, Function | None]:
     if set(joint.variables) != {"x", "y"} or joint.batch_shape:
         got = f"{list(joint.variables)} of batch shape {tuple(joint.batch_shape)}"
-        raise ValueError(expected("model", "one joint of the variables x and y", got))
+        raise ValueError(bad_argument("model", "one joint of the variables x and y", got))
     if joint.event_shapes["x"] != (2,) or not joint.kernels["y"].discrete:
         got = f"x of shape {tuple(joint.event_shapes['x'])}, y with the kernel {joint.kernels['y']}"
-        raise ValueError(expected("model", "a two-dimensional x and a discrete y", got))
+        raise ValueError(bad_argument("model", "a two-dimensional x and a discrete y", got))
     like = joint.components["x"]
 
     def predict(points: Array) -> Any:
@@ -112,7 +112,7 @@ def _padded(values: Array) -> tuple[float, float]:
 def _names(classes: Iterable[Any] | None, k: int) -> list[str]:
     names = [str(i) for i in range(k)] if classes is None else [str(name) for name in classes]
     if len(names) != k:
-        raise ValueError(expected("classes", f"{k} names, one for each probability", len(names)))
+        raise ValueError(bad_argument("classes", f"{k} names, one for each probability", len(names)))
     return names
 
 
@@ -120,7 +120,7 @@ def _indices(y: Any, classes: Iterable[Any] | None, n: int, k: int) -> Array:
     """The number of each point's class."""
     labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
     if labels.shape != (n,):
-        raise ValueError(expected("y", f"shape ({n},), a class for each point", labels.shape))
+        raise ValueError(bad_argument("y", f"shape ({n},), a class for each point", labels.shape))
     known = list(range(k)) if classes is None else list(classes)
     if np.issubdtype(labels.dtype, np.integer) and not set(labels.tolist()) <= set(known):
         # The labels are numbers of classes, whose names are for the legend only.
@@ -128,7 +128,7 @@ def _indices(y: Any, classes: Iterable[Any] | None, n: int, k: int) -> Array:
     places = {name: i for i, name in enumerate(known)}
     unknown = [label for label in labels.tolist() if label not in places]
     if unknown:
-        raise ValueError(expected("y", f"classes among {known}", repr(unknown[0])))
+        raise ValueError(bad_argument("y", f"classes among {known}", repr(unknown[0])))
     return np.array([places[label] for label in labels.tolist()])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.plotting._arrays import Array, as_array
 from kdmkit.plotting._axes import INK, Axes, axes
 
@@ -43,7 +43,7 @@ def plot_image_grid(
     """
     tiles = _tiles(images)
     if not n_columns >= 1:
-        raise ValueError(expected("n_columns", "at least 1", n_columns))
+        raise ValueError(bad_argument("n_columns", "at least 1", n_columns))
     n_columns = min(n_columns, len(tiles))
     n_rows = math.ceil(len(tiles) / n_columns)
     labels = _labels(row_labels, n_rows)
@@ -71,14 +71,14 @@ def _tiles(images: Any) -> Array:
         tiles = tiles[..., 0]
     if tiles.ndim != 3 and not (tiles.ndim == 4 and tiles.shape[-1] in (3, 4)):
         wanted = "shape (n, h, w) or (n, h, w, c) with 1, 3 or 4 channels"
-        raise ValueError(expected("images", wanted, tiles.shape))
+        raise ValueError(bad_argument("images", wanted, tiles.shape))
     return tiles
 
 
 def _labels(row_labels: Iterable[Any] | None, n_rows: int) -> list[str]:
     labels = [] if row_labels is None else [str(label) for label in row_labels]
     if row_labels is not None and len(labels) != n_rows:
-        raise ValueError(expected("row_labels", f"{n_rows}, one for each row", len(labels)))
+        raise ValueError(bad_argument("row_labels", f"{n_rows}, one for each row", len(labels)))
     return labels
 
 
@@ -86,7 +86,7 @@ def _range(tiles: Array, value_range: tuple[float, float] | None) -> tuple[float
     if value_range is not None:
         low, high = value_range
         if not low < high:
-            raise ValueError(expected("value_range", "the lower value first", value_range))
+            raise ValueError(bad_argument("value_range", "the lower value first", value_range))
         return low, high
     if tiles.ndim == 4:
         return 0.0, 1.0 if tiles.max() <= 1 else 255.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.plotting._arrays import Array, as_array, as_column, check_density
 from kdmkit.plotting._axes import INK, PALETTE, Axes, axes, finish, legend_above, tint
@@ -69,7 +69,7 @@ def plot_predictive_bands(
 
 def _data(data: tuple[Any, Any]) -> tuple[Array, Array]:
     if len(data) != 2:
-        raise ValueError(expected("data", "a pair (X, y)", f"{len(data)} parts"))
+        raise ValueError(bad_argument("data", "a pair (X, y)", f"{len(data)} parts"))
     X = as_column("data[0]", data[0])
     return X, as_column("data[1]", data[1], len(X))
 
@@ -84,7 +84,7 @@ def _quantiles(rho: KDM, q: Sequence[float]) -> Array:
 def _bands(ax: Axes, inputs: Array, rho: KDM, order: Array, levels: Sequence[float]) -> None:
     wide_first = sorted((float(level) for level in levels), reverse=True)
     if not all(0 < level < 1 for level in wide_first):
-        raise ValueError(expected("levels", "probabilities strictly between 0 and 1", list(levels)))
+        raise ValueError(bad_argument("levels", "probabilities strictly between 0 and 1", list(levels)))
     for i, level in enumerate(wide_first):
         low, high = _quantiles(rho, [(1 - level) / 2, (1 + level) / 2])[:, order]
         color = tint(PALETTE[0], 0.2 + 0.35 * i / max(1, len(wide_first) - 1))

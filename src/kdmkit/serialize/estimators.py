@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
 from kdmkit.estimators._model import Model
 from kdmkit.nn import DensityLayer
@@ -54,7 +54,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
     for name, value in config["fitted"].items():
         if hasattr(cls, name):
             raise ValueError(
-                expected("config.json", "fitted attributes", f"{name!r}, which belongs to the class")
+                bad_argument("config.json", "fitted attributes", f"{name!r}, which belongs to the class")
             )
         setattr(estimator, name, decode(value))
     estimator.module_ = module.requires_grad_(False).eval()

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -46,10 +46,10 @@ def write_folder(path: str | Path, config: dict[str, Any], tensors: dict[str, Te
 def _check_replaceable(folder: Path) -> None:
     wanted = "a new folder, or one that holds nothing but a saved model"
     if folder.exists() and not folder.is_dir():
-        raise ValueError(expected("path", wanted, f"the file {folder}"))
+        raise ValueError(bad_argument("path", wanted, f"the file {folder}"))
     others = sorted({p.name for p in folder.iterdir()} - {CONFIG, WEIGHTS}) if folder.exists() else []
     if others:
-        raise ValueError(expected("path", wanted, f"{folder} with {', '.join(others[:3])}"))
+        raise ValueError(bad_argument("path", wanted, f"{folder} with {', '.join(others[:3])}"))
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -92,37 +92,37 @@ def read_folder(path: str | Path, device: torch.device) -> tuple[dict[str, Any],
         # A save was killed between its two renames.
         folder = _earlier(folder)
     if not folder.is_dir():
-        raise ValueError(expected("path", "a folder that kdmkit.save wrote", folder))
+        raise ValueError(bad_argument("path", "a folder that kdmkit.save wrote", folder))
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             raise ValueError(
-                expected("path", f"a folder with {CONFIG} and {WEIGHTS}", f"{folder} without {file}")
+                bad_argument("path", f"a folder with {CONFIG} and {WEIGHTS}", f"{folder} without {file}")
             )
     config = _read_config(folder / CONFIG)
     if _digest(folder / WEIGHTS) != config.get("sha256"):
         wanted = f"the file that {CONFIG} was written with"
-        raise ValueError(expected(WEIGHTS, wanted, f"another or a damaged one in {folder}"))
+        raise ValueError(bad_argument(WEIGHTS, wanted, f"another or a damaged one in {folder}"))
     try:
         return config, load_file(folder / WEIGHTS, device=str(device))
     except SafetensorError as error:
-        raise ValueError(expected(WEIGHTS, "a safetensors file", f"{error} in {folder}")) from error
+        raise ValueError(bad_argument(WEIGHTS, "a safetensors file", f"{error} in {folder}")) from error
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(expected(CONFIG, "JSON", f"{error} in {file}")) from error
+        raise ValueError(bad_argument(CONFIG, "JSON", f"{error} in {file}")) from error
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
-        raise ValueError(expected(CONFIG, "an object with a format number", f"something else in {file}"))
+        raise ValueError(bad_argument(CONFIG, "an object with a format number", f"something else in {file}"))
     if config["format"] > FORMAT:
         writer = config.get("kdmkit")
         wanted = f"format {FORMAT}, which kdmkit {_version()} reads"
         raise ValueError(
-            expected(CONFIG, wanted, f"{config['format']}, written by kdmkit {writer}: update kdmkit")
+            bad_argument(CONFIG, wanted, f"{config['format']}, written by kdmkit {writer}: update kdmkit")
         )
     if config["format"] < 1:
-        raise ValueError(expected(CONFIG, f"format 1 to {FORMAT}", config["format"]))
+        raise ValueError(bad_argument(CONFIG, f"format 1 to {FORMAT}", config["format"]))
     return config
 
 

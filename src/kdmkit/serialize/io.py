@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.serialize import distributions, estimators, layers
 from kdmkit.serialize.folder import read_folder, write_folder
 from kdmkit.serialize.modules import Own
@@ -39,7 +39,7 @@ def save(model: Any, path: str | Path) -> None:
     name = type(model).__name__
     kind = _CLASSES.get(name)
     if kind is None or type(model) is not kind.CLASSES[name]:
-        raise TypeError(expected("model", f"one of {', '.join(_CLASSES)}", name))
+        raise TypeError(bad_argument("model", f"one of {', '.join(_CLASSES)}", name))
     config, tensors = kind.pack(model)
     write_folder(path, {"class": name, **config}, tensors)
 
@@ -61,13 +61,13 @@ def load(
     config, tensors = read_folder(path, _checked_device(device))
     name = config.get("class")
     if name not in _CLASSES:
-        raise ValueError(expected("config.json", f"class one of {', '.join(_CLASSES)}", repr(name)))
+        raise ValueError(bad_argument("config.json", f"class one of {', '.join(_CLASSES)}", repr(name)))
     own = Own(encoder, decoder)
     try:
         model = _CLASSES[name].unpack(config, tensors, own)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         wanted = f"the description of a {name}"
-        raise ValueError(expected("config.json", wanted, f"{type(error).__name__}: {error}")) from error
+        raise ValueError(bad_argument("config.json", wanted, f"{type(error).__name__}: {error}")) from error
     own.check_used()
     return model
 
@@ -77,5 +77,5 @@ def _checked_device(device: str | torch.device) -> torch.device:
         checked = torch.device(device)
         torch.empty(0, device=checked)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(expected("device", "a device of this machine", repr(device))) from error
+        raise ValueError(bad_argument("device", "a device of this machine", repr(device))) from error
     return checked

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Own:
             wanted = (
                 f"load(path, {part}=...) with the {saved} it was saved with: only its weights are on disk"
             )
-            raise ValueError(expected(part, wanted, module))
+            raise ValueError(bad_argument(part, wanted, module))
         self._lent.add(part)
         return copy.deepcopy(module)
 
@@ -34,7 +34,7 @@ class Own:
         for part in ("encoder", "decoder"):
             if getattr(self, part) is not None and part not in self._lent:
                 wanted = f"None: the model was not saved with {part} of the caller's"
-                raise ValueError(expected(part, wanted, type(getattr(self, part)).__name__))
+                raise ValueError(bad_argument(part, wanted, type(getattr(self, part)).__name__))
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     other = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise ValueError(
-            expected("model", "a state of tensors", f"{type(state[other[0]]).__name__} in {other[0]}")
+            bad_argument("model", "a state of tensors", f"{type(state[other[0]]).__name__} in {other[0]}")
         )
     return state
 
@@ -54,7 +54,7 @@ def put(module: nn.Module, tensors: dict[str, Tensor], argument: str) -> None:
         module.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         reasons = " ".join(str(error).split())
-        raise ValueError(expected(argument, "parameters as they were saved", reasons)) from error
+        raise ValueError(bad_argument(argument, "parameters as they were saved", reasons)) from error
     device = next((t.device for t in tensors.values()), None)
     if device is not None:
         module.to(device)  # buffers that no file holds

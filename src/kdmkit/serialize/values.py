@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 # Kinds of NumPy arrays: booleans, whole numbers, floats, strings, and objects made of those.
 _KINDS = "biufUO"
@@ -34,7 +34,7 @@ def encode(name: str, value: Any) -> Any:
     if isinstance(value, nn.Module):
         return {"$module": type(value).__name__}
     got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-    raise ValueError(expected(name, "numbers, strings, or arrays and lists of them, to be saved", got))
+    raise ValueError(bad_argument(name, "numbers, strings, or arrays and lists of them, to be saved", got))
 
 
 def decode(value: Any) -> Any:
@@ -52,5 +52,5 @@ def decode(value: Any) -> Any:
 
 def _decode_array(values: list[Any], dtype: np.dtype[Any]) -> Any:
     if dtype.kind not in _KINDS:
-        raise ValueError(expected("dtype", f"one of the kinds {_KINDS}", dtype))
+        raise ValueError(bad_argument("dtype", f"one of the kinds {_KINDS}", dtype))
     return np.array(values, dtype=dtype)

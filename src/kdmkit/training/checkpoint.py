@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import replacing
 
 _VERSION = 1
@@ -36,7 +36,7 @@ class Checkpoint:
     def __init__(self, folder: str | Path, identity: str) -> None:
         self.folder, self.identity = Path(folder), identity
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(expected("checkpoint_dir", "a folder", f"the file {self.folder}"))
+            raise ValueError(bad_argument("checkpoint_dir", "a folder", f"the file {self.folder}"))
 
     @property
     def path(self) -> Path:
@@ -49,10 +49,10 @@ class Checkpoint:
         state = self._read()
         if state["version"] != _VERSION:
             wanted = f"a checkpoint of version {_VERSION}"
-            raise ValueError(expected("checkpoint_dir", wanted, state["version"]))
+            raise ValueError(bad_argument("checkpoint_dir", wanted, state["version"]))
         if state["identity"] != self.identity:
             wanted = "a checkpoint of this configuration and data, or an empty folder"
-            raise ValueError(expected("checkpoint_dir", wanted, f"one of another fit in {self.folder}"))
+            raise ValueError(bad_argument("checkpoint_dir", wanted, f"one of another fit in {self.folder}"))
         return state
 
     def _read(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Checkpoint:
                 raise ValueError("not what was written")
         except Exception as error:  # a file can be broken in more ways than there are names for
             wanted = "a folder with a readable checkpoint, or an empty one"
-            raise ValueError(expected("checkpoint_dir", wanted, f"{self.path} ({error})")) from error
+            raise ValueError(bad_argument("checkpoint_dir", wanted, f"{self.path} ({error})")) from error
         return state
 
     def save(self, state: dict[str, Any]) -> None:

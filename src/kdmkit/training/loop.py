@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.optimizer import make_optimizer, make_schedule
 from kdmkit.training.options import FitOptions
@@ -60,7 +60,7 @@ def fit(
     """
     last = options.max_epochs if epochs is None else epochs
     if not 1 <= last <= options.max_epochs:
-        raise ValueError(expected("epochs", f"1 to max_epochs ({options.max_epochs})", epochs))
+        raise ValueError(bad_argument("epochs", f"1 to max_epochs ({options.max_epochs})", epochs))
     run = _Run(objective, train, validation, options, identity or {})
     with run.seeded(), run.bar(description) as bar:
         while run.progress.epoch < last and not run.progress.exhausted(options.patience):
@@ -249,13 +249,13 @@ def _check_losses(entry: dict[str, float]) -> None:
         if math.isnan(loss) or (name == "loss" and math.isinf(loss)):
             advice = "a smaller learning_rate or clip_norm may help"
             got = f"{loss} in epoch {int(entry['epoch'])} ({advice})"
-            raise FloatingPointError(expected(name, "a finite value", got))
+            raise FloatingPointError(bad_argument(name, "a finite value", got))
 
 
 def _weighted_sum(losses: Tensor, rows: tuple[Tensor, ...], weights: Tensor | None) -> Tensor:
     if losses.shape != (len(rows[0]),):
         wanted = f"one loss per row, shape ({len(rows[0])},)"
-        raise ValueError(expected("objective", wanted, tuple(losses.shape)))
+        raise ValueError(bad_argument("objective", wanted, tuple(losses.shape)))
     return losses.sum() if weights is None else (losses * weights).sum()
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, check_event, expected
+from kdmkit._core.checks import as_tensor, bad_argument, check_event
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn import JointLayer
@@ -45,10 +45,10 @@ def cross_entropy(rho: KDM, probs: Float[Tensor, "*batch n"]) -> Float[Tensor, "
 def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
     """−Σ_l q_l log f̂(y_l) against a KDM as an uncertain target; for discrete kernels its probabilities."""
     if not rho.kernel.same_family(target.kernel):
-        raise ValueError(expected("target", f"a KDM with the kernel {rho.kernel}", target.kernel))
+        raise ValueError(bad_argument("target", f"a KDM with the kernel {rho.kernel}", target.kernel))
     if rho.event_shape != target.event_shape:
         raise ValueError(
-            expected("target", f"events of shape {tuple(rho.event_shape)}", tuple(target.event_shape))
+            bad_argument("target", f"events of shape {tuple(rho.event_shape)}", tuple(target.event_shape))
         )
     if target.kernel.discrete:
         return cross_entropy(rho, target.probs)
@@ -85,7 +85,7 @@ def hybrid_nll(
     True
     """
     if not 0 <= generative_weight < math.inf:
-        raise ValueError(expected("generative_weight", "a finite number ≥ 0", generative_weight))
+        raise ValueError(bad_argument("generative_weight", "a finite number ≥ 0", generative_weight))
     joint = layer.joint()
     if generative_weight == 1 and not detach_input:
         return -joint.log_prob(x=x, y=y)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.training.options import FitOptions
 
 # The share of the steps in which the one-cycle schedule warms up.
@@ -31,7 +31,7 @@ def _parameter_groups(objective: nn.Module, options: FitOptions) -> list[dict[st
         if parameter.requires_grad:
             (free if exempt(name) or parameter.ndim < 2 else decayed).append(parameter)
     if not decayed and not free:
-        raise ValueError(expected("objective", "at least one trainable parameter", "none"))
+        raise ValueError(bad_argument("objective", "at least one trainable parameter", "none"))
     groups = [(decayed, options.weight_decay), (free, 0.0)]
     return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -56,13 +56,13 @@ class FitOptions:
         if self.patience is not None:
             self._make_whole("patience", 1)
         if not 0 < self.learning_rate < math.inf:
-            raise ValueError(expected("learning_rate", "a finite number > 0", self.learning_rate))
+            raise ValueError(bad_argument("learning_rate", "a finite number > 0", self.learning_rate))
         if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(expected("weight_decay", "a finite number ≥ 0", self.weight_decay))
+            raise ValueError(bad_argument("weight_decay", "a finite number ≥ 0", self.weight_decay))
         if not 0 <= self.least_gain < 1:
-            raise ValueError(expected("least_gain", "0 ≤ least_gain < 1", self.least_gain))
+            raise ValueError(bad_argument("least_gain", "0 ≤ least_gain < 1", self.least_gain))
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(expected("clip_norm", "> 0 or None", self.clip_norm))
+            raise ValueError(bad_argument("clip_norm", "> 0 or None", self.clip_norm))
         check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))
         check_choice("device", self.device, ("auto", "cpu", "cuda"))
         check_choice("precision", self.precision, ("no", "bf16", "fp16"))
@@ -71,7 +71,7 @@ class FitOptions:
         """NumPy's whole numbers become Python's: a checkpoint must not care which of them it was."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise ValueError(expected(name, f"a whole number ≥ {least}", value))
+            raise ValueError(bad_argument(name, f"a whole number ≥ {least}", value))
         object.__setattr__(self, name, int(value))
 
     def identity(self) -> dict[str, Any]:

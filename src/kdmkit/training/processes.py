@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.training.options import FitOptions
 
 T = TypeVar("T")
@@ -32,11 +32,11 @@ def make_accelerator(options: FitOptions) -> Accelerator:
     """An Accelerator for these options, whatever an earlier fit asked for."""
     cuda = torch.cuda.is_available()
     if options.device == "cuda" and not cuda:
-        raise ValueError(expected("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
+        raise ValueError(bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
     # Without a CUDA device Accelerate has to be told, or it would not join the processes of a launch.
     cpu = options.device == "cpu" or not cuda
     if cpu and options.precision == "fp16":
-        raise ValueError(expected("precision", "'no' or 'bf16' on a CPU", "'fp16'"))
+        raise ValueError(bad_argument("precision", "'no' or 'bf16' on a CPU", "'fp16'"))
     # Accelerate keeps the first device and precision it was given for the life of a process. Several
     # processes keep their group, and with it their device.
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import check_finite, expected
+from kdmkit._core.checks import bad_argument, check_finite
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,19 @@ class Rows:
     def __post_init__(self) -> None:
         lengths = {len(tensor) for tensor in self.tensors}
         if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(expected("rows", "one or more rows, as many in every tensor", sorted(lengths)))
+            raise ValueError(
+                bad_argument("rows", "one or more rows, as many in every tensor", sorted(lengths))
+            )
         if self.weights is not None:
             self._check_weights(self.weights)
 
     def _check_weights(self, weights: Tensor) -> None:
         if weights.shape != (len(self),):
-            raise ValueError(expected("weights", f"shape ({len(self)},)", tuple(weights.shape)))
+            raise ValueError(bad_argument("weights", f"shape ({len(self)},)", tuple(weights.shape)))
         check_finite("weights", weights)
         if bool((weights < 0).any()) or not bool((weights > 0).any()):
             wanted = "non-negative values, at least one of them positive"
-            raise ValueError(expected("weights", wanted, f"a smallest value of {float(weights.min()):g}"))
+            raise ValueError(bad_argument("weights", wanted, f"a smallest value of {float(weights.min()):g}"))
 
     def __len__(self) -> int:
         return len(self.tensors[0])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 DROPOUT = 0.2
 
@@ -137,7 +137,7 @@ def _colour_decoder(shape: Shape, latent: int) -> nn.Sequential:
 
 def _divided(shape: Shape, by: int) -> int:
     if shape.size % by:
-        raise ValueError(expected("shape", f"a size that {by} divides", shape.size))
+        raise ValueError(bad_argument("shape", f"a size that {by} divides", shape.size))
     return shape.size // by
 
 

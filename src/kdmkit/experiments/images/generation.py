@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import write_arrays
 from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.jobs import Job, Trained
@@ -104,7 +104,7 @@ def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
         label = -1
     if not 0 <= label < CLASSES:
         wanted = f"a label 0 … {CLASSES - 1}, or a tensor of {CLASSES} probabilities"
-        raise ValueError(expected("y", wanted, y))
+        raise ValueError(bad_argument("y", wanted, y))
     return torch.eye(CLASSES)[label]
 
 

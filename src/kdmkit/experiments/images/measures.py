@@ -10,7 +10,7 @@ from jaxtyping import Float
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments.images.models import DenseModel, KDMModel, in_parts
 from kdmkit.metrics import expected_calibration_error
 
@@ -57,7 +57,7 @@ def frechet(a: Float[Tensor, "n d"], b: Float[Tensor, "k d"]) -> float:
     """
     if a.ndim != 2 or a.shape[1:] != b.shape[1:] or min(len(a), len(b)) < 2:
         wanted = "two or more rows of the same length on both sides"
-        raise ValueError(expected("features", wanted, (tuple(a.shape), tuple(b.shape))))
+        raise ValueError(bad_argument("features", wanted, (tuple(a.shape), tuple(b.shape))))
     (mean_a, cov_a), (mean_b, cov_b) = _moments(a), _moments(b)
     values, vectors = torch.linalg.eigh(cov_a)
     root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 Encoder = Literal["paper", "resnet"]
 Model = Literal["dense", "kdm", "ml-kdm"]
@@ -99,9 +99,9 @@ def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
     for name, value in asdict(recipe).items():
         zero = name in may_be_zero
         if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-            raise ValueError(expected(name, "≥ 0" if zero else "> 0", value))
+            raise ValueError(bad_argument(name, "≥ 0" if zero else "> 0", value))
         if name in _SHARES and value > 1:
-            raise ValueError(expected(name, "a share, at most 1", value))
+            raise ValueError(bad_argument(name, "a share, at most 1", value))
 
 
 #: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it, as far as
@@ -201,7 +201,7 @@ def changed(recipe: R, values: Mapping[str, Any]) -> R:
     known = [field.name for field in fields(recipe)]
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ValueError(expected("vary", f"settings among {', '.join(known)}", ", ".join(unknown)))
+        raise ValueError(bad_argument("vary", f"settings among {', '.join(known)}", ", ".join(unknown)))
     return replace(recipe, **{name: _alike(recipe, name, value) for name, value in values.items()})
 
 
@@ -209,7 +209,7 @@ def _alike(recipe: Recipe | Drawing, name: str, value: float) -> Any:
     if isinstance(getattr(recipe, name), float):
         return float(value)
     if not float(value).is_integer():
-        raise ValueError(expected(name, "a whole number", value))
+        raise ValueError(bad_argument(name, "a whole number", value))
     return int(value)
 
 

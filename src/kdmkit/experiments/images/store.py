@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import replacing
 
 M = TypeVar("M", bound=nn.Module)
@@ -53,7 +53,7 @@ class Store:
                 return float(file.metadata()["seconds"])
         except (SafetensorError, RuntimeError, TypeError, KeyError) as error:
             wanted = "weights that this command has kept (without the file they are trained again)"
-            raise ValueError(expected(str(path), wanted, f"something else ({error})")) from error
+            raise ValueError(bad_argument(str(path), wanted, f"something else ({error})")) from error
 
     def _write(self, module: nn.Module, path: Path, seconds: float) -> None:
         weights = {key: value.detach().contiguous() for key, value in module.state_dict().items()}

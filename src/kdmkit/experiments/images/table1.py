@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import kdmkit
-from kdmkit._core.checks import check_choice, expected
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.experiments._processes import processes
 from kdmkit.experiments._results import Report, Task, complete, forget, read_rows, write_report
 from kdmkit.experiments.images import data, figures, report
@@ -72,9 +72,11 @@ class Wanted:
                 check_choice(name, value, choices)
         for name in ("runs", "workers"):
             if getattr(self, name) < 1:
-                raise ValueError(expected(name, "a whole number ≥ 1", getattr(self, name)))
+                raise ValueError(bad_argument(name, "a whole number ≥ 1", getattr(self, name)))
         if self.place.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError(expected("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
+            raise ValueError(
+                bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'")
+            )
 
     def jobs(self, dataset: str, encoder: Encoder) -> list[Job]:
         runs = self.runs if encoder == "paper" else min(self.runs, FEW_RUNS)
@@ -306,11 +308,11 @@ def varied(texts: Sequence[str] | None) -> dict[str, list[float]] | None:
     for text in texts:
         name, _, values = text.partition("=")
         if name.strip() in found:
-            raise ValueError(expected("vary", "every setting once", repr(text)))
+            raise ValueError(bad_argument("vary", "every setting once", repr(text)))
         try:
             found[name.strip()] = [float(value) for value in values.split(",")]
         except ValueError as error:
-            raise ValueError(expected("vary", "setting=number,number…", repr(text))) from error
+            raise ValueError(bad_argument("vary", "setting=number,number…", repr(text))) from error
     return found
 
 
@@ -322,10 +324,10 @@ def check_lines(path: Path) -> None:
     try:
         rows = read_rows(path)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(expected(str(path), "JSON lines", f"something else ({error})")) from error
+        raise ValueError(bad_argument(str(path), "JSON lines", f"something else ({error})")) from error
     for number, row in enumerate(rows, start=1):
         found = (row.get("format"), row.get("versions", {}).get("kdmkit")) if isinstance(row, dict) else None
         if found != (FORMAT, kdmkit.__version__):
             wanted = f"lines of format {FORMAT} written by kdmkit {kdmkit.__version__}"
             got = "another format" if found is None else f"format {found[0]} by kdmkit {found[1]}"
-            raise ValueError(expected(str(path), wanted, f"{got} in line {number} (move it away)"))
+            raise ValueError(bad_argument(str(path), wanted, f"{got} in line {number} (move it away)"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 
 Array = NDArray[Any]
 
@@ -38,9 +38,9 @@ def draw_bags(
     """
     low, high = interval
     if not 0 <= low <= high <= 1:
-        raise ValueError(expected("interval", "0 ≤ a ≤ b ≤ 1", list(interval)))
+        raise ValueError(bad_argument("interval", "0 ≤ a ≤ b ≤ 1", list(interval)))
     if size < 1 or total < size or total % size:
-        raise ValueError(expected("bag size", f"a divisor of the {total} rows to draw", size))
+        raise ValueError(bad_argument("bag size", f"a divisor of the {total} rows to draw", size))
     positives = rng.binomial(size, rng.uniform(low, high, total // size))
     pools = {label: np.flatnonzero(y == label) for label in (0, 1)}
     counts = {0: size - positives, 1: positives}
@@ -48,7 +48,9 @@ def draw_bags(
         needed, there = int(counts[label].sum()), len(pools[label])
         if needed > there:
             wanted = f"one that a pool with {there} {name} rows can serve"
-            raise ValueError(expected("interval", wanted, f"{list(interval)}, which needs {needed} of them"))
+            raise ValueError(
+                bad_argument("interval", wanted, f"{list(interval)}, which needs {needed} of them")
+            )
     drawn = {label: rng.permutation(pools[label])[: counts[label].sum()] for label in (0, 1)}
     ends = {label: counts[label].cumsum() for label in (0, 1)}
     bags = [

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import OneHotEncoder
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.datasets.uci import read_adult, read_magic
 
 Array = NDArray[Any]
@@ -70,5 +70,5 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {"adult": _adult, "magic": _mag
 def load(name: str, folder: Path) -> Dataset:
     """Adult (32,561 rows and 16,281 to test, 108 features) or MAGIC (19,020 rows, ten features)."""
     if name not in DATASETS:
-        raise ValueError(expected("dataset", f"one of {', '.join(DATASETS)}", name))
+        raise ValueError(bad_argument("dataset", f"one of {', '.join(DATASETS)}", name))
     return DATASETS[name](folder)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments.proportions.lbfgs import minimize
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ class LMMCM:
     def fit(self, X: Array, bags: Array, share: Array) -> LMMCM:
         """Fits to rows `(n, d)`, the bag of each `(n,)`, and every bag's share of positives `(n_bags,)`."""
         if not ((share >= 0) & (share <= 1)).all():
-            raise ValueError(expected("share", "values in [0, 1]", share[(share < 0) | (share > 1)][0]))
+            raise ValueError(bad_argument("share", "values in [0, 1]", share[(share < 0) | (share > 1)][0]))
         x = torch.from_numpy(np.array(X, dtype=np.float64)).to(self.device)
         self._x, self._scale = x, 1 / (x.shape[1] * float(x.var(unbiased=False)))
         kernel = self._kernel(x)

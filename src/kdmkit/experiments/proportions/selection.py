@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments._results import Pool, Report, Row, Task, complete, provenance, read_rows, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.methods import LEARN, Problem
@@ -38,7 +38,9 @@ def search(
     """Compares the grid's settings by their loss on held-out bags; writes `table2-search.jsonl` and `.md`."""
     unknown = [method for method in methods if method not in GRID]
     if unknown:
-        raise ValueError(expected("method", f"one with settings to search, {', '.join(GRID)}", unknown[0]))
+        raise ValueError(
+            bad_argument("method", f"one with settings to search, {', '.join(GRID)}", unknown[0])
+        )
     asked = tasks(data_dir, datasets or list(DATASETS), bag_sizes or BAG_SIZES, methods or list(GRID))
     path = folder / "table2-search.jsonl"
     complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)

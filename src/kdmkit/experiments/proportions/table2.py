@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments._results import Pool, Report, Row, Task, complete, read_rows, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.figure import save_figure
@@ -94,7 +94,7 @@ def chosen(argument: str, values: Sequence[str], known: Sequence[str]) -> Sequen
     """What was asked for, all if nothing was."""
     unknown = [value for value in values if value not in known]
     if unknown:
-        raise ValueError(expected(argument, f"one of {', '.join(known)}", unknown[0]))
+        raise ValueError(bad_argument(argument, f"one of {', '.join(known)}", unknown[0]))
     return [value for value in known if value in values] or known
 
 
@@ -104,10 +104,10 @@ def checked_sizes(sizes: Sequence[int], datasets: Sequence[str], data_dir: Path)
         total = loaded(name, data_dir).total
         wrong = [size for size in sizes if size < 1 or total % size]
         if wrong:
-            raise ValueError(expected("bag size", f"a divisor of {name}'s {total} rows", wrong[0]))
+            raise ValueError(bad_argument("bag size", f"a divisor of {name}'s {total} rows", wrong[0]))
     unknown = [size for size in sizes if size not in BAG_SIZES]
     if unknown:
-        raise ValueError(expected("bag size", f"one of {', '.join(map(str, BAG_SIZES))}", unknown[0]))
+        raise ValueError(bad_argument("bag size", f"one of {', '.join(map(str, BAG_SIZES))}", unknown[0]))
     return [size for size in BAG_SIZES if size in sizes] or BAG_SIZES
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import read_arrays
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ def load(data_dir: Path, name: str) -> Table:
     arrays = read_arrays(path, "a NumPy archive")
     missing = {"X", "y", "test_mask"} - set(arrays)
     if missing:
-        raise ValueError(expected(str(path), "arrays X, y and test_mask", f"no {sorted(missing)}"))
+        raise ValueError(bad_argument(str(path), "arrays X, y and test_mask", f"no {sorted(missing)}"))
     X, y, mask = arrays["X"], arrays["y"], arrays["test_mask"]
     _check(path, X, y, mask)
     return Table(X.astype(np.float64), y.astype(np.float64), mask.astype(bool))
@@ -62,16 +62,16 @@ def _find(data_dir: Path, name: str) -> Path:
         path = data_dir / folder / f"{name}.npz"
         if path.is_file():
             return path
-    raise FileNotFoundError(expected("data_dir", f"a folder with {name}.npz", str(data_dir)))
+    raise FileNotFoundError(bad_argument("data_dir", f"a folder with {name}.npz", str(data_dir)))
 
 
 def _check(path: Path, X: Array, y: Array, mask: Array) -> None:
     n = len(X)
     if X.ndim != 2 or y.shape != (n,) or mask.ndim != 2 or mask.shape[1] != n:
         shapes = f"X {X.shape}, y {y.shape}, test_mask {mask.shape}"
-        raise ValueError(expected(str(path), "X (n, d), y (n,) and test_mask (splits, n)", shapes))
+        raise ValueError(bad_argument(str(path), "X (n, d), y (n,) and test_mask (splits, n)", shapes))
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise ValueError(expected(str(path), "finite numbers", "NaN or infinity"))
+        raise ValueError(bad_argument(str(path), "finite numbers", "NaN or infinity"))
     tests = mask.astype(bool).sum(1)
     if len(tests) == 0 or tests.min() < 1 or tests.max() >= n:
-        raise ValueError(expected(str(path), "test and training rows in every split", f"{tests} of {n}"))
+        raise ValueError(bad_argument(str(path), "test and training rows in every split", f"{tests} of {n}"))

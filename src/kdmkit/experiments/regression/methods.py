@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMRegressor
 from kdmkit.experiments.regression import ensemble, gp
 from kdmkit.experiments.regression.data import Split
@@ -68,11 +68,11 @@ def check_methods(names: list[str]) -> None:
     """Every method is known and can run."""
     for name in names:
         if name not in METHODS:
-            raise ValueError(expected("method", f"one of {', '.join(METHODS)}", repr(name)))
+            raise ValueError(bad_argument("method", f"one of {', '.join(METHODS)}", repr(name)))
         missing = [module for module in METHODS[name].needs if importlib.util.find_spec(module) is None]
         if missing:
             wanted = f"{missing[0]} for {name!r}: pip install 'kdmkit[benchmarks-regression]'"
-            raise ValueError(expected("method", wanted, "an environment without it"))
+            raise ValueError(bad_argument("method", wanted, "an environment without it"))
 
 
 def measure(method: Method, split: Split, seed: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from kdmkit._core.checks import expected
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments._processes import processes
 from kdmkit.experiments._results import Report, Row, Task, complete, read_rows, write_report
 from kdmkit.experiments.regression.data import DATASETS, Table, load
@@ -45,7 +45,7 @@ def run(
     tables = {name: load(data_dir, name) for name in names}
     for name, table in tables.items():
         if splits > table.n_splits:
-            raise ValueError(expected("splits", f"at most {table.n_splits} for {name}", splits))
+            raise ValueError(bad_argument("splits", f"at most {table.n_splits} for {name}", splits))
     path = folder / f"{NAME}.jsonl"
     with processes(workers) as pool:
         complete(tasks(tables, chosen, splits), path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
