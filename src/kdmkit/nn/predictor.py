@@ -184,12 +184,8 @@ def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
     """The same joint in float64, over x instead of (x − shift)/scale for every variable with a scaler."""
 
     def kernel_of(name: str) -> Kernel:
-        kernel = layer.kernels[name]
-        assert isinstance(kernel, Kernel)
-        if name not in scalers:
-            return kernel
-        assert isinstance(kernel, RBF)
-        return RBF(kernel.sigma.double() * scalers[name].scale)
+        kernel: Any = layer.kernels[name]
+        return RBF(kernel.sigma.double() * scalers[name].scale) if name in scalers else kernel
 
     variables = [Variable(name, kernel_of(name), v.shape) for name, v in layer.variables.items()]
     moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
