@@ -14,6 +14,7 @@ from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.nn.initialize import BOUND
+from kdmkit.ops import score_matrix
 from kdmkit.training import squared_error
 
 # Bandwidths start broad and live on a logarithmic scale: a few hundred bold steps take them anywhere.
@@ -133,12 +134,11 @@ class LeaveOneOut(nn.Module):
         of_x, of_r = self._kernel("x"), self._kernel("y")
         its_own = nn.functional.one_hot(own, self.layer.n_components).bool()
         log_weights = torch.where(its_own, log_weight_without.unsqueeze(-1), self.layer.logits)
-        overlaps = torch.where(
+        scores = torch.where(
             its_own,
-            of_x.log_overlap(x, x_without).unsqueeze(-1),
-            of_x.log_overlap_matrix(x, self.layer.components["x"]),
+            (log_weight_without + of_x.log_overlap(x, x_without)).unsqueeze(-1),
+            score_matrix([of_x.term(x, self.layer.components["x"])], self.layer.logits),
         )
-        scores = log_weights + overlaps
         residuals = torch.where(its_own.unsqueeze(-1), r_without.unsqueeze(1), self.layer.components["y"])
         rho = KDM(
             self.logit.sigmoid() * residuals,
