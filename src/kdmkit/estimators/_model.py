@@ -57,7 +57,7 @@ class Model(nn.Module):
         if self.trend is None:
             return rho
         centre, doubt = self.trend(x)
-        return rho.shifted(centre).widened(doubt)
+        return rho.shifted(centre).convolved(doubt)
 
     def joint(self) -> JointKDM:
         """The joint distribution as a user gets it: without gradients, values are checked.

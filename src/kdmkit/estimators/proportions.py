@@ -20,9 +20,8 @@ from kdmkit.estimators._model import Model, assembled
 from kdmkit.estimators._rows import split_rows
 from kdmkit.estimators._scaling import Scaler
 from kdmkit.estimators._shares import Shares, check_shares
-from kdmkit.kernels import RBF
+from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer
-from kdmkit.nn.initialize import typical_distance
 from kdmkit.training import Rows
 
 Loss = Literal["likelihood", "proportions"]

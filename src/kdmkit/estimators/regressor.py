@@ -289,10 +289,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         kernel = layer.kernels["y"]
         assert isinstance(kernel, RBF)
-        kernel.bandwidth.bound(0.0)
         narrow = math.sqrt(2) * bound
-        kernel.sigma = torch.full((m, outputs), max(_WIDEST_OUTPUT, 1.1 * narrow))
-        kernel.bandwidth.bound(narrow)
+        kernel.learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
         return layer
 
     # ---- answers
@@ -305,7 +303,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         if self.module_.trend is None:
             return rho
         centre, doubt = self._rowwise(self._trend_at, x).transpose(2, 0, 1)
-        return rho.shifted(centre).widened(doubt)
+        return rho.shifted(centre).convolved(doubt)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of p(y|x), and its standard deviation where asked."""
@@ -334,7 +332,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             z, places = self.module_.encode(rows), q.to(rows.device).unsqueeze(-1)
             centre, doubt = self._trend_at(rows).unbind(-1)
             about = [
-                joint.infer(x=z).widened(doubt[:, output : output + 1]).icdf(places).squeeze(-1).mT
+                joint.infer(x=z).convolved(doubt[:, output : output + 1]).icdf(places).squeeze(-1).mT
                 for output, joint in enumerate(marginals)
             ]
             return centre.unsqueeze(-1) + torch.stack(about, 1)
