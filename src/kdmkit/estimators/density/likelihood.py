@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit.estimators._scaling import shares
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import nll
 
 Covariance = Literal["spherical", "diag", "full"]
@@ -55,7 +55,7 @@ class Frame:
         cls, x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None, covariance: Covariance
     ) -> Frame:
         """As much of the covariance undone as the kernel can express: a bandwidth, one per dimension, all."""
-        share = shares(len(x), weights)
+        share = normalized_weights(len(x), weights)
         shift = share @ x
         centred = x - shift
         matrix = centred.mT @ (share.unsqueeze(-1) * centred)

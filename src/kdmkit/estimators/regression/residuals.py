@@ -172,23 +172,23 @@ class LeaveOneOut(nn.Module):
 
 
 def layer_of(
-    clusters: Clusters, spread: Float[Tensor, " outputs"], *, sigma: float, narrowest: float
+    clusters: Clusters, spread: Float[Tensor, " outputs"], *, sigma: float, min_sigma: float
 ) -> JointLayer:
     """A layer whose components are the clusters.
 
     Args:
         spread: the residuals' standard deviations.
         sigma: where the bandwidths of x start.
-        narrowest: what σ of the outputs stays above.
+        min_sigma: what σ of the outputs stays above.
     """
     m, d, outputs = len(clusters.x), clusters.x.shape[1], clusters.r.shape[1]
-    first = (math.sqrt(2) * _FIRST_STD * spread).clamp_min(1.05 * narrowest)
+    first = (math.sqrt(2) * _FIRST_STD * spread).clamp_min(1.05 * min_sigma)
     layer = JointLayer(
         d,
         outputs,
         m,
         in_kernel=RBF(torch.full((d,), sigma), sigma_min=BOUND * sigma),
-        out_kernel=RBF(first.expand(m, outputs), sigma_min=narrowest),
+        out_kernel=RBF(first.expand(m, outputs), sigma_min=min_sigma),
         train_components=False,
         train_weights=False,
         dtype=torch.float32,
