@@ -16,7 +16,7 @@ from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.models import SHRUNKEN, DenseModel, KDMModel
 from kdmkit.experiments.images.recipes import Recipe
 from kdmkit.nn import JointLayer
-from kdmkit.training import cross_entropy, joint_nll
+from kdmkit.training import cross_entropy
 
 
 class Dense(nn.Module):
@@ -61,9 +61,6 @@ class Discriminative(nn.Module):
         losses = losses + self.recipe.head_weight * dense
         return losses + _layout_loss(self.layout, z, image, self.recipe)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return name.startswith("model.layer.")
-
 
 class Taught(nn.Module):
     """−Σ_i t_i log p(i|z) of the KDM alone, for given targets."""
@@ -75,28 +72,11 @@ class Taught(nn.Module):
     def forward(self, z: Tensor, target: Tensor) -> Float[Tensor, " n"]:
         return cross_entropy(self.layer(z), target)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return True
-
 
 def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
     """What the KDM should say: smoothed labels, and a share of what the dense head says."""
     smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
     return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
-
-
-class Likelihood(nn.Module):
-    """−log p(z, y), the encoder fixed."""
-
-    def __init__(self, layer: JointLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        return joint_nll(self.layer.joint(), x=z, y=y)
-
-    def exempt_from_decay(self, name: str) -> bool:
-        return True
 
 
 class Reconstruction(nn.Module):
