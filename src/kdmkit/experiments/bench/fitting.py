@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from kdmkit.estimators import KDMClassifier
-from kdmkit.estimators._base import automatic_batch
+from kdmkit.estimators.common import automatic_batch
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import FitOptions, Rows, fit

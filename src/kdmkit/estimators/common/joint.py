@@ -12,13 +12,12 @@ import torch
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
-from kdmkit.estimators._base import KDMEstimator
-from kdmkit.estimators._checks import Array, check_number
-from kdmkit.estimators._encoders import MLP, build_module, dtype_of, encode_rows
-from kdmkit.estimators._model import Model
-from kdmkit.estimators._scaling import Scaler
-from kdmkit.nn import JointLayer
+from kdmkit.estimators.common.base import KDMEstimator
+from kdmkit.estimators.common.checks import Array, check_number
+from kdmkit.estimators.common.encoders import build_module, encode_rows
+from kdmkit.nn import MLP, JointLayer, Predictor, Scaler
 from kdmkit.nn.initialize import Sigma
+from kdmkit.nn.predictor import dtype_of
 from kdmkit.training import Rows
 
 _HIDDEN, _LATENT = 128, 16
@@ -44,7 +43,7 @@ class Phases:
 class JointEstimator(KDMEstimator):
     """Base of the estimators whose module is a joint KDM over rows and targets, behind an encoder or not."""
 
-    module_: Model
+    module_: Predictor
     history_: list[dict[str, float]]
     pretraining_history_: list[dict[str, float]]
 

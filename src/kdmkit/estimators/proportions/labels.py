@@ -19,7 +19,7 @@ _BISECTIONS = 40
 
 
 @dataclass(frozen=True)
-class Shares:
+class LabelProportions:
     """The label proportions of bags as far as they are known.
 
     Args:
@@ -44,7 +44,7 @@ class Shares:
         return self.mean.shape[1]
 
 
-def check_shares(proportions: Any, counted: Any = None) -> Shares:
+def check_label_proportions(proportions: Any, counted: Any = None) -> LabelProportions:
     """Proportions `(n_bags, n_classes)`, or ranges of them `(n_bags, n_classes, 2)`, as users give them."""
     values = torch.from_numpy(np.array(proportions, dtype=np.float64))
     if values.ndim == 3:
@@ -53,8 +53,10 @@ def check_shares(proportions: Any, counted: Any = None) -> Shares:
         return _ranges(values)
     mean = check_proportions(values)
     if counted is None:
-        return Shares(mean, mean, mean, torch.zeros(len(mean), dtype=mean.dtype), exact=True)
-    return Shares(mean, 0 * mean, torch.ones_like(mean), _check_counted(counted, len(mean)), exact=False)
+        return LabelProportions(mean, mean, mean, torch.zeros(len(mean), dtype=mean.dtype), exact=True)
+    return LabelProportions(
+        mean, 0 * mean, torch.ones_like(mean), _check_counted(counted, len(mean)), exact=False
+    )
 
 
 def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
@@ -76,7 +78,7 @@ def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
     return shares / total.unsqueeze(1)
 
 
-def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> Shares:
+def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> LabelProportions:
     if values.shape[0] < 1 or values.shape[1] < 2 or values.shape[2] != 2:
         raise ValueError(
             bad_argument("proportions", "ranges of shape (n_bags, n_classes ≥ 2, 2)", tuple(values.shape))
@@ -97,7 +99,7 @@ def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> Shares:
         got = f"sums from {below[bag].item():g} to {above[bag].item():g} in row {bag}"
         raise ValueError(bad_argument("proportions", "ranges with room for a sum of 1", got))
     mean = fitting(low + high, low, high)
-    return Shares(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
+    return LabelProportions(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
 
 
 def _check_counted(counted: Any, n_bags: int) -> Float[Tensor, " n_bags"]:
@@ -133,7 +135,7 @@ def fitting(
 
 
 @torch.no_grad()
-def believed(
+def posterior_proportions(
     ratio: Float[Tensor, "b l c"],
     weights: Float[Tensor, "b l"],
     mean: Float[Tensor, "b c"],

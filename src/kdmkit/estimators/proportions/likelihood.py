@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.logspace import safe_log
-from kdmkit.estimators._bags import Bags
-from kdmkit.estimators._shares import believed
+from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.proportions.labels import posterior_proportions
 from kdmkit.nn import JointLayer
 
 # Of beliefs about a batch's bags and of what they are relative to.
@@ -85,7 +85,7 @@ class BagLikelihood(_Likelihood):
         share = size / size.sum()
         drift = torch.ones_like(mean[0])
         for _ in range(_ROUNDS):
-            gamma = believed((ratio / drift).detach(), weights, mean, low, high, counted)
+            gamma = posterior_proportions((ratio / drift).detach(), weights, mean, low, high, counted)
             # To believe more of a label in every bag explains nothing: beliefs count relative to their mean.
             drift = torch.where(share @ mean > 0, (share @ gamma) / (share @ mean), 1.0)
         likelihood = (gamma.unsqueeze(1) * ratio / drift).sum(-1)
@@ -93,7 +93,7 @@ class BagLikelihood(_Likelihood):
 
 
 @torch.no_grad()
-def guessed(
+def predicted_labels(
     shares: Float[Tensor, "n c"], head: nn.Module | None, z: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n c"]:
     """p(y|z, bag) ∝ γ_y p(y|z)/p(y): the label of a row in a bag with proportions γ, as a dense head sees it.

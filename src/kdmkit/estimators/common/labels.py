@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from kdmkit.estimators._checks import Array
-from kdmkit.estimators._joint import JointEstimator
+from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.joint import JointEstimator
 
 
 class JointClassifier(ClassifierMixin, JointEstimator):

@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators._checks import Array, check_number
+from kdmkit.estimators.common.checks import Array, check_number
 from kdmkit.training import Rows
 
 # Fewer validation rows than this decide nothing.

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit.estimators._scaling import shares
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import nll
 
 Covariance = Literal["spherical", "diag", "full"]
@@ -55,7 +55,7 @@ class Frame:
         cls, x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None, covariance: Covariance
     ) -> Frame:
         """As much of the covariance undone as the kernel can express: a bandwidth, one per dimension, all."""
-        share = shares(len(x), weights)
+        share = normalized_weights(len(x), weights)
         shift = share @ x
         centred = x - shift
         matrix = centred.mT @ (share.unsqueeze(-1) * centred)
@@ -129,10 +129,8 @@ def widen(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
     residual = x - components[nearest(layer, x)]
     degrees = len(x) / max(1, len(x) - len(components))
     width = (2 * degrees * residual.square().mean(0)).clamp_min(_NARROWEST**2).sqrt()
-    bandwidth = kernel.bandwidth
+    bandwidth = kernel.learned_bandwidth
     if sigma is not None:
         width = torch.full_like(width, sigma)
     value = width if bandwidth.raw.ndim else width.square().mean().sqrt()
-    bandwidth.bound(0.0)
-    bandwidth.value = value
-    bandwidth.bound(_BOUND * float(value.min()))
+    bandwidth.restart(value, _BOUND * float(value.min()))

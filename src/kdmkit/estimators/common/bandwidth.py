@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.estimators._checks import check_number
-from kdmkit.estimators._scaling import shares
+from kdmkit.estimators.common.checks import check_number
 from kdmkit.kernels import RBF
+from kdmkit.nn.scaler import normalized_weights
 
 RULES = ("scott", "silverman", "loo")
 # Leave-one-out looks at this many rows, against all components, so many pairs at a time.
@@ -54,7 +54,7 @@ def _effective_size(w: Float[Tensor, " n"]) -> float:
 
 def _spread(x: Tensor, w: Tensor) -> float:
     """The root mean variance of the columns; 1 where nothing varies."""
-    share = shares(len(x), w)
+    share = normalized_weights(len(x), w)
     variance = float((share @ (x - share @ x).square()).mean())
     return math.sqrt(variance) if variance > 1e-24 * float(x.abs().max()) ** 2 else 1.0
 

@@ -11,18 +11,15 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.estimators._bags import BagLoss, BagPretraining, Bags, check_bags
-from kdmkit.estimators._checks import Array, check_number, to_tensor
-from kdmkit.estimators._contamination import BagLikelihood, Labels, RowLikelihood, guessed
-from kdmkit.estimators._joint import Phases
-from kdmkit.estimators._labels import JointClassifier, normalized
-from kdmkit.estimators._model import Model, assembled
-from kdmkit.estimators._rows import split_rows
-from kdmkit.estimators._scaling import Scaler
-from kdmkit.estimators._shares import Shares, check_shares
-from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer
-from kdmkit.nn.initialize import typical_distance
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.joint import Phases
+from kdmkit.estimators.common.labels import JointClassifier, normalized
+from kdmkit.estimators.common.rows import split_rows
+from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags, check_bags
+from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
+from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
+from kdmkit.kernels import RBF, typical_distance
+from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.training import Rows
 
 Loss = Literal["likelihood", "proportions"]
@@ -134,7 +131,7 @@ class KDMProportionClassifier(JointClassifier):
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
         X = validate_data(self, X, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
-        shares = check_shares(proportions, counted)
+        shares = check_label_proportions(proportions, counted)
         if not shares.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"
             raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
@@ -145,7 +142,7 @@ class KDMProportionClassifier(JointClassifier):
         self.classes_ = np.arange(shares.n_classes)
         return self
 
-    def _learned(self, x: Tensor, ids: Tensor, shares: Shares, held: Tensor | None) -> Model:
+    def _learned(self, x: Tensor, ids: Tensor, shares: LabelProportions, held: Tensor | None) -> Predictor:
         scalers = self._input_scaler(x, None)
         bags = Bags(self._training_inputs(x, scalers), ids)
         train, validation = self._split(len(shares), held)
@@ -157,7 +154,7 @@ class KDMProportionClassifier(JointClassifier):
             return self._objective(bags, shares, prior, encoder, head)
 
         phases = Phases(
-            objective, lambda z, head: self._first_layer(z, guessed(mean, head, z).sqrt()), objective
+            objective, lambda z, head: self._first_layer(z, predicted_labels(mean, head, z).sqrt()), objective
         )
         encoder, layer = self._learn(
             bags.inside(train),
@@ -168,7 +165,7 @@ class KDMProportionClassifier(JointClassifier):
             description="proportions",
             **self._batches(shares),
         )
-        return assembled(layer, encoder, scalers)
+        return Predictor.from_standardized(layer, scalers, encoder=encoder)
 
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
@@ -185,7 +182,7 @@ class KDMProportionClassifier(JointClassifier):
         return train.tensors[0], None if validation is None else validation.tensors[0]
 
     def _objective(
-        self, bags: Bags, shares: Shares, prior: Tensor, encoder: nn.Module | None, head: nn.Module
+        self, bags: Bags, shares: LabelProportions, prior: Tensor, encoder: nn.Module | None, head: nn.Module
     ) -> nn.Module:
         """What is minimised: behind an encoder first with a dense head, then with a joint KDM."""
         if self.loss == "likelihood":
@@ -196,7 +193,7 @@ class KDMProportionClassifier(JointClassifier):
         assert encoder is not None
         return BagPretraining(bags, encoder, head)
 
-    def _rows_of(self, bags: Bags, shares: Shares, ids: Int[Tensor, " k"]) -> Rows:
+    def _rows_of(self, bags: Bags, shares: LabelProportions, ids: Int[Tensor, " k"]) -> Rows:
         """What the objective takes of some bags: their rows one by one, or each bag as a whole."""
         mean, size = shares.mean.float()[ids], bags.size[ids]
         if self._by_row(shares):
@@ -207,10 +204,10 @@ class KDMProportionClassifier(JointClassifier):
         beliefs = (shares.low.float()[ids], shares.high.float()[ids], shares.counted.float()[ids])
         return Rows((*whole, *beliefs), size.float())
 
-    def _by_row(self, shares: Shares) -> bool:
+    def _by_row(self, shares: LabelProportions) -> bool:
         return self.loss == "likelihood" and shares.exact
 
-    def _batches(self, shares: Shares) -> dict[str, Any]:
+    def _batches(self, shares: LabelProportions) -> dict[str, Any]:
         automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
         return {"batch_size": _BAGS} if automatic and not self._by_row(shares) else {}
 

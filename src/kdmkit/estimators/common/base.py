@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators._checks import Array, check_count, plain, to_tensor
+from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_choice
 from kdmkit.distributions import KDM
-from kdmkit.estimators._bandwidth import choose_sigma, is_rule
-from kdmkit.estimators._base import KDMEstimator
-from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
-from kdmkit.estimators._likelihood import Covariance, Frame, Likelihood, kernel_of, weigh, widen
-from kdmkit.estimators._rows import split_rows, weighted_rows
+from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
+from kdmkit.estimators.common.base import KDMEstimator
+from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.estimators.density.likelihood import Covariance, Frame, Likelihood, kernel_of, weigh, widen
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
 

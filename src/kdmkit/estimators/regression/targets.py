@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.estimators._scaling import Scaler
+from kdmkit.nn import Scaler
 
 # Targets closer than this part of their size are the same; components narrower than this part of the targets'
 # standard deviation say nothing that data could.
@@ -14,13 +14,13 @@ _ROUNDING = 1e-9
 _LEAST_STD = 0.01
 
 
-def narrowest(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
+def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
     """The smallest standard deviation of a component: half the smallest gap between distinct targets.
 
     Targets that repeat (integers, grades) would otherwise be met by spikes of any height, and the likelihood
     be as large as one likes. A hundredth of the targets' standard deviation is the least in any case.
 
-    >>> narrowest(torch.tensor([[3.0], [4.0], [4.0], [6.0]]))
+    >>> min_target_std(torch.tensor([[3.0], [4.0], [4.0], [6.0]]))
     tensor([0.5000], dtype=torch.float64)
     """
     y = y.double()

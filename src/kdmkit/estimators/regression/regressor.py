@@ -13,27 +13,25 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.distributions import KDM, JointKDM
-from kdmkit.estimators._checks import Array, check_count, check_number, to_tensor
-from kdmkit.estimators._joint import JointEstimator, Phases
-from kdmkit.estimators._memory import remember
-from kdmkit.estimators._model import Model, assembled
-from kdmkit.estimators._objectives import Conditional, Pretraining
-from kdmkit.estimators._residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
-from kdmkit.estimators._rows import check_fraction, split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler, in_own_units, shares
-from kdmkit.estimators._targets import narrowest
-from kdmkit.estimators._trend import (
+from kdmkit.distributions import KDM
+from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.joint import JointEstimator, Phases
+from kdmkit.estimators.common.objectives import Conditional, Pretraining
+from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.regression.cross_fit import (
     FEWEST_ROWS,
     HOLDERS,
-    Trend,
     cross_fit,
     trend_batch,
     trend_epochs,
-    without_doubt,
+    without_excess,
 )
+from kdmkit.estimators.regression.memory import fit_memory
+from kdmkit.estimators.regression.residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer
+from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
+from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
 _WIDEST_OUTPUT = 0.5
@@ -46,7 +44,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)): a joint KDM of rows and residuals about a trend f. The
-    trend is the mean of a committee of networks that hold out different rows, and, where rows nearly repeat,
+    trend is the mean of a ensemble of networks that hold out different rows, and, where rows nearly repeat,
     what similar rows left unexplained; the KDM learns from the residuals of the members that have not seen a
     row, each row judged by components as they would be without it. So nothing judges its own training data.
     v(x) is the variance of the members' answers, as far as it exceeds what it is on training rows: far from
@@ -57,7 +55,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
             is no encoder. Fewer than 8 rows, or constant targets, have no trend.
-        n_members: of the committee; two of them hold out each row.
+        n_members: of the ensemble; two of them hold out each row.
         memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
             KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
             clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
@@ -168,9 +166,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         if not isinstance(self.memory, bool | np.bool_):
             raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
 
-    def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Model:
+    def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
         scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
-        bound = narrowest(y) / scalers["y"].scale
+        bound = min_target_std(y) / scalers["y"].scale
         if self._has_trend(y):
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
         return self._learned_directly(x, y, weights, scalers, bound)
@@ -189,8 +187,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         weights: Tensor | None,
         scalers: dict[str, Scaler],
         bound: Float[Tensor, " outputs"],
-    ) -> Model:
-        """A committee, what rows remember beyond it, then the joint KDM of rows and what is left."""
+    ) -> Predictor:
+        """An ensemble, a memory of its residuals, then the joint KDM of rows and what is left."""
         targets = scalers["y"](y).float()
         fitted = cross_fit(
             x,
@@ -203,14 +201,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         self.pretraining_history_ = fitted.history
         # In units of the smallest standard deviation allowed, which is then the same for all outputs.
         unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
-        memory, residuals, doubt = None, fitted.residuals, fitted.doubt
+        memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
         if self.memory:
-            memory, residuals, known = remember(x, residuals, weights, self._torch_generator())
-            doubt = doubt * (1 - known).square()
-        residuals = without_doubt(residuals, doubt, shares(len(x), weights))
+            memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
+            excess = excess * (1 - coverage).square()
+        residuals = without_excess(residuals, excess, normalized_weights(len(x), weights))
         layer = self._residual_layer(x, residuals / bound.float(), weights)
-        trend = Trend(fitted.committee, memory, scalers["x"], scalers["y"], fitted.typical)
-        return Model(in_own_units(layer, {"x": scalers["x"], "y": unit}), trend=trend)
+        trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
+        return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
 
     def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
         n = len(rows)
@@ -232,7 +230,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         n, d = x.shape
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), narrowest=math.sqrt(2))
+        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), min_sigma=math.sqrt(2))
         objective = LeaveOneOut(
             layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
         )
@@ -261,7 +259,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         weights: Tensor | None,
         scalers: dict[str, Scaler],
         bound: Float[Tensor, " outputs"],
-    ) -> Model:
+    ) -> Predictor:
         tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
         phases = Phases(
@@ -278,7 +276,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         encoder, layer = self._learn(
             rows.tensors[0], rows, validation, phases, outputs=y.shape[1], description="regressor"
         )
-        return assembled(layer, encoder, scalers)
+        return Predictor.from_standardized(layer, scalers, encoder=encoder)
 
     def _first_layer(self, z: Tensor, y: Tensor, bound: float) -> JointLayer:
         """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
@@ -289,10 +287,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         kernel = layer.kernels["y"]
         assert isinstance(kernel, RBF)
-        kernel.bandwidth.bound(0.0)
         narrow = math.sqrt(2) * bound
-        kernel.sigma = torch.full((m, outputs), max(_WIDEST_OUTPUT, 1.1 * narrow))
-        kernel.bandwidth.bound(narrow)
+        kernel.learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
         return layer
 
     # ---- answers
@@ -300,24 +296,16 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     def predict_dist(self, X: Any) -> KDM:
         """p(y|x) of every row as one KDM with a batch, in the units of y."""
         x = self._inputs(X)
-        z = torch.from_numpy(self._rowwise(self.module_.encode, x)).to(self._device)
-        rho: KDM = self.module_.joint().infer(x=z, target="y")
-        if self.module_.trend is None:
-            return rho
-        centre, doubt = self._rowwise(self._trend_at, x).transpose(2, 0, 1)
-        return rho.shifted(centre).widened(doubt)
+        return self.module_.distribution(x)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of p(y|x), and its standard deviation where asked."""
-        x = self._inputs(X)
 
         def answer(rows: Tensor) -> Tensor:
-            rho = self.module_.layer(self.module_.encode(rows))
-            centre, doubt = self._trend_at(rows).unbind(-1)
-            spread = [(rho.variance + doubt).sqrt()] if return_std else []
-            return torch.stack([centre + rho.mean, *spread], -1)
+            rho = self.module_(rows)
+            return torch.stack([rho.mean, *([rho.stddev] if return_std else [])], -1)
 
-        answers = self._rowwise(answer, x)
+        answers = self._rowwise(answer, self._inputs(X))
         if self._flat_target:
             answers = answers.squeeze(1)
         return (answers[..., 0], answers[..., 1]) if return_std else answers[..., 0]
@@ -327,40 +315,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         q = torch.from_numpy(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
         if q.ndim != 1 or not bool(((q > 0) & (q < 1)).all()):
             raise ValueError(bad_argument("quantiles", "numbers strictly between 0 and 1", quantiles))
-        x = self._inputs(X)
-        marginals = [self._over_output(output) for output in range(self._n_outputs)]
 
         def answer(rows: Tensor) -> Tensor:
-            z, places = self.module_.encode(rows), q.to(rows.device).unsqueeze(-1)
-            centre, doubt = self._trend_at(rows).unbind(-1)
-            about = [
-                joint.infer(x=z).widened(doubt[:, output : output + 1]).icdf(places).squeeze(-1).mT
-                for output, joint in enumerate(marginals)
-            ]
-            return centre.unsqueeze(-1) + torch.stack(about, 1)
+            rho, levels = self.module_(rows), q.to(rows.device).unsqueeze(-1)
+            outputs = [rho.coordinates(i).icdf(levels) for i in range(rho.event_shape[0])]
+            return torch.cat(outputs, -1).permute(1, 2, 0)
 
-        answers = self._rowwise(answer, x)
+        answers = self._rowwise(answer, self._inputs(X))
         return answers.squeeze(1) if self._flat_target else answers
-
-    def _trend_at(self, x: Tensor) -> Float[Tensor, "n outputs 2"]:
-        """What the components move and widen by at every row: zeros without a trend."""
-        trend = self.module_.trend
-        if trend is None:
-            return torch.zeros(len(x), self._n_outputs, 2, dtype=torch.float64, device=x.device)
-        return torch.stack(trend(x), -1)
-
-    @property
-    def _n_outputs(self) -> int:
-        return self.module_.layer.variables["y"].shape[0]
-
-    def _over_output(self, output: int) -> JointKDM:
-        """The joint of x and one output."""
-        joint, part = self.module_.joint(), slice(output, output + 1)
-        kernel = joint.kernels["y"]
-        assert isinstance(kernel, RBF)
-        components = {"x": joint.components["x"], "y": joint.components["y"][:, part]}
-        kernels = {"x": joint.kernels["x"], "y": RBF(kernel.sigma[:, part])}
-        return JointKDM(components, None, kernels, log_weights=joint.log_weights)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """The central interval that holds y with probability `coverage`, `(n, 2)`."""

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.estimators._bandwidth import choose_sigma
-from kdmkit.estimators._checks import Array, check_count, check_number, distribution, to_tensor
-from kdmkit.estimators._encoders import build_module, dtype_of, encode_rows
-from kdmkit.estimators._joint import Phases, mlp_decoder
-from kdmkit.estimators._labels import JointClassifier, normalized
-from kdmkit.estimators._model import Model, assembled
-from kdmkit.estimators._objectives import Conditional, Pretraining, Reconstruction
-from kdmkit.estimators._rows import split_rows, weighted_rows
-from kdmkit.estimators._scaling import Scaler
+from kdmkit.estimators.common.bandwidth import choose_sigma
+from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, to_tensor
+from kdmkit.estimators.common.encoders import build_module, encode_rows
+from kdmkit.estimators.common.joint import Phases, mlp_decoder
+from kdmkit.estimators.common.labels import JointClassifier, normalized
+from kdmkit.estimators.common.objectives import Conditional, Pretraining, Reconstruction
+from kdmkit.estimators.common.rows import split_rows, weighted_rows
 from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer
+from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.nn.predictor import dtype_of
 from kdmkit.training import Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
@@ -134,7 +133,7 @@ class KDMClassifier(JointClassifier):
         if self.encoder is None and self.decoder is not None:
             raise ValueError(bad_argument("decoder", "None without an encoder", repr(self.decoder)))
 
-    def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Model:
+    def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scaler = Scaler.from_data(x, weights)
         z = scaler(x)
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
@@ -145,9 +144,9 @@ class KDMClassifier(JointClassifier):
             layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
             layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
         self.history_, self.pretraining_history_, self.decoder_history_ = [], [], []
-        return assembled(layer, None, {"x": scaler})
+        return Predictor.from_standardized(layer, {"x": scaler})
 
-    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Model:
+    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
@@ -164,7 +163,7 @@ class KDMClassifier(JointClassifier):
             rows.tensors[0], rows, validation, phases, outputs=n_classes, description="classifier"
         )
         decoder = self._fitted_decoder(encoder, rows, validation)
-        return assembled(layer, encoder, scalers, decoder=decoder)
+        return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder)
 
     def _first_layer(self, z: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> JointLayer:
         """Centres of each class's clusters, with one bandwidth per dimension."""
