@@ -44,7 +44,7 @@ def average_over_others(
     values: Float[Tensor, "n v"],
     rows: Int[Tensor, " q"],
 ) -> tuple[Float[Tensor, "q v"], Float[Tensor, " q"]]:
-    """Σ_{j≠i} w_j·k²(x_i, x_j)·v_j / Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i, and `log_overlap_with_others`."""
+    """Σ_{j≠i} w_j·k²(x_i, x_j)·v_j / Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i, and its log-denominator."""
 
     def reduce(components: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         return attend(kernel.term(x[rows], x[components]), weights, values[components])
