@@ -267,7 +267,7 @@ class JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
         return self._mapped(*moves(*args, **kwargs))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> JointKDM:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
         return self._mapped(*copies(memo))
 
     def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> JointKDM:
