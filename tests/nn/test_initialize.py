@@ -9,8 +9,9 @@ from torch import nn
 
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.nn import DensityLayer, JointLayer, Variable
-from kdmkit.nn.initialize import BOUND, LABEL_SMOOTHING, typical_distance
 from nn.layers import M, blobs, classifier, density, mixed, mixed_data
 
 METHODS = ["random", "kmeans++", "balanced", "kmeans"]
@@ -248,7 +249,7 @@ def test_sigma_is_the_mean_distance():
 def test_distances_by_blocks(monkeypatch, kind):
     points = normal(50, 3, seed=0)
     wanted = typical_distance(points, kind)
-    monkeypatch.setattr("kdmkit.nn.initialize._DISTANCE_PAIRS", 70)
+    monkeypatch.setattr("kdmkit.kernels.distances._PAIRS", 70)
     assert typical_distance(points, kind) == pytest.approx(wanted, rel=1e-12)
 
 

@@ -18,9 +18,8 @@ from kdmkit.estimators.common.rows import split_rows
 from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
-from kdmkit.kernels import RBF
+from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.initialize import typical_distance
 from kdmkit.training import Rows
 
 Loss = Literal["likelihood", "proportions"]
