@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -21,7 +22,7 @@ from kdmkit._core import logspace
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
 from kdmkit.experiments.bench.run import hardware
-from kdmkit.ops import api, by_hand, chunked, matrices, streamed
+from kdmkit.ops import chunked, chunked_cpu, dense_explicit, implementations, scaled_points
 
 CPU = torch.device("cpu")
 
@@ -30,18 +31,27 @@ def _slow_exp(x: torch.Tensor) -> torch.Tensor:
     return x.exp_()
 
 
+def _without(name: str) -> Any:
+    """A patch that takes an implementation out of the table."""
+    left = tuple(i for i in implementations.IMPLEMENTATIONS if i.name != name)
+    return mock.patch.object(implementations, "IMPLEMENTATIONS", left)
+
+
 @contextmanager
 def taken_back(step: str) -> Iterator[None]:
     """The library without one step."""
+    modules = logspace, scaled_points, chunked_cpu, chunked
     patches = {
         "nothing": [],
-        "written-out derivatives": [mock.patch.object(api, "applies", return_value=False)],
-        "one set of exponentials for p(x) and p(x, y)": [mock.patch.object(by_hand, "_RAREST", math.inf)],
-        "float32 products where they are exact enough": [mock.patch.object(matrices, "_FLOAT32_REACH", -1.0)],
-        "buffers that stay in the caches": [mock.patch.object(chunked, "streams", return_value=False)],
-        "exponentials by powers of two": [
-            mock.patch.object(module, "exp_", _slow_exp) for module in (logspace, matrices, streamed, chunked)
+        "written-out derivatives": [_without("dense, explicit gradients")],
+        "one set of exponentials for p(x) and p(x, y)": [
+            mock.patch.object(dense_explicit, "_RAREST", math.inf)
         ],
+        "float32 products where they are exact enough": [
+            mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)
+        ],
+        "buffers that stay in the caches": [_without("chunked on a CPU")],
+        "exponentials by powers of two": [mock.patch.object(module, "exp_", _slow_exp) for module in modules],
     }[step]
     for patch in patches:
         patch.start()

@@ -34,10 +34,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit.ops import SquaredDistance, attend, fused, fused_backward, log_mix
-from kdmkit.ops import triton_staging as staging
-from kdmkit.ops.api import Backend
-from kdmkit.ops.triton_staging import Config, KernelName
+from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
+from kdmkit.ops.triton import backward, forward, staging
+from kdmkit.ops.triton.staging import Config, KernelName
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -311,14 +310,14 @@ def sweeps(sections: set[str]) -> list[Sweep]:
 
 
 def _sweep_function(kernel: KernelName, case: Case) -> Callable[[], object]:
-    operands = fused.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
+    operands = forward.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
     if kernel == "forward":
-        return lambda: fused.forward(operands)
-    outputs = fused.forward(operands)
+        return lambda: forward.forward(operands)
+    outputs = forward.forward(operands)
     upstream = torch.ones_like(outputs[0]), torch.ones_like(outputs[1])
     # By the query alone, or by everything of a component.
     needs = (True, False, False, False, False) if kernel == "points" else (False, True, True, True, False)
-    return lambda: fused_backward.backward(operands, outputs, upstream, needs)
+    return lambda: backward.backward(operands, outputs, upstream, needs)
 
 
 def _with_config(job: Sweep, case: Case, use: Callable[[Callable[[], object]], float]) -> float:
@@ -384,7 +383,7 @@ def sweep(jobs: list[Sweep]) -> None:
 
 
 def splits() -> None:
-    before, slots_of = staging.SEGMENT_BYTES, fused.slots_of
+    before, slots_of = staging.SEGMENT_BYTES, forward.slots_of
     for n, m in ((4096, 1_000_000), (1024, 10_000_000)):
         case = Case(n, m, 64, 16)
         for name in ("highest", "high"):
@@ -394,10 +393,10 @@ def splits() -> None:
                     record("splits", n=n, precision=name, segment_MB=mb, ms=measure(case.forward, repeats=5))
                 staging.SEGMENT_BYTES = before
                 for per in (1, 3, 4, 6):
-                    fused.slots_of = lambda device, per=per: per * slots_of(device) // 2  # type: ignore[assignment]
+                    forward.slots_of = lambda device, per=per: per * slots_of(device) // 2  # type: ignore[assignment]
                     ms = measure(case.forward, repeats=5)
                     record("splits", n=n, precision=name, slots_per_SM=per, ms=ms)
-                fused.slots_of = slots_of
+                forward.slots_of = slots_of
         del case
 
 
