@@ -4,17 +4,28 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.kdmkit-stamp
 BENCH_STAMP := .venv/.kdmkit-bench-stamp
+OLDEST_BIN := .venv-oldest/bin
+OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
+
+# Tests run side by side, one per core: a thread each is enough.
+PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo bench clean
+.PHONY: help setup test test-oldest coverage lint format demo bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv with the pinned development set
 
 test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... goes to pytest)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
+
+test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
+	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)
+
+coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
 
 lint: $(STAMP)  ## linters, types and import contracts
 	$(BIN)/ruff check
@@ -32,8 +43,9 @@ demo: $(STAMP)  ## train one KDM on digits: metrics, samples and figures
 bench: $(BENCH_STAMP)  ## time the reductions against other implementations
 	$(BIN)/python -m kdmkit.cli bench
 
-clean:  ## remove .venv, caches and build outputs
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean:  ## remove environments, caches and build outputs
+	rm -rf .venv .venv-oldest build dist htmlcov .coverage*
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
@@ -45,4 +57,11 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+$(OLDEST_BIN)/python:
+	$(PYTHON) -m venv .venv-oldest
+
+$(OLDEST_STAMP): pyproject.toml constraints-oldest.txt | $(OLDEST_BIN)/python
+	$(OLDEST_BIN)/python -m pip install -c constraints-oldest.txt -e '.[test]'
 	@touch $@

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdmkit._core.precision import wide
+from kdmkit._core.precision import compute_dtype
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, attend, log_mix
 from kdmkit.ops.terms import distance
 from ops.problems import BACKENDS, TERMS, Draw, Problem, bump, evaluate, make_problem
@@ -118,7 +118,9 @@ def test_far_from_everything_is_still_exact(distance: float, backend: str) -> No
 @pytest.fixture
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores in float32, where `matrix` leaves the constant of each query to `row`."""
-    monkeypatch.setattr(distance, "score_dtype", lambda x, c: wide(torch.promote_types(x.dtype, c.dtype)))
+    monkeypatch.setattr(
+        distance, "score_dtype", lambda x, c: compute_dtype(torch.promote_types(x.dtype, c.dtype))
+    )
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")

@@ -118,6 +118,23 @@ def _statistics(rank: int) -> dict[str, Any]:
     return {"state": _state(model)}
 
 
+def _averaged(rank: int) -> dict[str, Any]:
+    """The average is validated and returned. Every process starts from other parameters, rank 0's count."""
+    objective = Objective(seed=rank)
+    settings = options(max_epochs=3, averaging=0.5)
+    history = fit(objective, rows(weighted=True), rows(21, seed=9), options=settings)
+    return {"state": _state(objective), "history": history}
+
+
+def _averaged_statistics(rank: int) -> dict[str, Any]:
+    """Averaged running statistics end up the same on all processes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Flatten(0))
+    x = data(50, dtype=torch.float32)[0]
+    fit(model, Rows((x,)), options=options(max_epochs=2, batch_size=16, averaging=0.5))
+    return {"state": _state(model)}
+
+
 def _classifier(rank: int) -> dict[str, Any]:
     """A whole fit with dropout, as an estimator would run it."""
     objective = Objective(dropout=0.1, dtype=torch.float32)
@@ -137,6 +154,8 @@ def everything(rank: int, folder: Path) -> dict[str, Any]:
         "resumed": _resumed(rank, folder),
         "refused": _refused(rank, folder),
         "statistics": _statistics(rank),
+        "averaged": _averaged(rank),
+        "averaged statistics": _averaged_statistics(rank),
         "classifier": _classifier(rank),
     }
 

@@ -41,14 +41,19 @@ FITS = {
     "constant": {"schedule": "constant"},
     "patience": {"patience": 1},
     "bf16": {"precision": "bf16"},
+    "averaging": {"averaging": 0.3},
+    "averaging without validation": {"averaging": 0.3, "validation": None},
 }
 
 
-def _fitted(folder=None, *, dropout=0.0, on_epoch=None, **changes):
+HELD_OUT = rows(20, seed=9)
+
+
+def _fitted(folder=None, *, dropout=0.0, on_epoch=None, validation=HELD_OUT, **changes):
     return fitted(
         objective=Objective(dropout=dropout),
         train=rows(weighted=True),
-        validation=rows(20, seed=9),
+        validation=validation,
         on_epoch=on_epoch,
         **{"max_epochs": 6, "checkpoint_dir": folder, **changes},
     )
@@ -148,6 +153,7 @@ OTHERS = {
     "learning rate": {"learning_rate": 0.02},
     "batch size": {"batch_size": 32},
     "epochs": {"max_epochs": 7},
+    "averaging": {"averaging": 0.5},
     "identity": {"identity": {"kind": "b"}},
     "rows": {"train": rows(seed=1)},
     "fewer rows": {"train": rows(50)},

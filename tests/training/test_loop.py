@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import close, normal, seeded
+from helpers import normal, seeded
 from kdmkit.nn import DensityLayer
 from kdmkit.training import FitOptions, Rows, fit, nll
 from kdmkit.training.progress import Progress
@@ -196,7 +196,7 @@ def test_a_batch_whose_rows_count_nothing():
 
 def test_evaluation_by_blocks(monkeypatch):
     wanted = fitted(validation=rows(50, seed=9, weighted=True))[1]
-    monkeypatch.setattr("kdmkit.training.loop._EVALUATION_ROWS", 7)
+    monkeypatch.setattr("kdmkit.training.trainer._EVALUATION_ROWS", 7)
     got = fitted(validation=rows(50, seed=9, weighted=True))[1]
     assert [e["validation_loss"] for e in got] == pytest.approx(
         [e["validation_loss"] for e in wanted], rel=1e-12
@@ -301,29 +301,6 @@ def test_one_cycle_warms_up_and_comes_down():
     assert max(rates) == pytest.approx(0.01, rel=0.05)
     assert rates[:peak] == sorted(rates[:peak])
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
-
-
-class Flat(nn.Module):
-    """A matrix, a bias and an exempt matrix that no loss moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.matrix, self.bias, self.exempt = (nn.Parameter(torch.ones(s)) for s in ((2, 2), (2,), (2, 2)))
-
-    def forward(self, x):
-        return 0 * (x[:, 0] + self.matrix.sum() + self.bias.sum() + self.exempt.sum())
-
-    def exempt_from_decay(self, name):
-        return name == "exempt"
-
-
-def test_weight_decay_is_for_matrices_that_are_not_exempt():
-    model = Flat()
-    changes = {"weight_decay": 0.5, "schedule": "constant", "max_epochs": 1}
-    fit(model, Rows((torch.ones(4, 1),)), options=options(**changes))
-    close(model.matrix, torch.full((2, 2), 1 - 0.01 * 0.5))
-    close(model.bias, torch.ones(2))
-    close(model.exempt, torch.ones(2, 2))
 
 
 def test_gradients_are_clipped(monkeypatch):
@@ -474,6 +451,9 @@ def test_bad_rows(case):
         ("learning_rate", math.inf, "learning_rate: expected a finite number > 0"),
         ("weight_decay", -1.0, "weight_decay: expected a finite number ≥ 0"),
         ("clip_norm", 0.0, "clip_norm: expected > 0 or None"),
+        ("averaging", 0.0, "averaging: expected 0 < averaging ≤ 1, or None, got 0.0"),
+        ("averaging", 1.5, "averaging: expected 0 < averaging ≤ 1, or None"),
+        ("averaging", math.nan, "averaging: expected 0 < averaging ≤ 1, or None"),
         ("schedule", "linear", "schedule: expected one of 'one-cycle'"),
         ("device", "tpu", "device: expected one of 'auto', 'cpu', 'cuda'"),
         ("precision", "fp8", "precision: expected one of 'no', 'bf16', 'fp16'"),

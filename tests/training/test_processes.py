@@ -71,9 +71,16 @@ def test_twenty_weighted_steps(one, two):
 
 
 def test_processes_agree_to_the_last_bit(two):
-    for name in ("twenty steps", "two phases", "resumed", "statistics"):
+    for name in ("twenty steps", "two phases", "resumed", "statistics", "averaged", "averaged statistics"):
         assert furthest(two[0][name]["state"], two[1][name]["state"]) == 0, name
     assert two[0]["twenty steps"]["history"] == two[1]["twenty steps"]["history"]
+
+
+def test_averaged_weights(one, two):
+    wanted = one["averaged"]
+    assert furthest(two[0]["averaged"]["state"], wanted["state"]) < 1e-9
+    for entry, other in zip(two[1]["averaged"]["history"], wanted["history"], strict=True):
+        assert entry == pytest.approx(other, rel=1e-9)
 
 
 def test_phases_that_leave_parameters_unused(one, two):

@@ -5,21 +5,21 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-_WIDE = (torch.float32, torch.float64)
+_COMPUTE_DTYPES = (torch.float32, torch.float64)
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """float32 for half precision, any other floating dtype as it is."""
-    return dtype if dtype in _WIDE else torch.promote_types(dtype, torch.float32)
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums and products use: float32 for half precision, every other dtype itself."""
+    return dtype if dtype in _COMPUTE_DTYPES else torch.promote_types(dtype, torch.float32)
 
 
-def widened(x: Tensor) -> Tensor:
-    """Floating tensors in float32 at least; integers and booleans as they are.
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half-precision tensors in float32; all others, integers and booleans too, unchanged.
 
-    >>> widened(torch.ones(2, dtype=torch.bfloat16)).dtype
+    >>> at_least_float32(torch.ones(2, dtype=torch.bfloat16)).dtype
     torch.float32
     """
-    return x.to(wide(x.dtype)) if x.is_floating_point() else x
+    return x.to(compute_dtype(x.dtype)) if x.is_floating_point() else x
 
 
 def full_precision(device_type: str) -> torch.autocast | nullcontext[None]:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.precision import wide
+from kdmkit._core.precision import compute_dtype
 from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import Bandwidth
 from kdmkit.kernels.base import Kernel
@@ -68,7 +68,7 @@ class LocationScale(Kernel, ABC):
 
     def score_scale(self, components: Tensor) -> Tensor:
         """The bandwidth for scores: components may be stored in half precision, a bandwidth must not be."""
-        return self.bandwidth.value.to(components.device, wide(components.dtype))
+        return self.bandwidth.value.to(components.device, compute_dtype(components.dtype))
 
     def scale_of(self, index: Tensor, like: Tensor) -> Tensor:
         """The bandwidth that belongs to each chosen component."""

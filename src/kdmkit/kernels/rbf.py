@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite
-from kdmkit._core.precision import full_precision, wide
+from kdmkit._core.precision import compute_dtype, full_precision
 from kdmkit.kernels.bandwidth import Bandwidth, Widened, as_bandwidth
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term
@@ -146,7 +146,7 @@ class RBF(LocationScale):
         self._check_dimensions(components.shape[-1])
         metric = self.metric
         if metric is not None:
-            metric = metric.to(components.device, wide(components.dtype))
+            metric = metric.to(components.device, compute_dtype(components.dtype))
             return SquaredDistance(x, components, metric, metric=True)
         scale = self.score_scale(components).reciprocal()
         if self.per_component:

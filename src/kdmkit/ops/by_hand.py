@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.precision import full_precision, widened
+from kdmkit._core.precision import at_least_float32, full_precision
 from kdmkit.ops.dense import add_row, reduce_scores, result_dtype, row_constant, sum_matrix
 from kdmkit.ops.matrices import Geometry, exponentials, shares
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
@@ -232,7 +232,7 @@ def _plain_both(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
         term = SquaredDistance(query, components, scale).prepared()
         scores, row = sum_matrix([term], bias), term.row()
         lse = reduce_scores(scores, row, None, dtype)[1]
-        return lse, reduce_scores(scores + _read(widened(extra), codes), row, None, dtype)[1]
+        return lse, reduce_scores(scores + _read(at_least_float32(extra), codes), row, None, dtype)[1]
 
     return plain
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_log
-from kdmkit._core.precision import full_precision, wide, widened
+from kdmkit._core.precision import at_least_float32, compute_dtype, full_precision
 from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, result_dtype, row_constant
@@ -65,7 +65,7 @@ def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
 
 
 def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    scores = widened(_weights_block(log_weights, rows, columns))
+    scores = at_least_float32(_weights_block(log_weights, rows, columns))
     for term in terms:
         scores = term.queries(rows).columns(columns).matrix() + scores
     return scores
@@ -241,7 +241,7 @@ class _Backward:
             part = term.queries(rows).columns(columns)
             fresh = []
             for tensor in part.tensors:
-                fresh.append(widened(tensor.detach()).requires_grad_(self.needs[position]))
+                fresh.append(at_least_float32(tensor.detach()).requires_grad_(self.needs[position]))
                 position += 1
             blocks.append(part.with_tensors(fresh))
             leaves.extend(fresh)
@@ -267,7 +267,7 @@ class _Backward:
 
 def _accumulator(tensor: Tensor) -> Tensor:
     """Zeros to add gradients to, in float32 at least: autograd rounds the sum, not every block."""
-    return torch.zeros_like(tensor, dtype=wide(tensor.dtype))
+    return torch.zeros_like(tensor, dtype=compute_dtype(tensor.dtype))
 
 
 def _accumulate(target: Tensor, gradient: Tensor) -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max, safe_log
-from kdmkit._core.precision import widened
+from kdmkit._core.precision import at_least_float32
 from kdmkit.ops.terms import Term
 
 
@@ -32,14 +32,14 @@ def add_row(lse: Tensor, row: Tensor | None) -> Tensor:
 
 
 def sum_matrix(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
-    scores = widened(log_weights)
+    scores = at_least_float32(log_weights)
     for term in terms:
         scores = term.matrix() + scores
     return scores
 
 
 def _exact(terms: Sequence[Term], log_weights: Tensor) -> Tensor:
-    scores = widened(log_weights)
+    scores = at_least_float32(log_weights)
     for term in terms:
         scores = term.exact() + scores
     return scores

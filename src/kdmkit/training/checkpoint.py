@@ -1,4 +1,4 @@
-"""Checkpoints that a kill at any moment leaves whole."""
+"""Checkpoints of a fit: a kill at any moment leaves the last one readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE = "checkpoint.pt"
 
 
 def fingerprint(identity: dict[str, Any], data: Sequence[Tensor]) -> str:
-    """A digest of a fit's configuration and data: a checkpoint continues only the fit that wrote it."""
+    """A digest of a configuration and of tensors; a checkpoint continues only the fit that wrote it."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
     for tensor in data:
@@ -57,13 +57,13 @@ class Checkpoint:
 
     def _read(self) -> dict[str, Any]:
         try:
-            # torch does not look at the checksums that it writes.
+            # torch writes checksums but does not check them.
             with zipfile.ZipFile(self.path) as archive:
                 broken = archive.testzip()
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             if broken is not None or not isinstance(state, dict) or not {"version", "identity"} <= set(state):
-                raise ValueError("not what was written")
-        except Exception as error:  # a file can be broken in more ways than there are names for
+                raise ValueError("wrong contents")
+        except Exception as error:  # a damaged file can raise almost anything
             wanted = "a folder with a readable checkpoint, or an empty one"
             raise ValueError(bad_argument("checkpoint_dir", wanted, f"{self.path} ({error})")) from error
         return state

@@ -1,4 +1,4 @@
-"""Losses, one value per row: whoever averages them decides about sample weights."""
+"""Losses, one value per row: the training loop applies sample weights and takes the mean."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def joint_nll(rho: JointKDM, **values: Any) -> Float[Tensor, "*batch"]:
 def cross_entropy(rho: KDM, probs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     """−Σ_i t_i log π_i against a distribution t over labels; labels with t_i = 0 do not count.
 
-    The π_i are sums of probabilities: one below the smallest number gives an infinite loss. For hard labels
-    `nll` has no such limit.
+    The π_i are sums of probabilities: if one underflows to 0 the loss is infinite. For hard labels use `nll`,
+    which stays in log space.
     """
     predicted = rho.probs
     check_event("probs", probs, predicted.shape[-1:])
@@ -74,8 +74,8 @@ def hybrid_nll(
 
     Args:
         generative_weight: α ≥ 0.
-        detach_input: keep the second part from moving what made x. Behind a trainable encoder it must be
-            True: shrinking x makes log p(x) as large as one likes.
+        detach_input: whether log p(x) has no gradient with respect to x. Behind a trainable encoder it must
+            be True: by shrinking x the encoder could make log p(x) arbitrarily large.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(2, 3, 5)

@@ -1,14 +1,15 @@
-"""The optimizer and its learning rate."""
+"""The optimizer, its weight decay and its learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.kernels import Kernel
+from kdmkit.nn import DensityLayer, JointLayer
 from kdmkit.training.options import FitOptions
 
 # The share of the steps in which the one-cycle schedule warms up.
@@ -16,24 +17,35 @@ _WARM_UP = 0.1
 
 
 def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
-    groups = _parameter_groups(objective, options)
+    """AdamW over the trainable parameters, with weight decay for `decayed_parameters`."""
+    trainable = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError(bad_argument("objective", "at least one trainable parameter", "none"))
+    decayed = decayed_parameters(objective)
+    parts: list[tuple[list[nn.Parameter], float]] = [
+        ([p for name, p in trainable.items() if name in decayed], options.weight_decay),
+        ([p for name, p in trainable.items() if name not in decayed], 0.0),
+    ]
+    groups: list[dict[str, Any]] = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
     # One kernel instead of a dozen for every step; None is torch's own choice.
-    fused = True if all(p.is_cuda for group in groups for p in group["params"]) else None
+    fused = True if all(p.is_cuda for p in trainable.values()) else None
     return torch.optim.AdamW(groups, lr=options.learning_rate, fused=fused)
 
 
-def _parameter_groups(objective: nn.Module, options: FitOptions) -> list[dict[str, Any]]:
-    """Weight decay for matrices of encoders; none where the objective says so, nor for biases."""
-    exempt: Callable[[str], bool] = getattr(objective, "exempt_from_decay", lambda name: False)
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
-    for name, parameter in objective.named_parameters():
-        if parameter.requires_grad:
-            (free if exempt(name) or parameter.ndim < 2 else decayed).append(parameter)
-    if not decayed and not free:
-        raise ValueError(bad_argument("objective", "at least one trainable parameter", "none"))
-    groups = [(decayed, options.weight_decay), (free, 0.0)]
-    return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
+def decayed_parameters(objective: nn.Module) -> set[str]:
+    """Names of the parameters that have weight decay.
+
+    The rule: weights of linear and convolutional maps decay (parameters with two or more dimensions); biases,
+    scales, and all parameters of KDM layers and kernels do not.
+    """
+    kdm = (JointLayer, DensityLayer, Kernel)
+    of_kdm = {p for module in objective.modules() if isinstance(module, kdm) for p in module.parameters()}
+    # An ensemble of networks keeps the biases of all its members in one tensor of three dimensions.
+    return {
+        name
+        for name, p in objective.named_parameters()
+        if p.ndim >= 2 and p not in of_kdm and not {"bias", "biases"} & set(name.split("."))
+    }
 
 
 def make_schedule(
@@ -42,7 +54,7 @@ def make_schedule(
     total = steps_per_epoch * options.max_epochs
     schedulers = torch.optim.lr_scheduler
     if options.schedule == "one-cycle":
-        # Where the warm-up would be no more than one step torch divides by its length, zero.
+        # torch divides by the length of the warm-up, which must not be zero steps.
         share = _WARM_UP if _WARM_UP * (total + 1) > 1 else 0.0
         rate = options.learning_rate
         return schedulers.OneCycleLR(optimizer, rate, total_steps=total + 1, pct_start=share)

@@ -1,4 +1,4 @@
-"""How a fit is run."""
+"""Settings of a fit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ class FitOptions:
         batch_size: rows per step, over all processes together.
         learning_rate: the schedule's peak.
         schedule: `"one-cycle"` (a short warm-up, then down to almost zero), `"cosine"`, or `"constant"`.
-        weight_decay: of AdamW, for the parameters that the objective does not exempt.
+        weight_decay: of AdamW; `kdmkit.training.optimizer` says for which parameters.
         clip_norm: the largest norm of a gradient; None for no limit.
         patience: epochs without a better validation loss before stopping; None to go on.
+        averaging: horizon of an exponential moving average of the weights, as a share of all steps: after
+            every step w̄ ← w̄ + (w − w̄)/h with h = averaging · steps. The averaged weights are validated and
+            returned. None for no average.
         least_gain: the part of the first validation loss by which another has to be lower to count as better.
-        seed: of the order of rows and of any dropout: the same seed gives the same fit.
+        seed: of the order of rows and of dropout: the same seed gives the same fit.
         device: `"auto"` is CUDA where there is one.
         precision: mixed precision; the reductions stay in float32 or wider.
         checkpoint_dir: where every epoch is saved and a killed fit resumes; None saves nothing.
@@ -42,6 +45,7 @@ class FitOptions:
     weight_decay: float = 0.0
     clip_norm: float | None = 5.0
     patience: int | None = 20
+    averaging: float | None = None
     least_gain: float = 0.0
     seed: int = 0
     device: Device = "auto"
@@ -59,6 +63,8 @@ class FitOptions:
             raise ValueError(bad_argument("learning_rate", "a finite number > 0", self.learning_rate))
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(bad_argument("weight_decay", "a finite number ≥ 0", self.weight_decay))
+        if self.averaging is not None and not 0 < self.averaging <= 1:
+            raise ValueError(bad_argument("averaging", "0 < averaging ≤ 1, or None", self.averaging))
         if not 0 <= self.least_gain < 1:
             raise ValueError(bad_argument("least_gain", "0 ≤ least_gain < 1", self.least_gain))
         if self.clip_norm is not None and not self.clip_norm > 0:
@@ -68,7 +74,7 @@ class FitOptions:
         check_choice("precision", self.precision, ("no", "bf16", "fp16"))
 
     def _make_whole(self, name: str, least: int) -> None:
-        """NumPy's whole numbers become Python's: a checkpoint must not care which of them it was."""
+        """Checks a whole number and makes it a Python int, so that checkpoints do not depend on its type."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
             raise ValueError(bad_argument(name, f"a whole number ≥ {least}", value))

@@ -17,43 +17,46 @@ from kdmkit.training.options import FitOptions
 T = TypeVar("T")
 
 
-class Shell(nn.Module):
-    """What Accelerate may wrap and patch, so that the module inside stays as it was."""
+class Proxy(nn.Module):
+    """Forwards to another module. Accelerate wraps and patches the proxy and leaves the module alone."""
 
-    def __init__(self, inside: nn.Module) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.inside = inside
+        self.module = module
 
     def forward(self, *rows: Any) -> Any:
-        return self.inside(*rows)
+        return self.module(*rows)
 
 
 def make_accelerator(options: FitOptions) -> Accelerator:
-    """An Accelerator for these options, whatever an earlier fit asked for."""
+    """An Accelerator for these options, independent of those of earlier fits in this process."""
     cuda = torch.cuda.is_available()
     if options.device == "cuda" and not cuda:
         raise ValueError(bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'"))
-    # Without a CUDA device Accelerate has to be told, or it would not join the processes of a launch.
+    # Without a CUDA device, `cpu=True` makes Accelerate join the other processes of a distributed run.
     cpu = options.device == "cpu" or not cuda
     if cpu and options.precision == "fp16":
         raise ValueError(bad_argument("precision", "'no' or 'bf16' on a CPU", "'fp16'"))
-    # Accelerate keeps the first device and precision it was given for the life of a process. Several
-    # processes keep their group, and with it their device.
+    # Accelerate keeps the first device and precision it was given for the life of a process, unless its
+    # state is reset. In a distributed run the process group stays, and with it the device.
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
-    # Pre-training, say, leaves parameters without a gradient.
+    # Some phases leave parameters without a gradient: pretraining does not use the KDM layer.
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
     return Accelerator(cpu=cpu, mixed_precision=options.precision, kwargs_handlers=[unused])
 
 
-def share_buffers(module: nn.Module, accelerator: Accelerator) -> None:
-    """The main process's buffers for all: running statistics come out differently on every one."""
+def broadcast_buffers(module: nn.Module, accelerator: Accelerator) -> None:
+    """Gives all processes the main process's buffers: running statistics differ between processes."""
     if accelerator.num_processes > 1:
         for buffer in module.buffers():
             torch.distributed.broadcast(buffer, src=0)
 
 
-def on_main(accelerator: Accelerator, function: Callable[[], T]) -> T:
-    """A result of the main process for all: other machines may not see its files. So with a ValueError."""
+def call_on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
+    """Calls a function on the main process and gives its result, or its ValueError, to all processes.
+
+    Only the main process may see the files of a fit: the others may run on other machines.
+    """
     outcome: list[Any] = [None]
     if accelerator.is_main_process:
         try:

@@ -1,4 +1,4 @@
-"""What a fit remembers from epoch to epoch: losses, the best weights, when to stop."""
+"""The state of a fit between epochs: losses, the best weights, when to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Progress:
-    """The state of early stopping, and the record of every epoch."""
+    """The history of losses and the state of early stopping."""
 
     history: list[dict[str, float]] = field(default_factory=list)
     best_loss: float = math.inf
@@ -25,9 +25,9 @@ class Progress:
         return len(self.history)
 
     def record(self, entry: dict[str, float], model: nn.Module, *, least_gain: float = 0.0) -> None:
-        """Adds an epoch; keeps the weights if its validation loss is the best so far.
+        """Adds an epoch, and keeps the model's weights if its validation loss is the best so far.
 
-        Unless a later loss is lower than the first by the least gain, a part of it, the first is the best.
+        After the first epoch a loss l counts only if l < l_first − least_gain·|l_first|.
         """
         self.history.append(entry)
         loss = entry.get("validation_loss")
@@ -36,20 +36,17 @@ class Progress:
             self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
 
     def _ceiling(self, least_gain: float) -> float:
-        """What a loss after the first has to stay below."""
+        """The value that a validation loss after the first has to stay below."""
         first = self.history[0].get("validation_loss", math.inf)
         if self.epoch == 1 or math.isinf(first):
             return math.inf
         return first - least_gain * abs(first)
 
-    def exhausted(self, patience: int | None) -> bool:
+    def should_stop(self, patience: int | None) -> bool:
         """Whether the validation loss has not improved for `patience` epochs."""
-        watching = patience is not None and bool(self.history) and "validation_loss" in self.history[-1]
-        return watching and self.epoch - 1 - self.best_epoch >= (patience or 0)
-
-    def restore_best(self, model: nn.Module) -> None:
-        if self.best_weights:
-            model.load_state_dict(self.best_weights)
+        if patience is None or not self.history or "validation_loss" not in self.history[-1]:
+            return False
+        return self.epoch - 1 - self.best_epoch >= patience
 
     def state(self) -> dict[str, Any]:
         return {

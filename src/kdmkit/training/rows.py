@@ -1,4 +1,4 @@
-"""What a fit learns from."""
+"""The rows that a fit learns from."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Rows:
         return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights)
 
     def take(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Some rows: their tensors and weights."""
+        """The tensors and weights of some rows."""
         weights = None if self.weights is None else self.weights[index]
         return tuple(tensor[index] for tensor in self.tensors), weights
 
     def weight(self, index: Tensor | None = None) -> float | Tensor:
-        """The weights' sum, over all rows or some."""
+        """The sum of the weights of all rows, or of some."""
         if self.weights is None:
             return float(len(self) if index is None else len(index))
         return (self.weights if index is None else self.weights[index]).double().sum()

@@ -1,4 +1,4 @@
-"""Architectures, augmentation, averaging, measures and the table's arithmetic."""
+"""Architectures, augmentation, measures and the table's arithmetic."""
 
 import math
 from typing import Any
@@ -11,7 +11,6 @@ from torch import nn
 from kdmkit.experiments.images import claims, report
 from kdmkit.experiments.images.architectures import Shape, features, paper_decoder, paper_encoder
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
-from kdmkit.experiments.images.average import Averaged
 from kdmkit.experiments.images.claims import Interval
 from kdmkit.experiments.images.data import Pictures, _fitted, pictures
 from kdmkit.experiments.images.generation import KDMGenerator, nearest
@@ -106,24 +105,6 @@ def test_pixels_stay_pixels(augment: Augment) -> None:
     varied = augment(torch.rand(4, 1, 8, 8))
     assert varied.shape == (4, 1, 8, 8)
     assert -1e-5 <= varied.min() <= varied.max() <= 1 + 1e-5
-
-
-# ---- averaging
-
-
-def test_average_follows_the_weights() -> None:
-    layer = nn.Linear(1, 1, bias=False)
-    averaged = Averaged(layer, memory=4)
-    wanted = None
-    for value in (0.0, 1.0, 2.0, 5.0):
-        nn.init.constant_(layer.weight, value)
-        averaged(torch.ones(1, 1))
-        wanted = value if wanted is None else 0.75 * wanted + 0.25 * value
-    averaged.eval()(torch.ones(1, 1))  # evaluation does not count
-    nn.init.constant_(layer.weight, 8.0)
-    averaged.adopt()
-    assert layer.weight.item() == pytest.approx(0.75 * wanted + 0.25 * 8.0)
-    assert len(list(averaged.parameters())) == 1
 
 
 # ---- what the KDM is taught

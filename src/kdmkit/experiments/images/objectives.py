@@ -61,9 +61,6 @@ class Discriminative(nn.Module):
         losses = losses + self.recipe.head_weight * dense
         return losses + _layout_loss(self.layout, z, image, self.recipe)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return name.startswith("model.layer.")
-
 
 class Taught(nn.Module):
     """−Σ_i t_i log p(i|z) of the KDM alone, for given targets."""
@@ -74,9 +71,6 @@ class Taught(nn.Module):
 
     def forward(self, z: Tensor, target: Tensor) -> Float[Tensor, " n"]:
         return cross_entropy(self.layer(z), target)
-
-    def exempt_from_decay(self, name: str) -> bool:
-        return True
 
 
 def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
@@ -94,9 +88,6 @@ class Likelihood(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         return joint_nll(self.layer.joint(), x=z, y=y)
-
-    def exempt_from_decay(self, name: str) -> bool:
-        return True
 
 
 class Reconstruction(nn.Module):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
-from kdmkit.experiments.images.average import Averaged
 from kdmkit.experiments.images.data import Pictures
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
@@ -25,8 +24,7 @@ from kdmkit.experiments.images.objectives import (
 from kdmkit.experiments.images.recipes import Drawing, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.kernels import RBF
-from kdmkit.training import FitOptions, Rows, fit
-from kdmkit.training.options import Device, Precision
+from kdmkit.training import Device, FitOptions, Precision, Rows, fit
 
 # Latent vectors are small: more of them at a time.
 _WIDE = 4
@@ -154,24 +152,21 @@ def _fit(
     rate: float,
     batch_size: int | None = None,
 ) -> None:
-    """Trains to the end of the schedule and adopts the averaged weights."""
+    """Trains to the end of the schedule; the averaged weights are what is left."""
     recipe = setting.recipe
     size = min(batch_size or recipe.batch_size, len(rows[0]))
-    steps = epochs * math.ceil(len(rows[0]) / size)
-    averaged = Averaged(objective.to(rows[0].device), recipe.averaging * steps)
     options = FitOptions(
         max_epochs=epochs,
         batch_size=size,
         learning_rate=rate,
         weight_decay=recipe.weight_decay,
         patience=None,
+        averaging=recipe.averaging,
         seed=100 * setting.seed + phase,
         device=setting.device,
         precision=setting.precision,
     )
-    fit(averaged, Rows(rows), options=options)
-    averaged.adopt()
-    objective.eval()
+    fit(objective, Rows(rows), options=options)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.precision import wide, widened
+from kdmkit._core.precision import at_least_float32, compute_dtype
 from kdmkit._core.shapes import broadcast
 from kdmkit.ops.terms.base import Role, Term
 
@@ -25,7 +25,7 @@ def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lea
 def _differences(
     x: Float[Tensor, "*#lead n d"], components: Float[Tensor, "*#lead m d"]
 ) -> Float[Tensor, "*#lead n m d"]:
-    return widened(x).unsqueeze(-2) - widened(components).unsqueeze(-3)
+    return at_least_float32(x).unsqueeze(-2) - at_least_float32(components).unsqueeze(-3)
 
 
 def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
@@ -36,7 +36,7 @@ def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     float32 moves probabilities by .03). A CPU's float64 costs little beside the exponentials that follow, at
     most a factor of 2 in hundreds of dimensions. Half precision is never used for scores.
     """
-    dtype = wide(torch.promote_types(x.dtype, components.dtype))
+    dtype = compute_dtype(torch.promote_types(x.dtype, components.dtype))
     if dtype == torch.float32 and x.device.type == "cpu":
         return torch.float64
     return dtype
@@ -185,7 +185,7 @@ class ComponentDistance(Term):
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         difference = _differences(self.query, self.components)
-        return -(widened(self.scales).unsqueeze(-3) * difference).square().sum(-1)
+        return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from kdmkit._core.precision import widened
+from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
 from kdmkit.ops.terms.base import Role, Term
 
@@ -53,7 +53,7 @@ class Lookup(Term):
         return self.matrix()
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        columns = widened(self.table).mT
+        columns = at_least_float32(self.table).mT
         # Compiled for a CPU (torch 2.13), the gradient of index_select writes past its buffer.
         if self.codes.ndim == 2 and self.table.ndim == 2 and not torch.compiler.is_compiling():
             return columns.index_select(0, self.codes.squeeze(-1).long())

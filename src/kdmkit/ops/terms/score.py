@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.precision import widened
+from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
 from kdmkit.ops.terms.base import Role, Term
 
@@ -59,5 +59,5 @@ class Score(Term):
         return self.matrix()
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        query, components, *parameters = (widened(tensor) for tensor in self.tensors)
+        query, components, *parameters = (at_least_float32(tensor) for tensor in self.tensors)
         return self.function(query, components, parameters)

@@ -1,0 +1,269 @@
+"""A fit in progress: its epochs, steps, checkpoints and processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from tqdm.auto import tqdm
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.training.averaging import make_average
+from kdmkit.training.checkpoint import Checkpoint, fingerprint
+from kdmkit.training.optimizer import make_optimizer, make_schedule
+from kdmkit.training.options import FitOptions
+from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
+from kdmkit.training.progress import Progress
+from kdmkit.training.rows import Rows
+
+# Rows per forward pass without gradients.
+_EVALUATION_ROWS = 4096
+# A last batch with fewer rows joins the one before. A batch of one row would break batch normalisation, and
+# a batch with fewer rows than processes would leave some of them without a row.
+_SMALLEST_BATCH = 8
+
+
+class Trainer:
+    """One fit: see `kdmkit.training.fit` for the arguments."""
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        train: Rows,
+        validation: Rows | None,
+        options: FitOptions,
+        identity: dict[str, Any],
+    ) -> None:
+        self.options, self.objective = options, objective
+        self.accelerator = make_accelerator(options)
+        device = self.accelerator.device
+        self.train = train.to(device)
+        self.validation = None if validation is None else validation.to(device)
+        steps_per_epoch = len(self.batches(0))
+        optimizer = make_optimizer(objective.to(device), options)
+        self.scheduler = make_schedule(optimizer, options, steps_per_epoch)
+        self.prepared = self.accelerator.prepare(Proxy(objective))
+        # Accelerate's optimizer is needed for scaled gradients only: at every step it looks for optional
+        # packages, which takes time.
+        self.scaled = self.accelerator.scaler is not None
+        self.optimizer = self.accelerator.prepare(optimizer) if self.scaled else optimizer
+        # After `prepare`, which gives all processes the weights of the first.
+        self.average: AveragedModel | None = None
+        if options.averaging is not None:
+            steps = steps_per_epoch * options.max_epochs
+            self.average = make_average(objective, options.averaging * steps)
+        self.progress = Progress()
+        self.checkpoint: Checkpoint | None = None
+        if options.checkpoint_dir is not None:
+            mark = fingerprint(*_described(objective, train, validation, options, identity))
+            self.checkpoint = Checkpoint(options.checkpoint_dir, mark)
+            self._resume(call_on_main_process(self.accelerator, self.checkpoint.load))
+
+    @property
+    def result(self) -> nn.Module:
+        """The module whose weights are validated and returned: the average, or the objective itself."""
+        return self.objective if self.average is None else self.average.module
+
+    def run(
+        self, last_epoch: int, description: str, on_epoch: Callable[[nn.Module], None] | None
+    ) -> list[dict[str, float]]:
+        """Trains until the last epoch or until patience ends; puts the best weights into the objective."""
+        with self._own_randomness(), self._progress_bar(description) as bar:
+            while self.progress.epoch < last_epoch and not self.progress.should_stop(self.options.patience):
+                entry = self._run_epoch()
+                if on_epoch is not None:
+                    on_epoch(self.objective)
+                bar.update()
+                shown = ("loss", "validation_loss")
+                bar.set_postfix({name: f"{entry[name]:.4f}" for name in shown if name in entry})
+            self._adopt_result()
+            self.objective.eval()
+        return self.progress.history
+
+    def _adopt_result(self) -> None:
+        if self.progress.best_weights:
+            self.objective.load_state_dict(self.progress.best_weights)
+        elif self.average is not None:
+            self.objective.load_state_dict(self.average.module.state_dict())
+
+    # ---- one epoch
+
+    def _run_epoch(self) -> dict[str, float]:
+        """Steps through all batches, validates, records and saves."""
+        number = self.progress.epoch
+        # Every epoch starts from a seed of its own: a resumed fit draws what the uninterrupted one drew.
+        self._seed(_mix(self.options.seed, number, self.accelerator.process_index))
+        self.prepared.train()
+        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        for batch in self.batches(number):
+            total += self._step(batch)
+        broadcast_buffers(self.objective, self.accelerator)
+        if self.average is not None:
+            broadcast_buffers(self.average.module, self.accelerator)
+        entry = {
+            "epoch": float(number),
+            "loss": self._sum_over_processes(total) / float(self.train.weight()),
+            "learning_rate": float(self.scheduler.get_last_lr()[0]),
+        }
+        if self.validation is not None:
+            entry["validation_loss"] = self._evaluate(self.validation)
+        _check_losses(entry)
+        self.progress.record(entry, self.result, least_gain=self.options.least_gain)
+        self._save()
+        return entry
+
+    def batches(self, epoch: int) -> list[Tensor]:
+        """The row numbers of every step of an epoch, the same on all processes."""
+        size = self.options.batch_size
+        generator = torch.Generator().manual_seed(_mix(self.options.seed, epoch))
+        order = torch.randperm(len(self.train), generator=generator).to(self.accelerator.device)
+        batches = list(order.split(size))
+        if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
+
+    def _part_of_this_process(self, index: Tensor) -> Tensor:
+        return index[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _step(self, batch: Tensor) -> Tensor:
+        """One update; returns this process's weighted sum of losses."""
+        rows, weights = self.train.take(self._part_of_this_process(batch))
+        local = _weighted_sum(self.prepared(*rows), rows, weights)
+        # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
+        # their number as a factor.
+        factor = self.accelerator.num_processes / _nonzero(self.train.weight(batch))
+        if self.scaled:
+            self.accelerator.backward(local * factor)
+        else:
+            (local * factor).backward()
+        if self.options.clip_norm is not None:
+            self.accelerator.clip_grad_norm_(self.prepared.parameters(), self.options.clip_norm)
+        self.optimizer.step()
+        if not self.accelerator.optimizer_step_was_skipped:
+            self.scheduler.step()
+        self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update_parameters(self.objective)
+        return local.detach().double()
+
+    @torch.no_grad()
+    def _evaluate(self, rows: Rows) -> float:
+        """The weighted mean loss; every row is evaluated on one process."""
+        module = self.result.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        every_row = torch.arange(len(rows), device=self.accelerator.device)
+        for index in self._part_of_this_process(every_row).split(_EVALUATION_ROWS):
+            tensors, weights = rows.take(index)
+            with self.accelerator.autocast():
+                losses = module(*tensors)
+            total += _weighted_sum(losses.double(), tensors, weights)
+        return self._sum_over_processes(total) / float(rows.weight())
+
+    def _sum_over_processes(self, value: Tensor) -> float:
+        return float(self.accelerator.reduce(value, "sum"))
+
+    # ---- resuming
+
+    def _save(self) -> None:
+        if self.checkpoint is None or not self.accelerator.is_main_process:
+            return
+        scaler = self.accelerator.scaler
+        self.checkpoint.save(
+            {
+                "model": self.objective.state_dict(),
+                "average": None if self.average is None else self.average.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scheduler": self.scheduler.state_dict(),
+                "scaler": None if scaler is None else scaler.state_dict(),
+                "progress": self.progress.state(),
+            }
+        )
+
+    def _resume(self, state: dict[str, Any] | None) -> None:
+        if state is None:
+            return
+        self.objective.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        if self.accelerator.scaler is not None and state["scaler"]:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.progress = Progress.from_state(state["progress"], self.accelerator.device)
+
+    # ---- random numbers and progress bar
+
+    def _own_randomness(self) -> Any:
+        """A context after which torch's global random states are what they were before."""
+        device = self.accelerator.device
+        return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+    def _seed(self, seed: int) -> None:
+        # torch.manual_seed would also seed devices that this fit does not use.
+        torch.default_generator.manual_seed(seed)
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _progress_bar(self, description: str) -> Any:
+        hidden = not (self.options.verbose and self.accelerator.is_main_process)
+        start = self.progress.epoch
+        return tqdm(
+            total=self.options.max_epochs, initial=start, desc=description, unit="epoch", disable=hidden
+        )
+
+
+def _described(
+    objective: nn.Module,
+    train: Rows,
+    validation: Rows | None,
+    options: FitOptions,
+    identity: dict[str, Any],
+) -> tuple[dict[str, Any], list[Tensor]]:
+    """What must agree for a checkpoint to be continued: settings, shapes of the model, all rows."""
+    rows = [train] if validation is None else [train, validation]
+    data = [[*part.tensors, *(() if part.weights is None else (part.weights,))] for part in rows]
+    shapes = {name: [*value.shape, str(value.dtype)] for name, value in objective.state_dict().items()}
+    description = {
+        "options": options.identity(),
+        "identity": identity,
+        "model": shapes,
+        "tensors": [[len(part.tensors), part.weights is not None] for part in rows],
+    }
+    return description, [tensor for part in data for tensor in part]
+
+
+def _check_losses(entry: dict[str, float]) -> None:
+    """NaN is an error, and so is an infinite training loss.
+
+    An infinite validation loss is not: it says that the model gives a row the probability zero.
+    """
+    for name in ("loss", "validation_loss"):
+        loss = entry.get(name, 0.0)
+        if math.isnan(loss) or (name == "loss" and math.isinf(loss)):
+            advice = "a smaller learning_rate or clip_norm may help"
+            got = f"{loss} in epoch {int(entry['epoch'])} ({advice})"
+            raise FloatingPointError(bad_argument(name, "a finite value", got))
+
+
+def _weighted_sum(losses: Tensor, rows: tuple[Tensor, ...], weights: Tensor | None) -> Tensor:
+    if losses.shape != (len(rows[0]),):
+        wanted = f"one loss per row, shape ({len(rows[0])},)"
+        raise ValueError(bad_argument("objective", wanted, tuple(losses.shape)))
+    return losses.sum() if weights is None else (losses * weights).sum()
+
+
+def _nonzero(weight: float | Tensor) -> float | Tensor:
+    """The weight of a batch as a divisor: 1 where all rows have weight zero, whose sum of losses is zero."""
+    return torch.where(weight > 0, weight, 1.0) if isinstance(weight, Tensor) else weight
+
+
+def _mix(*numbers: int) -> int:
+    """One seed from several numbers."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 1_000_003 + number + 0x9E3779B97F4A7C15) % (1 << 63)
+    return mixed

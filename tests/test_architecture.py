@@ -1,0 +1,198 @@
+"""Rules about the source text that linters do not know."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import kdmkit.kernels
+
+SOURCE = Path(kdmkit.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE = 400
+
+#: Who may compute the exact matrix of overlaps, n × m in memory, and why.
+EXACT = {
+    "ops/dense.py": 'backend="reference", the slow twin of every fast path',
+    "kernels/base.py": "defines log_overlap_matrix, an oracle for tests",
+}
+EXACT_PENDING = Counter({"estimators": 3})
+
+#: Tests for a kernel's class outside `kernels`, with a reason each.
+KERNEL_CLASSES: dict[str, str] = {}
+KERNEL_CLASSES_PENDING = Counter(
+    {"nn": 7, "metrics": 5, "distributions": 6, "plotting": 1, "estimators": 8, "experiments": 2}
+)
+
+#: Names that experiments import although no package exports them.
+EXPERIMENTS_PENDING = 12
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    """The package, or the module, of kdmkit that a file belongs to."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+# ---- the oracle
+
+
+def exact_calls(tree: ast.AST) -> Iterator[int]:
+    """Lines that call `x.exact(...)` or `x.log_overlap_matrix(...)`."""
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr in ("exact", "log_overlap_matrix"):
+            yield called.lineno
+
+
+def test_only_the_reference_computes_exact_matrices() -> None:
+    found = {
+        name_of(path): list(exact_calls(parsed(path)))
+        for path in FILES
+        if not name_of(path).startswith("ops/terms/")  # terms are made of terms
+    }
+    found = {name: lines for name, lines in found.items() if lines and name not in EXACT}
+    counts = Counter(name.split("/")[0] for name, lines in found.items() for _ in lines)
+    assert counts <= EXACT_PENDING, found
+
+
+# ---- kernels are asked what they can do
+
+
+@cache
+def kernel_classes() -> frozenset[str]:
+    modules = pkgutil.iter_modules(kdmkit.kernels.__path__, "kdmkit.kernels.")
+    return frozenset(
+        name
+        for module in modules
+        for name, value in inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+        if issubclass(value, kdmkit.Kernel) and value is not kdmkit.Kernel
+    )
+
+
+def class_tests(tree: ast.AST) -> Iterator[int]:
+    """Lines that test for a kernel's class: isinstance, type(x) is C, case C()."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("isinstance", "issubclass") and mentions_kernel(node.args[1]):
+                yield node.lineno
+        elif isinstance(node, ast.Compare) and any(is_type_call(side) for side in sides(node)):
+            if any(mentions_kernel(side) for side in sides(node)):
+                yield node.lineno
+        elif isinstance(node, ast.MatchClass) and mentions_kernel(node.cls):
+            yield node.cls.lineno
+
+
+def sides(node: ast.Compare) -> list[ast.expr]:
+    return [node.left, *node.comparators]
+
+
+def is_type_call(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
+
+
+def mentions_kernel(node: ast.AST) -> bool:
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+    return not names.isdisjoint(kernel_classes())
+
+
+def test_no_one_outside_kernels_tests_for_a_class_of_kernels() -> None:
+    found = {name_of(path): list(class_tests(parsed(path))) for path in FILES if room_of(path) != "kernels"}
+    found = {name: lines for name, lines in found.items() if lines and name not in KERNEL_CLASSES}
+    counts = Counter(name.split("/")[0] for name, lines in found.items() for _ in lines)
+    assert counts <= KERNEL_CLASSES_PENDING, found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(kernel, RBF)",
+        "isinstance(rho.kernel, kdm.Cosine)",
+        "isinstance(kernel, (Kernel, Categorical))",
+        "isinstance(kernel, RBF | Tricube)",
+        "type(kernel) is RBF",
+        "type(kernel) in (RBF, Cosine)",
+        "match kernel:\n    case RBF():\n        pass",
+    ],
+)
+def test_a_test_for_a_class_is_seen(code: str) -> None:
+    assert list(class_tests(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["isinstance(kernel, Kernel)", "RBF(0.3)", "type(a) is type(b)"])
+def test_what_is_no_test_for_a_class(code: str) -> None:
+    assert not list(class_tests(ast.parse(code)))
+
+
+# ---- what is imported
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Modules of kdmkit and the names imported from them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kdmkit":
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_no_private_name_is_imported_from_another_package() -> None:
+    """Of private modules the contract of import-linter takes care; this is about names."""
+    found = [
+        (name_of(path), module, name)
+        for path in FILES
+        for module, name in imports(parsed(path))
+        if is_private(name) and name != "_core" and module.split(".")[1:2] != [room_of(path)]
+    ]
+    assert not found
+
+
+def is_public(module: str, name: str) -> bool:
+    """Whether a package exports the name, or the name is a public module of the package."""
+    if any(is_private(part) for part in module.split(".")):
+        return False
+    namespace = importlib.import_module(module)
+    if not hasattr(namespace, "__path__"):
+        return name in getattr(namespace, "__all__", ())
+    return name in getattr(namespace, "__all__", ()) or (
+        not is_private(name) and name in {found.name for found in pkgutil.iter_modules(namespace.__path__)}
+    )
+
+
+def test_experiments_import_public_names_only() -> None:
+    """`_core` is shared by the whole library: texts of errors, files that are whole or not there."""
+    found = {
+        (module, name)
+        for path in FILES
+        if room_of(path) == "experiments"
+        for module, name in imports(parsed(path))
+        if module.split(".")[1:2] not in (["experiments"], ["_core"]) and not is_public(module, name)
+    }
+    assert len(found) <= EXPERIMENTS_PENDING, found
+
+
+# ---- size
+
+
+def test_files_are_short() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in FILES}
+    assert not {name: length for name, length in lengths.items() if length >= LONGEST_FILE}

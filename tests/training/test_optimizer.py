@@ -1,0 +1,55 @@
+"""Weight decay: which parameters it shrinks."""
+
+import torch
+from torch import nn
+
+from helpers import close
+from kdmkit.kernels import RBF, Composed
+from kdmkit.nn import DensityLayer, JointLayer
+from kdmkit.training import Rows, fit
+from kdmkit.training.optimizer import decayed_parameters
+from training.problems import Objective, options
+
+
+class Flat(nn.Module):
+    """Parameters that no loss moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix, self.vector = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+        self.biases = nn.ParameterList([nn.Parameter(torch.ones(2, 1, 2))])
+        self.layer = JointLayer(2, 2, 2)
+
+    def forward(self, x):
+        return 0 * (x[:, 0] + sum(p.sum() for p in self.parameters()))
+
+
+def test_weight_decay_shrinks_matrices_alone():
+    model = Flat()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    changes = {"weight_decay": 0.5, "schedule": "constant", "max_epochs": 1}
+    fit(model, Rows((torch.ones(4, 1),)), options=options(**changes))
+    close(model.matrix, torch.full((2, 2), 1 - 0.01 * 0.5))
+    for name, value in model.state_dict().items():
+        if name != "matrix":
+            close(value, before[name])
+
+
+def test_encoders_decay_and_layers_do_not():
+    assert decayed_parameters(Objective()) == {"encoder.0.weight", "encoder.3.weight"}
+
+
+def test_convolutions_decay_and_normalisations_do_not():
+    encoder = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LayerNorm(8), nn.Linear(8, 2)
+    )
+    assert decayed_parameters(encoder) == {"0.weight", "4.weight"}
+
+
+def test_nothing_of_a_layer_decays_wherever_it_is():
+    """Also what its kernel holds: an encoder in a composed kernel, a full metric."""
+    metric = RBF(torch.ones(3), shear=torch.zeros(3, 3))
+    composed = JointLayer(3, 2, 4, in_kernel=Composed(nn.Linear(3, 2), RBF(1.0)))
+    modules = {"density": DensityLayer(3, 4, kernel=metric), "inner": nn.Sequential(composed)}
+    assert decayed_parameters(nn.ModuleDict(modules)) == set()
+    assert decayed_parameters(metric) == set()
