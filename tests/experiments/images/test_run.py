@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import kdmkit
 from kdmkit import cli
 from kdmkit.experiments import images
 from kdmkit.experiments.common import FORMAT, read_rows, runner
