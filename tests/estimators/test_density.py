@@ -61,7 +61,7 @@ def test_leave_one_out_beats_the_rule_of_thumb_on_two_modes() -> None:
 def test_leave_one_out_in_blocks_is_leave_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _ = moons(150)
     whole = kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item()
-    monkeypatch.setattr("kdmkit.estimators._bandwidth._PAIRS", 1000)
+    monkeypatch.setattr("kdmkit.estimators.common.bandwidth._PAIRS", 1000)
     assert kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item() == whole
 
 

@@ -9,8 +9,10 @@ import torch
 
 import kdmkit as kdm
 from estimators.problems import Array
-from kdmkit.estimators import _memory
-from kdmkit.estimators._memory import Memory, remember
+from kdmkit.estimators.common.leave_one_out import leave_one_out
+from kdmkit.estimators.regression import memory as fitting
+from kdmkit.estimators.regression.memory import fit_memory
+from kdmkit.nn import ResidualMemory
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -32,36 +34,56 @@ def some(n: int = 40, d: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_memory_is_the_mean_of_a_joint_kdm_with_a_background() -> None:
     x, r = some()
     weights = torch.rand(40, generator=torch.Generator().manual_seed(1))
-    memory, b = Memory(x, r, weights.log(), sigma=0.7, background=0.3), 0.3
+    memory, b = ResidualMemory(x, r, weights.log(), sigma=0.7, background=0.3), 0.3
     queries = torch.randn(9, 2, generator=torch.Generator().manual_seed(2))
     share = weights / weights.sum()
     joint = kdm.JointKDM({"x": x, "y": r}, share, {"x": kdm.RBF(0.7), "y": kdm.RBF(1.0)})
     overlap = weights.sum() * joint.marginal("x").projection(queries)
     wanted = joint.infer(x=queries).mean * (overlap / (overlap + b)).unsqueeze(-1)
-    torch.testing.assert_close(memory(queries), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(memory(queries)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_far_from_all_rows_nothing_is_remembered() -> None:
     x, r = some()
-    far = Memory(x, r, torch.zeros(40), sigma=0.5)(torch.full((1, 2), 1e3))
+    far = ResidualMemory(x, r, torch.zeros(40), sigma=0.5)(torch.full((1, 2), 1e3))[0]
     assert torch.equal(far, torch.zeros(1, 1))
 
 
-def test_a_row_left_out_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [torch.arange(40), torch.arange(0, 40, 9), torch.tensor([7])])
+def test_a_row_left_out_is_not_there(rows: torch.Tensor) -> None:
     x, r = some()
-    memory = Memory(x, r, torch.zeros(40), sigma=0.7, background=0.3)
-    monkeypatch.setattr(_memory, "_PAIRS", 100)  # blocks of two rows
-    left_out = memory(x, torch.arange(40))
-    for row in range(0, 40, 9):
+    kernel, log_weights = kdm.RBF(0.7), torch.rand(40, generator=torch.Generator().manual_seed(1)).log()
+    means, log_overlaps = leave_one_out(kernel, x, log_weights, r, rows)
+    own = log_weights[rows] - 1.0
+    with_own = leave_one_out(kernel, x, log_weights, r, rows, own)[1]
+    for place, row in enumerate(rows.tolist()):
         others = torch.arange(40) != row
-        without = Memory(x[others], r[others], torch.zeros(39), sigma=0.7, background=0.3)
-        torch.testing.assert_close(left_out[row], without(x[row : row + 1])[0])
-    torch.testing.assert_close(memory(x, torch.full((40,), -1)), memory(x))
+        wanted = kdm.ops.attend(kernel.term(x[row : row + 1], x[others]), log_weights[others], r[others])
+        torch.testing.assert_close(means[place], wanted[0][0])
+        torch.testing.assert_close(log_overlaps[place], wanted[1][0])
+        torch.testing.assert_close(with_own[place], torch.logaddexp(wanted[1][0], own[place]))
+
+
+def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = families(400, 0)
+    x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
+    memory, left, coverage = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    assert memory is not None
+    others = torch.arange(400) != 5
+    without = ResidualMemory(
+        x[others], r[others], torch.zeros(399), float(memory.sigma), float(memory.background)
+    )
+    answer, share = without(x[5:6])
+    torch.testing.assert_close(left[5], r[5] - answer[0])
+    torch.testing.assert_close(coverage[5], share[0])
+    monkeypatch.setattr(fitting, "_BLOCK", 150)
+    again = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(again[1], left)
 
 
 def test_noise_is_not_remembered() -> None:
     x, r = some(300, 4)
-    memory, left, known = remember(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     assert memory is None
     assert torch.equal(left, r)
     assert not known.any()
@@ -70,18 +92,18 @@ def test_noise_is_not_remembered() -> None:
 def test_what_is_left_is_left_of_rows_left_out() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = remember(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     assert memory is not None
     # Every row is remembered: at its own place more is remembered than when it is left out.
-    assert (r - memory(x)).std() < left.std() < 0.3 * r.std()
-    assert 0.5 < known.mean() < memory.known(x)[1].mean() < 1
+    assert (r - memory(x)[0]).std() < left.std() < 0.3 * r.std()
+    assert 0.5 < known.mean() < memory(x)[1].mean() < 1
 
 
 def test_few_of_many_rows_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_memory, "_MOST_ROWS", 150)
+    monkeypatch.setattr(fitting, "_MOST_ROWS", 150)
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = remember(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     assert memory is not None
     assert len(memory.rows) == 150
     assert known.shape == (400, 1)
@@ -104,15 +126,15 @@ def test_near_repetitions_are_worth_remembering(tmp_path: Any) -> None:
 def test_weights_are_repetitions() -> None:
     x, r = some(30)
     counts = torch.arange(30) % 3 + 1
-    weighted = Memory(x, r, counts.float().log(), sigma=0.7, background=0.3)
-    repeated = Memory(
+    weighted = ResidualMemory(x, r, counts.float().log(), sigma=0.7, background=0.3)
+    repeated = ResidualMemory(
         x.repeat_interleave(counts, 0),
         r.repeat_interleave(counts, 0),
         torch.zeros(int(counts.sum())),
         0.7,
         0.3,
     )
-    torch.testing.assert_close(weighted(x), repeated(x))
+    torch.testing.assert_close(weighted(x)[0], repeated(x)[0])
 
 
 def test_memory_is_a_switch() -> None:

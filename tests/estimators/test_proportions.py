@@ -10,9 +10,9 @@ from sklearn.metrics import roc_auc_score
 
 import kdmkit as kdm
 from estimators.problems import bags
-from kdmkit.estimators._bags import Bags
-from kdmkit.estimators._contamination import Labels, RowLikelihood
-from kdmkit.estimators._shares import believed, fitting
+from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.proportions.labels import fitting, posterior_proportions
+from kdmkit.estimators.proportions.likelihood import Labels, RowLikelihood
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -214,7 +214,7 @@ def test_ranges_of_proportions(classes: int) -> None:
 
 
 def test_a_poll_of_each_bag() -> None:
-    """Shares counted from six of thirty labels: far off in single bags, right on average."""
+    """LabelProportions counted from six of thirty labels: far off in single bags, right on average."""
     rng = np.random.default_rng(0)
     ids = np.repeat(np.arange(40), 30)
     y = (rng.random(1200) < rng.random(40)[ids]).astype(int)
@@ -232,8 +232,10 @@ def test_narrow_ranges_and_large_polls_are_exact_proportions() -> None:
     mean = torch.tensor([[0.2, 0.3, 0.5]] * 4).double()
     everything = torch.zeros_like(mean), torch.ones_like(mean)
     none, many = torch.zeros(4).double(), torch.full((4,), 1e9).double()
-    torch.testing.assert_close(believed(ratio, weights, mean, mean, mean, none), mean)
-    torch.testing.assert_close(believed(ratio, weights, mean, *everything, many), mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(posterior_proportions(ratio, weights, mean, mean, mean, none), mean)
+    torch.testing.assert_close(
+        posterior_proportions(ratio, weights, mean, *everything, many), mean, atol=1e-6, rtol=0
+    )
 
 
 def test_beliefs_go_uphill_and_stay_in_their_ranges() -> None:
@@ -241,7 +243,7 @@ def test_beliefs_go_uphill_and_stay_in_their_ranges() -> None:
     ratio, weights = torch.rand(5, 20, 3).double(), torch.full((5, 20), 1 / 20).double()
     low, high = torch.tensor([[0.1, 0.0, 0.3]] * 5).double(), torch.tensor([[0.5, 0.2, 0.8]] * 5).double()
     start = fitting(low + high, low, high)
-    end = believed(ratio, weights, start, low, high, torch.zeros(5).double())
+    end = posterior_proportions(ratio, weights, start, low, high, torch.zeros(5).double())
     assert bool(((end >= low - 1e-9) & (end <= high + 1e-9)).all())
     torch.testing.assert_close(end.sum(1), torch.ones(5).double())
 
@@ -256,8 +258,8 @@ def test_padding_takes_no_part_in_beliefs() -> None:
     ratio = torch.rand(1, 4, 2).double()
     mean, none = torch.tensor([[0.5, 0.5]]).double(), torch.zeros(1).double()
     weights = torch.tensor([[0.5, 0.5, 0.0, 0.0]]).double()
-    padded = believed(ratio, weights, mean, 0 * mean, 0 * mean + 1, none)
-    alone = believed(ratio[:, :2], weights[:, :2], mean, 0 * mean, 0 * mean + 1, none)
+    padded = posterior_proportions(ratio, weights, mean, 0 * mean, 0 * mean + 1, none)
+    alone = posterior_proportions(ratio[:, :2], weights[:, :2], mean, 0 * mean, 0 * mean + 1, none)
     torch.testing.assert_close(padded, alone)
 
 

@@ -9,18 +9,18 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
-from kdmkit.estimators._committee import Committee
-from kdmkit.estimators._residuals import Clusters, LeaveOneOut, layer_of
-from kdmkit.estimators._targets import narrowest
-from kdmkit.estimators._trend import (
+from kdmkit.estimators.regression.cross_fit import (
     CrossFitting,
-    _doubt,
+    _excess_variance,
     _held_out_variance,
-    _on_the_scale_of_all,
+    _scaled_to_ensemble,
     held_out,
     mean_over,
-    without_doubt,
+    without_excess,
 )
+from kdmkit.estimators.regression.residuals import Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.targets import min_target_std
+from kdmkit.nn import MLPEnsemble
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -35,30 +35,30 @@ def quick(**parameters: Any) -> kdm.KDMRegressor:
     return kdm.KDMRegressor(**{"max_epochs": 25, "random_state": 0, "n_members": 5, **parameters})
 
 
-# ---- the committee
+# ---- the ensemble
 
 
 def test_members_share_nothing() -> None:
     torch.manual_seed(0)
-    committee, x = Committee([3, 8, 2], n_members=4), torch.randn(5, 3)
-    before = committee(x)
+    ensemble, x = MLPEnsemble([3, 8, 2], n_members=4), torch.randn(5, 3)
+    before = ensemble(x)
     with torch.no_grad():
-        for parameter in committee.parameters():
+        for parameter in ensemble.parameters():
             parameter[1] += 1
-    after = committee(x)
+    after = ensemble(x)
     assert torch.equal(before[:, [0, 2, 3]], after[:, [0, 2, 3]])
     assert not torch.equal(before[:, 1], after[:, 1])
 
 
 def test_a_member_is_a_network() -> None:
-    committee, x = Committee([3, 8, 2], n_members=4), torch.randn(5, 3)
+    ensemble, x = MLPEnsemble([3, 8, 2], n_members=4), torch.randn(5, 3)
     with torch.no_grad():
-        for parameter in committee.parameters():
+        for parameter in ensemble.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(0))
     for member in range(4):
-        hidden = nn.functional.gelu(x @ committee.weights[0][member] + committee.biases[0][member])
-        wanted = hidden @ committee.weights[1][member] + committee.biases[1][member]
-        torch.testing.assert_close(committee(x)[:, member], wanted + x @ committee.linear[member])
+        hidden = nn.functional.gelu(x @ ensemble.weights[0][member] + ensemble.biases[0][member])
+        wanted = hidden @ ensemble.weights[1][member] + ensemble.biases[1][member]
+        torch.testing.assert_close(ensemble(x)[:, member], wanted + x @ ensemble.linear[member])
 
 
 @pytest.mark.parametrize(("n", "members"), [(20, 5), (101, 16), (7, 16)])
@@ -75,14 +75,14 @@ def test_held_out_targets_move_nothing() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(30, 2), torch.randn(30, 1)
     held = held_out(30, 5, torch.Generator().manual_seed(0))
-    objective = CrossFitting(Committee([2, 4, 1], n_members=5)).train()
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5)).train()
     with torch.no_grad():
-        objective.committee.weights[1].normal_()
+        objective.ensemble.weights[1].normal_()
 
     def gradient(targets: torch.Tensor) -> torch.Tensor:
         objective.zero_grad()
         objective(x, targets, held).sum().backward()
-        return objective.committee.weights[0].grad[3].clone()
+        return objective.ensemble.weights[0].grad[3].clone()
 
     changed = torch.where(held[:, 3:4], y + 5, y)
     assert torch.equal(gradient(y), gradient(changed))
@@ -92,9 +92,9 @@ def test_held_out_targets_move_nothing() -> None:
 def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     x, y = torch.randn(12, 2), torch.randn(12, 1)
     held = held_out(12, 4, torch.Generator().manual_seed(0))
-    objective = CrossFitting(Committee([2, 4, 1], n_members=4))
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4))
     with torch.no_grad():
-        objective.committee.linear.normal_()
+        objective.ensemble.linear.normal_()
     objective.train()(x, y, held)
     answers = objective.averaged(x)
     assert answers.std() > 0.1
@@ -103,7 +103,7 @@ def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
 
 
 def test_residuals_are_scaled_to_those_of_the_whole_committee() -> None:
-    """Answers with member noise of known variance: the scaled residuals have the committee mean's error."""
+    """Answers with member noise of known variance: the scaled residuals have the ensemble mean's error."""
     generator = torch.Generator().manual_seed(0)
     n, members, noise = 20_000, 10, 0.8
     y = torch.randn(n, 1, generator=generator)
@@ -112,7 +112,7 @@ def test_residuals_are_scaled_to_those_of_the_whole_committee() -> None:
     share = torch.full((n,), 1 / n, dtype=torch.float64)
     raw, variance = y - mean_over(answers, held), _held_out_variance(answers, held, share)
     assert variance.item() == pytest.approx(noise**2, rel=0.03)
-    scaled = _on_the_scale_of_all(raw, variance, members, share)
+    scaled = _scaled_to_ensemble(raw, variance, members, share)
     assert raw.square().mean() == pytest.approx(1 + noise**2 / 2, rel=0.03)
     assert scaled.square().mean() == pytest.approx(1 + noise**2 / members, rel=0.03)
 
@@ -122,7 +122,7 @@ def test_of_few_rows_less_is_taken_off() -> None:
     scales = []
     for n in (10, 50, 2000):
         share = torch.full((n,), 1 / n, dtype=torch.float64)
-        scales.append(_on_the_scale_of_all(residuals[:n], variance, 10, share)[0].item())
+        scales.append(_scaled_to_ensemble(residuals[:n], variance, 10, share)[0].item())
     assert scales[0] > 1 > scales[1] > scales[2]
     # A member's variance of 1 takes .4 of 1 off, and no more than the bound of .36.
     assert scales[2] == pytest.approx(0.8, abs=0.02)
@@ -131,11 +131,11 @@ def test_of_few_rows_less_is_taken_off() -> None:
 def test_doubt_and_residuals_together_are_what_residuals_were() -> None:
     generator = torch.Generator().manual_seed(0)
     residuals, share = torch.randn(500, 2, generator=generator), torch.full((500,), 1 / 500).double()
-    doubt = torch.rand(500, 2, generator=generator) * torch.tensor([0.2, 0.0])
-    left = without_doubt(residuals, doubt, share)
-    torch.testing.assert_close((left.square() + doubt).mean(0), residuals.square().mean(0))
+    excess = torch.rand(500, 2, generator=generator) * torch.tensor([0.2, 0.0])
+    left = without_excess(residuals, excess, share)
+    torch.testing.assert_close((left.square() + excess).mean(0), residuals.square().mean(0))
     # Nobody doubts all of it away.
-    assert without_doubt(residuals, doubt + 9, share).std() > 0.7
+    assert without_excess(residuals, excess + 9, share).std() > 0.7
 
 
 def test_doubt_is_what_exceeds_the_typical() -> None:
@@ -143,9 +143,9 @@ def test_doubt_is_what_exceeds_the_typical() -> None:
     spread = torch.tensor([0.1, 1.0, 2.0])
     answers = spread.view(3, 1, 1) * torch.randn(3, 4000, 1, generator=torch.Generator().manual_seed(0))
     mean = spread.square().mean().double()
-    doubt = _doubt(answers, 2 * mean[None], torch.full((3,), 1 / 3).double())
+    excess = _excess_variance(answers, 2 * mean[None], torch.full((3,), 1 / 3).double())
     wanted = (2 * spread.square() - 2 * mean).clamp_min(0).float()
-    torch.testing.assert_close(doubt[:, 0], wanted, atol=0.15, rtol=0.1)
+    torch.testing.assert_close(excess[:, 0], wanted, atol=0.15, rtol=0.1)
 
 
 # ---- the residuals
@@ -174,7 +174,7 @@ def test_clusters_without_a_row_are_those_of_the_others() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_the_loss_of_a_row_is_that_of_a_model_without_it(alpha: float) -> None:
     x, r, clusters = clusters_of()
-    layer = layer_of(clusters, r.std(0), sigma=1.0, narrowest=0.01)
+    layer = layer_of(clusters, r.std(0), sigma=1.0, min_sigma=0.01)
     objective = LeaveOneOut(layer, n_rows=60, generative_weight=alpha)
     without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
     with torch.no_grad():
@@ -208,11 +208,11 @@ def test_rows_that_coincide_make_fewer_clusters() -> None:
 
 def test_the_bound_is_half_the_smallest_gap() -> None:
     y = torch.tensor([[3.0, 0.0], [4.0, 0.1], [4.0, 1.0], [6.0, 5.0]], dtype=torch.float64)
-    torch.testing.assert_close(narrowest(y), torch.tensor([0.5, 0.05], dtype=torch.float64))
+    torch.testing.assert_close(min_target_std(y), torch.tensor([0.5, 0.05], dtype=torch.float64))
     # A hundredth of a standard deviation at least; constant targets have no scale but 1; rounding is no gap.
     y = torch.tensor([[1.0, 2.0], [1.0 + 1e-13, 2.0], [3.0, 2.0], [3.0 + 1e-9, 2.0]], dtype=torch.float64)
     torch.testing.assert_close(
-        narrowest(y), torch.tensor([1.0, 0.01], dtype=torch.float64), atol=1e-6, rtol=0
+        min_target_std(y), torch.tensor([1.0, 0.01], dtype=torch.float64), atol=1e-6, rtol=0
     )
 
 

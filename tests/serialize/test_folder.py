@@ -62,10 +62,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "config.json: expected an object with a format number, got something else",
     ),
     "a newer format": (
-        lambda f: change(f, format=2, kdmkit="9.1"),
-        "config.json: expected format 1, which kdmkit .* reads, got 2, written by kdmkit 9.1: update kdmkit",
+        lambda f: change(f, format=3, kdmkit="9.1"),
+        "config.json: expected format 2, which kdmkit .* reads, got 3, written by kdmkit 9.1: update kdmkit",
     ),
-    "an impossible format": (lambda f: change(f, format=0), "config.json: expected format 1 to 1, got 0"),
+    "an impossible format": (lambda f: change(f, format=0), "config.json: expected format 1 to 2, got 0"),
     "a format that is no number": (
         lambda f: change(f, format="1"),
         "expected an object with a format number",

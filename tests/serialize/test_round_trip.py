@@ -351,7 +351,7 @@ def test_two_files_and_nothing_executable(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"model"}
     assert {p.name for p in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
     config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
-    assert config["format"] == 1
+    assert config["format"] == 2
     assert config["kdmkit"] == kdm.__version__
     assert config["class"] == "KDMClassifier"
     assert config["parameters"]["encoder"] == "mlp"

@@ -1,8 +1,8 @@
-"""Estimators with scikit-learn's manners."""
+"""Estimators with the API of scikit-learn: adapters between arrays and the modules of `kdmkit.nn`."""
 
-from kdmkit.estimators.classifier import KDMClassifier
+from kdmkit.estimators.classification import KDMClassifier
 from kdmkit.estimators.density import KDMDensity
 from kdmkit.estimators.proportions import KDMProportionClassifier
-from kdmkit.estimators.regressor import KDMRegressor
+from kdmkit.estimators.regression import KDMRegressor
 
 __all__ = ["KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor"]

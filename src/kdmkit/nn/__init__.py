@@ -2,6 +2,21 @@
 
 from kdmkit.nn.density import DensityLayer
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.memory import ResidualMemory
+from kdmkit.nn.mlp import MLP, MLPEnsemble
+from kdmkit.nn.predictor import Predictor
+from kdmkit.nn.scaler import Scaler
+from kdmkit.nn.trend import Trend
 from kdmkit.nn.variable import Variable
 
-__all__ = ["DensityLayer", "JointLayer", "Variable"]
+__all__ = [
+    "MLP",
+    "DensityLayer",
+    "JointLayer",
+    "MLPEnsemble",
+    "Predictor",
+    "ResidualMemory",
+    "Scaler",
+    "Trend",
+    "Variable",
+]

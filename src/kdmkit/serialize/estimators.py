@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
-from kdmkit.estimators._model import Model
-from kdmkit.nn import DensityLayer
+from kdmkit.nn import DensityLayer, Predictor
 from kdmkit.serialize.modules import Own, put, tensors_of, under
 from kdmkit.serialize.values import decode, encode
 
@@ -73,7 +72,7 @@ def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: 
         put(layer, tensors, "model.safetensors")
         return layer
     lent = {part: _own_part(part, config[part], tensors, own) for part in ("encoder", "decoder")}
-    model = Model.from_config(config, **lent)
+    model = Predictor.from_config(config, **lent)
     put(model, tensors, "model.safetensors")
     return model
 

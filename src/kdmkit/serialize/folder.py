@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 
-FORMAT = 1
+FORMAT = 2
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _CHUNK = 1 << 20
 

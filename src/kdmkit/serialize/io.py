@@ -12,6 +12,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.serialize import distributions, estimators, layers
 from kdmkit.serialize.folder import read_folder, write_folder
 from kdmkit.serialize.modules import Own
+from kdmkit.serialize.upgrade import upgrade
 
 _KINDS = (estimators, layers, distributions)
 _CLASSES = {name: kind for kind in _KINDS for name in kind.CLASSES}
@@ -64,6 +65,7 @@ def load(
         raise ValueError(bad_argument("config.json", f"class one of {', '.join(_CLASSES)}", repr(name)))
     own = Own(encoder, decoder)
     try:
+        config, tensors = upgrade(config, tensors)
         model = _CLASSES[name].unpack(config, tensors, own)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         wanted = f"the description of a {name}"

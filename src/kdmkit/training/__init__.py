@@ -1,18 +1,25 @@
-"""Fitting layers: losses per row and the loop that minimises them."""
+"""Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
+from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
 from kdmkit.training.options import Device, FitOptions, Precision, Schedule
+from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 
 __all__ = [
+    "ConditionalObjective",
+    "DenseObjective",
     "Device",
     "FitOptions",
+    "JointObjective",
+    "PhasedFit",
     "Precision",
     "Rows",
     "Schedule",
     "cross_entropy",
+    "encode_rows",
     "expected_nll",
     "fingerprint",
     "fit",

@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from kdmkit.estimators import KDMClassifier
-from kdmkit.estimators._base import automatic_batch
+from kdmkit.estimators.common import automatic_batch
 from kdmkit.experiments.bench.measure import Timing
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer

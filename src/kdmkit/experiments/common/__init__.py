@@ -1,7 +1,7 @@
 """What all experiments share: the runner, lines of results, means, claims, tables and the hardware probe."""
 
 from kdmkit.experiments.common.claims import Claim
-from kdmkit.experiments.common.lines import FORMAT, Row, newest, read_rows, remove_rows, select
+from kdmkit.experiments.common.lines import FORMAT, Row, append_row, newest, read_rows, remove_rows, select
 from kdmkit.experiments.common.machine import machine, provenance, versions
 from kdmkit.experiments.common.processes import Pool, processes
 from kdmkit.experiments.common.runner import Task, run_tasks
@@ -17,6 +17,7 @@ __all__ = [
     "Report",
     "Row",
     "Task",
+    "append_row",
     "machine",
     "markdown_table",
     "newest",

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.estimators.classifier import narrowed
+from kdmkit.estimators.classification import narrowed
 from kdmkit.experiments.images.architectures import Shape, dense_head, paper_decoder, paper_encoder
 from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.recipes import Encoder, Recipe

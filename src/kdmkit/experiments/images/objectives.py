@@ -16,7 +16,7 @@ from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.models import SHRUNKEN, DenseModel, KDMModel
 from kdmkit.experiments.images.recipes import Recipe
 from kdmkit.nn import JointLayer
-from kdmkit.training import cross_entropy, joint_nll
+from kdmkit.training import cross_entropy
 
 
 class Dense(nn.Module):
@@ -77,17 +77,6 @@ def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Ten
     """What the KDM should say: smoothed labels, and a share of what the dense head says."""
     smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
     return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
-
-
-class Likelihood(nn.Module):
-    """−log p(z, y), the encoder fixed."""
-
-    def __init__(self, layer: JointLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        return joint_nll(self.layer.joint(), x=z, y=y)
 
 
 class Reconstruction(nn.Module):

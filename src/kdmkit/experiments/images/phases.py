@@ -16,7 +16,6 @@ from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
     Dense,
     Discriminative,
-    Likelihood,
     Reconstruction,
     Taught,
     lesson,
@@ -24,11 +23,22 @@ from kdmkit.experiments.images.objectives import (
 from kdmkit.experiments.images.recipes import Drawing, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.kernels import RBF
-from kdmkit.training import Device, FitOptions, Precision, Rows, fit
+from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
 
-# Latent vectors are small: more of them at a time.
+# Batches of latent vectors are so many times as large as those of images.
 _WIDE = 4
-# Encoded images among which the KDM's first components are looked for.
+# What tells the seeds of the phases of a run apart.
+_SEEDS = {
+    "pretraining": 1,
+    "dense": 2,
+    "joint": 3,
+    "likelihood": 4,
+    "decoder": 5,
+    "vae": 6,
+    "head-before": 7,
+    "head-after": 8,
+}
+# Encoded images that the KDM's first components are chosen from.
 _CANDIDATES = 20_000
 
 
@@ -45,61 +55,118 @@ class Setting:
     def precision(self) -> Precision:
         return "bf16" if self.device == "cuda" else "no"
 
+    def options(self, phase: str, rows: int, *, epochs: int, rate: float, batch_size: int) -> FitOptions:
+        """Options of a phase: it trains to the end of its schedule and keeps averaged weights."""
+        return FitOptions(
+            max_epochs=epochs,
+            batch_size=min(batch_size, rows),
+            learning_rate=rate,
+            weight_decay=self.recipe.weight_decay,
+            patience=None,
+            averaging=self.recipe.averaging,
+            seed=100 * self.seed + _SEEDS[phase],
+            device=self.device,
+            precision=self.precision,
+        )
+
+
+class ImageFit(PhasedFit):
+    """The phases of a classifier of images; the dense head goes on as the KDM's teacher.
+
+    Args:
+        model: what is trained.
+        start: the encoder's first model: its dense head and layout.
+        data: the images.
+        setting: how to train.
+    """
+
+    def __init__(
+        self, model: DenseModel | KDMModel, start: DenseModel | None, data: Pictures, setting: Setting
+    ) -> None:
+        super().__init__(
+            model.encoder,
+            model.layer if isinstance(model, KDMModel) else None,
+            Rows((data.x_train, data.y_train)),
+            options=FitOptions(seed=setting.seed),
+            dense=None if start is None else start.head,
+            head_epochs=setting.recipe.head_epochs,
+        )
+        self.model, self.start, self.setting, self.recipe = model, start, setting, setting.recipe
+
+    def options_for(self, phase: str) -> FitOptions:
+        recipe, wide = self.recipe, _WIDE * self.recipe.batch_size
+        epochs, rate, batch_size = {
+            "pretraining": (recipe.encoder_epochs, recipe.learning_rate, recipe.batch_size),
+            "dense": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+            "joint": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+            "head-before": (recipe.head_epochs, recipe.head_rate, wide),
+            "head-after": (recipe.head_epochs, recipe.head_rate, wide),
+            "likelihood": (recipe.likelihood_epochs, recipe.likelihood_rate, wide),
+        }[phase]
+        return self.setting.options(phase, len(self.train), epochs=epochs, rate=rate, batch_size=batch_size)
+
+    def continue_dense(self) -> None:
+        """Trains encoder and dense head for as long as the KDM is trained: the baseline."""
+        self.minimize("dense", self.dense_objective(), self.train, None)
+
+    def place_components(self) -> None:
+        x, y = self.train.tensors
+        generator = torch.Generator().manual_seed(self.setting.seed)
+        some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
+        z = self.encode(x[some]).cpu()
+        self.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
+
+    def dense_objective(self) -> nn.Module:
+        assert isinstance(self.model, DenseModel)
+        return Dense(self.model, self.recipe, self.setting.augment)
+
+    def joint_objective(self) -> nn.Module:
+        assert isinstance(self.model, KDMModel)
+        assert self.start is not None
+        return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
+
+    def head_objective(self) -> nn.Module:
+        return Taught(self.layer)
+
+    def head_rows(self, rows: Rows) -> Rows:
+        """Latent vectors, and the targets that the dense head gives for them."""
+        assert self.dense is not None
+        z, y = self.latent_rows(rows).tensors
+        with torch.no_grad():
+            target = lesson(self.dense(z).float(), y, self.recipe)
+        return Rows((z, target))
+
+    def encode(self, x: Tensor) -> Tensor:
+        assert self.encoder is not None
+        return encode(self.encoder, x)
+
 
 def train_encoder(model: DenseModel, data: Pictures, setting: Setting) -> None:
     """Encoder and dense head, from the start."""
-    recipe = setting.recipe
-    objective = Dense(model, recipe, setting.augment)
-    _fit(objective, (data.x_train, data.y_train), setting, 1, recipe.encoder_epochs, recipe.learning_rate)
+    ImageFit(model, model, data, setting).pretrain()
 
 
 def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
-    """The baseline goes on with its dense head for as long as the KDM is trained."""
-    recipe = setting.recipe
-    objective = Dense(model, recipe, setting.augment)
-    _fit(objective, (data.x_train, data.y_train), setting, 2, recipe.joint_epochs, recipe.joint_rate)
+    """The baseline: encoder and dense head go on for as long as the KDM is trained."""
+    ImageFit(model, model, data, setting).continue_dense()
 
 
 def train_kdm(model: KDMModel, start: DenseModel, data: Pictures, setting: Setting) -> None:
-    """Components from encoded images; encoder and KDM together; before and after, the KDM alone.
+    """Encoder and KDM together, and the KDM alone before and after.
 
-    A rate that is right for the encoder is too small for components: alone they take a larger one, before the
-    encoder listens to them and when it has come to rest.
+    The learning rate that suits the encoder is too small for components. Alone they take a larger one, before
+    the encoder gets gradients from them and when it has converged.
     """
-    recipe = setting.recipe
-    generator = torch.Generator().manual_seed(setting.seed)
-    some = torch.randperm(len(data.y_train), generator=generator)[:_CANDIDATES].to(data.x_train.device)
-    z = encode(model.encoder, data.x_train[some]).cpu()
-    model.layer.initialize(z, data.y_train[some].cpu(), method="kmeans", generator=generator)
-    _teach(model, start.head, data, setting, 7)
-    objective = Discriminative(model, start, recipe, setting.augment)
-    _fit(objective, (data.x_train, data.y_train), setting, 3, recipe.joint_epochs, recipe.joint_rate)
-    _teach(model, start.head, data, setting, 8)
-
-
-def _teach(model: KDMModel, head: nn.Module, data: Pictures, setting: Setting, phase: int) -> None:
-    """The KDM alone, on encoded images."""
-    recipe = setting.recipe
-    z = encode(model.encoder, data.x_train)
-    with torch.no_grad():
-        target = lesson(head(z).float(), data.y_train, recipe)
-    size = _WIDE * recipe.batch_size
-    _fit(Taught(model.layer), (z, target), setting, phase, recipe.head_epochs, recipe.head_rate, size)
+    phases = ImageFit(model, start, data, setting)
+    phases.place_components()
+    phases.fit_head("head-before")
+    phases.fit_jointly()
+    phases.fit_head("head-after")
 
 
 def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:
     """Maximum likelihood of the joint KDM from where it is, the encoder fixed."""
-    recipe = setting.recipe
-    rows = (encode(model.encoder, data.x_train), data.y_train)
-    _fit(
-        Likelihood(model.layer),
-        rows,
-        setting,
-        4,
-        recipe.likelihood_epochs,
-        recipe.likelihood_rate,
-        _WIDE * recipe.batch_size,
-    )
+    ImageFit(model, None, data, setting).fit_likelihood()
 
 
 def train_decoder(
@@ -124,15 +191,21 @@ def train_decoder(
         noise=drawing.latent_noise * kernel.std.detach(),
     )
     rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
-    _fit(objective, rows, setting, 5, drawing.epochs, drawing.learning_rate, drawing.batch_size)
+    _fit_drawing("decoder", objective, Rows(rows), setting, drawing, drawing.epochs)
 
 
 def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, drawing: Drawing) -> None:
     """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
     _begin(vae.decoder, data)
-    rows = (data.x_train, data.y_train)
     epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + drawing.epochs
-    _fit(Evidence(vae), rows, setting, 6, epochs, drawing.learning_rate, drawing.batch_size)
+    _fit_drawing("vae", Evidence(vae), Rows((data.x_train, data.y_train)), setting, drawing, epochs)
+
+
+def _fit_drawing(
+    phase: str, objective: nn.Module, rows: Rows, setting: Setting, drawing: Drawing, epochs: int
+) -> None:
+    rate, size = drawing.learning_rate, drawing.batch_size
+    fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
 
 
 def _begin(decoder: nn.Sequential, data: Pictures) -> None:
@@ -141,32 +214,6 @@ def _begin(decoder: nn.Sequential, data: Pictures) -> None:
     last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
     assert last.bias is not None
     nn.init.constant_(last.bias, math.log(brightness / (1 - brightness)))
-
-
-def _fit(
-    objective: nn.Module,
-    rows: tuple[Tensor, ...],
-    setting: Setting,
-    phase: int,
-    epochs: int,
-    rate: float,
-    batch_size: int | None = None,
-) -> None:
-    """Trains to the end of the schedule; the averaged weights are what is left."""
-    recipe = setting.recipe
-    size = min(batch_size or recipe.batch_size, len(rows[0]))
-    options = FitOptions(
-        max_epochs=epochs,
-        batch_size=size,
-        learning_rate=rate,
-        weight_decay=recipe.weight_decay,
-        patience=None,
-        averaging=recipe.averaging,
-        seed=100 * setting.seed + phase,
-        device=setting.device,
-        precision=setting.precision,
-    )
-    fit(objective, Rows(rows), options=options)
 
 
 @contextmanager

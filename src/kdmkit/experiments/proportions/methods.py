@@ -13,11 +13,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from kdmkit.estimators import KDMProportionClassifier
-from kdmkit.estimators._bags import BagPretraining
-from kdmkit.estimators._bags import Bags as RowsInBags
-from kdmkit.estimators._rows import split_rows
+from kdmkit.estimators.common import split_rows
+from kdmkit.estimators.proportions import BagPretraining
+from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
-from kdmkit.nn.initialize import typical_distance
+from kdmkit.kernels import typical_distance
 from kdmkit.training import FitOptions, fit
 
 Array = NDArray[Any]

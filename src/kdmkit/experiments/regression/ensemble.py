@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from kdmkit.estimators._committee import Committee
 from kdmkit.experiments.regression.data import Split
 from kdmkit.experiments.regression.scores import Gaussians
+from kdmkit.nn import MLPEnsemble
 from kdmkit.training import FitOptions, Rows, fit
 
 MEMBERS = 5
@@ -24,7 +24,7 @@ LEAST_VARIANCE = 1e-4
 class GaussianLikelihood(nn.Module):
     """−log N(y; μ_k(x), σ_k²(x)) per row, the mean over members."""
 
-    def __init__(self, committee: Committee) -> None:
+    def __init__(self, committee: MLPEnsemble) -> None:
         super().__init__()
         self.committee = committee
 
@@ -50,7 +50,7 @@ def deep_ensemble(split: Split, seed: int) -> Gaussians:
     y = torch.from_numpy((split.y - mean) / std).float()
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)
-        committee = Committee([x.shape[1], *HIDDEN, 2], n_members=MEMBERS)
+        committee = MLPEnsemble([x.shape[1], *HIDDEN, 2], n_members=MEMBERS)
     held = _some(len(x), 0.1, seed)
     options = FitOptions(
         max_epochs=300,

@@ -1,0 +1,291 @@
+"""Classification, and generation from the same model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.distributions import KDM, JointKDM
+from kdmkit.estimators.common.bandwidth import choose_sigma
+from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, to_tensor
+from kdmkit.estimators.common.encoders import build_module, encode_rows
+from kdmkit.estimators.common.joint import Phases, mlp_decoder
+from kdmkit.estimators.common.labels import JointClassifier, normalized
+from kdmkit.estimators.common.objectives import Conditional, Pretraining, Reconstruction
+from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.kernels import RBF
+from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.nn.predictor import dtype_of
+from kdmkit.training import Rows
+
+Method = Literal["nonparametric", "likelihood", "discriminative"]
+
+
+class KDMClassifier(JointClassifier):
+    """A classifier that is a joint distribution: it also scores novelty and generates samples of a class.
+
+    Args:
+        method: the paper's three ways of learning. `"nonparametric"` makes every sample a component;
+            `"likelihood"` maximises p(x, y); `"discriminative"` maximises p(y|x).
+        n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256.
+        encoder: None; `"mlp"`; or any `nn.Module` from rows (or whatever `X` holds) to vectors. It is first
+            trained with a dense head, then components are put into its latent space and both are trained.
+        decoder: None; `"mlp"`; or an `nn.Module` back from latent vectors, trained with the encoder fixed.
+            `sample` needs it behind an encoder.
+        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 0 for
+            `"discriminative"` and 1 for `"likelihood"`.
+        sigma: bandwidth, a length among standardised features. `"auto"` starts from distances between
+            components (learned methods) or maximises the leave-one-out likelihood of the labels
+            (nonparametric, where `"loo"` says the same and `"scott"` and `"silverman"` are rules of thumb);
+            a number is used as it is, by learned methods as a start.
+        noise: standard deviation of noise on inputs while training, in units of standardised features.
+        batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
+        max_epochs, learning_rate, validation_fraction, patience: of the training. The best
+            weights on the validation part are kept.
+        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        random_state: seed of everything random; an integer makes fits repeatable.
+        verbose: whether to show progress.
+
+    Attributes:
+        classes_: the labels.
+        joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
+        history_: one entry per epoch; `pretraining_history_` and `decoder_history_` are those of the phases
+            before and after.
+        module_: the fitted `nn.Module`.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KDMClassifier(max_epochs=10, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape, model.sample(5, y=1).shape
+    ((2, 3), (5, 4))
+    """
+
+    def __init__(
+        self,
+        method: Method = "discriminative",
+        *,
+        n_components: int | Literal["auto"] = "auto",
+        encoder: Any = None,
+        decoder: Any = None,
+        generative_weight: float | Literal["auto"] = "auto",
+        sigma: Any = "auto",
+        noise: float = 0.3,
+        max_epochs: int = 100,
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 1e-2,
+        validation_fraction: float = 0.1,
+        patience: int | None = 20,
+        checkpoint_dir: Any = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.n_components = n_components
+        self.encoder = encoder
+        self.decoder = decoder
+        self.generative_weight = generative_weight
+        self.sigma = sigma
+        self.noise = noise
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.checkpoint_dir = checkpoint_dir
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    decoder_history_: list[dict[str, float]]
+
+    # ---- fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMClassifier:
+        """Fits the joint distribution of rows and labels; rows of weight zero count as absent."""
+        self._check_parameters()
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        check_classification_targets(y)
+        weights, X, y = weighted_rows(sample_weight, X, y)
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes[0]!r}"))
+        x, labels = to_tensor(X), torch.from_numpy(codes).long()
+        with self._seeded():
+            learn = self._nonparametric if self.method == "nonparametric" else self._learned
+            self._keep(learn(x, labels, weights, len(classes)))
+        self.classes_ = classes
+        return self
+
+    def _check_parameters(self) -> None:
+        check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
+        check_number("noise", self.noise, "a number ≥ 0")
+        self._alpha()
+        if self.method == "nonparametric" and self.encoder is not None:
+            raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))
+        if self.encoder is None and self.decoder is not None:
+            raise ValueError(bad_argument("decoder", "None without an encoder", repr(self.decoder)))
+
+    def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
+        scaler = Scaler.from_data(x, weights)
+        z = scaler(x)
+        rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
+        sigma = choose_sigma(rule, z, weights, labels)
+        layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), dtype=torch.float64)
+        with torch.no_grad():
+            layer.components["x"].copy_(z)
+            layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
+            layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
+        self.history_, self.pretraining_history_, self.decoder_history_ = [], [], []
+        return Predictor.from_standardized(layer, {"x": scaler})
+
+    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
+        scalers = self._input_scaler(x, weights)
+        tensors = (self._training_inputs(x, scalers), labels)
+        rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
+        phases = Phases(
+            pretraining=lambda encoder, head: Pretraining(
+                encoder, head, nn.CrossEntropyLoss(reduction="none")
+            ),
+            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], rows.weights, n_classes),
+            objective=lambda encoder, layer: Conditional(
+                encoder, layer, generative_weight=self._alpha(), noise=float(self.noise)
+            ),
+        )
+        encoder, layer = self._learn(
+            rows.tensors[0], rows, validation, phases, outputs=n_classes, description="classifier"
+        )
+        decoder = self._fitted_decoder(encoder, rows, validation)
+        return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder)
+
+    def _first_layer(self, z: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> JointLayer:
+        """Centres of each class's clusters, with one bandwidth per dimension."""
+        m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
+        d, sigma = z.shape[1], self._first_sigma("nearest")
+        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
+        layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
+        if weights is not None:
+            # A cluster counts its rows; their class says what each of them weighs.
+            mean = torch.bincount(labels, weights) / torch.bincount(labels)
+            with torch.no_grad():
+                layer.logits.add_(mean.log()[layer.components["y"].argmax(1)])
+        return layer
+
+    def _alpha(self) -> float:
+        if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
+            return 1.0 if self.method == "likelihood" else 0.0
+        return check_number("generative_weight", self.generative_weight, "'auto' or a number ≥ 0")
+
+    def _fitted_decoder(
+        self, encoder: nn.Module | None, rows: Rows, validation: Rows | None
+    ) -> nn.Module | None:
+        """A decoder that has learned to undo the encoder as it is now."""
+        self.decoder_history_ = []
+        if encoder is None or self.decoder is None:
+            return None
+
+        def pairs(part: Rows) -> Rows:
+            z = encode_rows(encoder, part.tensors[0], self._fit_device())
+            return Rows((z.to(dtype), part.tensors[0].to(dtype)), part.weights)
+
+        x = rows.tensors[0]
+        latent = encode_rows(encoder, x[:2], torch.device("cpu")).shape[1]
+        decoder = build_module(self.decoder, "decoder", lambda: mlp_decoder(latent, tuple(x.shape[1:])))
+        assert decoder is not None
+        dtype = dtype_of(decoder)
+        self.decoder_history_ = self._run(
+            Reconstruction(decoder),
+            pairs(rows),
+            None if validation is None else pairs(validation),
+            "decoder",
+            learning_rate=self._encoder_rate(),
+            checkpoint_dir=self._phase_dir("decoder"),
+        )
+        return decoder
+
+    # ---- answers
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """log p(y|x), exact where the probability underflows."""
+
+        def log_proba(rows: Tensor) -> Tensor:
+            labels = torch.arange(len(self.classes_), device=rows.device)
+            return self.module_(rows).log_prob(labels.unsqueeze(-1)).mT
+
+        return self._rowwise(log_proba, self._inputs(X))
+
+    def predict_proba_uncertain(self, X: Any, weights: Any = None) -> Array:
+        """p(y) for inputs known only as several weighted points each.
+
+        Args:
+            X: of shape `(n, points, n_features)`.
+            weights: of shape `(n, points)`, rows summing to 1; None is uniform. Zeros pad.
+        """
+        check_is_fitted(self)
+        array = check_array(X, dtype=[np.float64, np.float32], allow_nd=True, ensure_2d=False)
+        if array.ndim < 3 or (not self._takes_anything and array.shape[2:] != (self.n_features_in_,)):
+            wanted = f"shape (n, points, {self.n_features_in_})"
+            raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
+        lead = tuple(array.shape[:2])
+        share = np.full(lead, 1 / lead[1]) if weights is None else weights
+
+        def answer(points: Tensor, share: Tensor) -> Tensor:
+            z = self.module_.encode(points.flatten(0, 1)).unflatten(0, points.shape[:2])
+            kernel: Any = self.module_.layer.kernels["x"]
+            return self.module_.layer(KDM(z, share, kernel, validate_args=False)).probs
+
+        return normalized(self._rowwise(answer, to_tensor(array), distribution("weights", share, lead)))
+
+    def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:
+        """Draws of inputs given a label or a distribution over labels.
+
+        Args:
+            n_samples: how many.
+            y: one of `classes_`, or probabilities in the order of `classes_`.
+            spread: the kernel's width in these draws relative to the fitted one. 1 draws from the model;
+                less stays closer to the components, for clearer and less varied examples.
+            random_state: fixes this call; by default successive calls differ.
+        """
+        check_is_fitted(self)
+        n_samples = check_count("n_samples", n_samples)
+        model = self.module_
+        if model.encoder is not None and model.decoder is None:
+            raise ValueError(
+                bad_argument("decoder", "one that was fitted, to sample behind an encoder", None)
+            )
+        evidence = KDM.from_probs(self._label_probs(y).to(self._device))
+        with torch.no_grad():
+            rho = narrowed(model.layer.reverse(evidence), spread)
+            z = rho.sample((n_samples,), generator=self._generator(random_state))
+            return np.asarray(model.decode(z).cpu())
+
+    def _label_probs(self, y: Any) -> Tensor:
+        """A label, or a distribution over labels, as probabilities."""
+        if np.ndim(y):
+            return distribution("y", y, (len(self.classes_),))
+        found = [position for position, label in enumerate(self.classes_.tolist()) if label == y]
+        if not found:
+            raise ValueError(bad_argument("y", f"one of {self.classes_.tolist()}", repr(y)))
+        return nn.functional.one_hot(torch.tensor(found[0]), len(self.classes_)).double()
+
+    @property
+    def joint_(self) -> JointKDM:
+        """The joint distribution, in the units of X (of the latent space behind an encoder)."""
+        check_is_fitted(self)
+        return self.module_.joint()
+
+
+def narrowed(rho: KDM, spread: float) -> KDM:
+    """The same mixture with its kernel `spread` times as wide."""
+    if not spread > 0:
+        raise ValueError(bad_argument("spread", "> 0", spread))
+    kernel = rho.kernel
+    assert isinstance(kernel, RBF)
+    return KDM(rho.components, None, RBF(kernel.sigma * spread), log_weights=rho.log_weights)

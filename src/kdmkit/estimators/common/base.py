@@ -1,0 +1,175 @@
+"""What all estimators share: checks, options of a fit, rows in blocks, draws."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit.training import FitOptions, Rows, fit
+from kdmkit.training.checkpoint import fingerprint
+
+# Rows per block of a prediction.
+_ROWS = 8192
+# What `max_epochs="auto"` means where nothing else is said.
+_EPOCHS = 100
+_DTYPES = [np.float64, np.float32]
+
+
+class KDMEstimator(BaseEstimator, ABC):
+    """Base of the estimators. Constructors only store; `fit` checks; `module_` is set when all went well."""
+
+    module_: Any
+    _seed: int
+    _n_draws: int
+
+    # Set by the constructors of the leaves.
+    n_components: Any
+    max_epochs: Any
+    batch_size: Any
+    learning_rate: float
+    patience: int | None
+    checkpoint_dir: Any
+    device: Any
+    random_state: Any
+    verbose: Any
+
+    # ---- fitting
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Checks the options, draws the fit's seed, and gives torch's own state back at the end."""
+        if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
+            wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
+            raise ValueError(bad_argument("random_state", wanted, self.random_state))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        FitOptions(**self._settings(seed, rows=1))
+        self._fit_device()
+        self._seed, self._n_draws = seed, 0
+        with torch.random.fork_rng([]):
+            torch.default_generator.manual_seed(seed)
+            yield
+
+    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
+        names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
+        settings = {name: plain(getattr(self, name)) for name in names}
+        if settings["batch_size"] == "auto":
+            settings["batch_size"] = automatic_batch(rows)
+        if settings["max_epochs"] == "auto":
+            settings["max_epochs"] = _EPOCHS
+        return {**settings, "verbose": bool(self.verbose), "seed": seed}
+
+    def _run(
+        self,
+        objective: nn.Module,
+        rows: Rows,
+        validation: Rows | None,
+        description: str,
+        *,
+        data: tuple[Tensor, ...] = (),
+        **changes: Any,
+    ) -> list[dict[str, float]]:
+        """Minimises an objective with this estimator's settings; it comes back on the CPU.
+
+        Args:
+            data: what the objective uses beside the rows.
+            changes: of the settings.
+        """
+        options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
+        identity = self._identity(data)
+        history = fit(
+            objective, rows, validation, options=options, identity=identity, description=description
+        )
+        objective.cpu()
+        return history
+
+    def _identity(self, data: tuple[Tensor, ...]) -> dict[str, Any]:
+        """What a checkpoint of this fit depends on beside the options and the rows."""
+        if self.checkpoint_dir is None:
+            return {}
+        hidden = {"checkpoint_dir", "verbose", "device", "random_state"}
+        parameters = {k: v for k, v in self.get_params(deep=False).items() if k not in hidden}
+        modules = {k: v for k, v in parameters.items() if isinstance(v, nn.Module)}
+        return {
+            "estimator": type(self).__name__,
+            **{name: repr(plain(value)) for name, value in parameters.items()},
+            **{f"{k}_weights": fingerprint({}, list(v.state_dict().values())) for k, v in modules.items()},
+            "data": fingerprint({}, data),
+        }
+
+    def _count_components(self, n: int, automatic: int) -> int:
+        """As many components as asked for, but no more than there are samples: that comes with a warning."""
+        if isinstance(self.n_components, str) and self.n_components == "auto":
+            return min(automatic, n)
+        wanted = check_count("n_components", self.n_components, "a whole number ≥ 1 or 'auto'")
+        if wanted > n:
+            message = f"n_components: {wanted} is more than the {n} samples to learn from; {n} are used"
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return min(wanted, n)
+
+    def _keep(self, module: nn.Module) -> None:
+        """The fitted module, where `device` says."""
+        self.module_ = module.requires_grad_(False).eval().to(self._fit_device())
+
+    def _fit_device(self) -> torch.device:
+        available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
+            raise ValueError(
+                bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'")
+            )
+        return torch.device("cuda" if available and self.device != "cpu" else "cpu")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "module_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles hold CPU tensors: they load anywhere."""
+        state = dict(super().__getstate__())
+        if "module_" in state and self._device.type != "cpu":
+            state["module_"] = copy.deepcopy(state["module_"]).cpu()
+        return state
+
+    # ---- answering
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self.module_.parameters()).device
+        return device
+
+    def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
+        """New rows, checked against those of the fit."""
+        check_is_fitted(self)
+        return to_tensor(validate_data(self, X, dtype=_DTYPES, allow_nd=allow_nd, reset=False))
+
+    def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
+        """An answer per row, block by block, without gradients."""
+        blocks = zip(*(tensor.split(_ROWS) for tensor in rows), strict=True)
+        with torch.no_grad():
+            answers = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
+        return np.asarray(torch.cat(answers))
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        """A new stream for every call of a fitted estimator, the same stream for a given `random_state`."""
+        if random_state is None:
+            self._n_draws += 1
+            seed = (self._seed * 1_000_003 + self._n_draws) % (1 << 63)
+        else:
+            seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return torch.Generator(self._device).manual_seed(seed)
+
+
+def automatic_batch(rows: int) -> int:
+    """A sixty-fourth of the rows, between 64 and 512: small data wants many steps, large data wide ones."""
+    return max(64, min(512, rows // 64))

@@ -1,0 +1,78 @@
+"""The rows of a fit: what counts, what is held out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.model_selection import train_test_split
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.common.checks import Array, check_number
+from kdmkit.training import Rows
+
+# Fewer validation rows than this decide nothing.
+_FEWEST_VALIDATION = 8
+
+
+def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
+    """Sample weights as a tensor (None stays None), and the rows that have any: zero means absent."""
+    if sample_weight is None:
+        return None, X, *others
+    weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    present = weights > 0
+    if not present.any():
+        raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
+    return torch.from_numpy(weights[present]), X[present], *(other[present] for other in others)
+
+
+def check_fraction(fraction: Any) -> float:
+    """The part of the rows to validate on."""
+    wanted = "0 ≤ validation_fraction < 1"
+    fraction = check_number("validation_fraction", fraction, wanted)
+    if fraction >= 1:
+        raise ValueError(bad_argument("validation_fraction", wanted, fraction))
+    return fraction
+
+
+def split_rows(
+    tensors: tuple[Tensor, ...],
+    weights: Float[Tensor, " n"] | None,
+    fraction: Any,
+    seed: int,
+    labels: Int[Tensor, " n"] | None = None,
+) -> tuple[Rows, Rows | None]:
+    """Rows to train on and rows to validate on; none of the latter where they would be too few to judge.
+
+    With labels both parts have the same shares of them, and every label is among the rows to train on.
+    """
+    fraction = check_fraction(fraction)
+    rows = Rows(tensors, None if weights is None else weights.float())
+    if fraction * len(rows) < _FEWEST_VALIDATION:
+        return rows, None
+    keep, held = _split_index(len(rows), fraction, seed, labels)
+    if len(held) == 0:
+        return rows, None
+    return Rows(*rows.take(keep)), Rows(*rows.take(held))
+
+
+def _split_index(n: int, fraction: float, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    classes = None if labels is None else labels.numpy()
+    if classes is not None:
+        counts = np.bincount(classes)
+        # A class with one member, or more classes than validation rows, cannot be stratified.
+        if counts[counts > 0].min() < 2 or (counts > 0).sum() > fraction * n:
+            return _random_split(n, fraction, seed, classes)
+    keep, held = train_test_split(np.arange(n), test_size=fraction, random_state=seed, stratify=classes)
+    return torch.from_numpy(keep), torch.from_numpy(held)
+
+
+def _random_split(n: int, fraction: float, seed: int, classes: Array) -> tuple[Tensor, Tensor]:
+    """Any split; rows of classes that would be held out as a whole are kept."""
+    keep, held = train_test_split(np.arange(n), test_size=fraction, random_state=seed)
+    lost = ~np.isin(classes[held], classes[keep])
+    return torch.from_numpy(np.concatenate([keep, held[lost]])), torch.from_numpy(held[~lost])

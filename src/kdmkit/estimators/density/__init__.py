@@ -1,0 +1,5 @@
+"""Density estimation."""
+
+from kdmkit.estimators.density.density import KDMDensity
+
+__all__ = ["KDMDensity"]

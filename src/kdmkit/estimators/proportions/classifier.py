@@ -1,0 +1,269 @@
+"""Classification from label proportions: bags of rows whose labels are known only as shares."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from sklearn.utils.validation import validate_data
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.joint import Phases
+from kdmkit.estimators.common.labels import JointClassifier, normalized
+from kdmkit.estimators.common.rows import split_rows
+from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags, check_bags
+from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
+from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
+from kdmkit.kernels import RBF, typical_distance
+from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.training import Rows
+
+Loss = Literal["likelihood", "proportions"]
+# Bags per step where whole bags are needed.
+_BAGS = 16
+_EM_STEPS = 200
+
+
+class KDMProportionClassifier(JointClassifier):
+    """A classifier of rows learned from bags of rows with label proportions.
+
+    Two ways to learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
+
+    - `"likelihood"` maximises Σ_j log Σ_y γ_y p(y|x_j)/p(y): the bag's rows are draws from the mixture
+      Σ_y γ_y p(x|y) of the classes. It asks nothing of a bag's mean and uses every single row, which tells
+      most where bags are large. p(y) are the shares of the labels in all bags together, and so are
+      those behind `predict_proba`.
+    - `"proportions"` is the paper's Algorithm 4: the bag is an input KDM with one component per row, and its
+      inferred label distribution, the mean of p(y|x_j), is fitted to γ.
+
+    Args:
+        loss: `"likelihood"` or `"proportions"`.
+        n_components: `"auto"` is a tenth of the rows, at most 128.
+        encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained on the proportions.
+        sigma: starting bandwidth of all dimensions, in the units of the features as they are learned from;
+            `"auto"` is the mean distance between rows.
+        noise: standard deviation of noise on inputs while training, in the same units; the likelihood's
+            regulariser where there is no encoder.
+        standardize: whether features are standardised first; one-hot columns may prefer that they are not.
+            A user's own encoder always gets rows as they are.
+        max_epochs, learning_rate, patience: of the training.
+        batch_size: rows per step, bags per step for `"proportions"` and for proportions that are not exact;
+            `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
+        validation_fraction: of the bags; they choose the best weights. None are held out where that would be
+            fewer than eight.
+        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        random_state: seed; an integer makes fits repeatable.
+        verbose: whether to show progress.
+
+    Attributes:
+        classes_: 0 … n_classes − 1, the columns of the proportions.
+        class_prior_: p(y), the shares of the labels in the bags that were learned from.
+        history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
+        module_: the fitted `nn.Module`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=400)
+    >>> X = rng.normal(size=(400, 2)) + 2 * y[:, None]
+    >>> bags = np.arange(400) // 10
+    >>> share = np.bincount(bags, y) / 10
+    >>> model = KDMProportionClassifier(max_epochs=10, random_state=0)
+    >>> model.fit(X, bags, np.column_stack([1 - share, share])).predict_proba(X[:3]).shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: Loss = "likelihood",
+        n_components: int | Literal["auto"] = "auto",
+        encoder: Any = None,
+        sigma: Any = "auto",
+        noise: float = 0.2,
+        standardize: bool = True,
+        max_epochs: int = 100,
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 5e-3,
+        validation_fraction: float = 0.1,
+        patience: int | None = 20,
+        checkpoint_dir: Any = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.loss = loss
+        self.n_components = n_components
+        self.encoder = encoder
+        self.sigma = sigma
+        self.noise = noise
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.checkpoint_dir = checkpoint_dir
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ---- fitting
+
+    def fit(
+        self, X: Any, bags: Any, proportions: Any, *, counted: Any = None, validation_bags: Any = None
+    ) -> KDMProportionClassifier:
+        """Fits to bags of rows.
+
+        Args:
+            X: of shape `(n, n_features)`, or whatever a user's encoder takes.
+            bags: of shape `(n,)`, the bag of every row: an index into `proportions`.
+            proportions: of shape `(n_bags, n_classes)`, rows summing to 1 (to three digits); or of shape
+                `(n_bags, n_classes, 2)`, the range in which each proportion lies.
+            counted: how many labels the proportions of a bag were counted from, where they are a poll's and
+                not the bag's own: one number, or one per bag. The belief about a bag is then the Dirichlet
+                distribution (for two classes a Beta) with parameters `counted · proportions`.
+            validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
+        """
+        check_choice("loss", self.loss, ("likelihood", "proportions"))
+        check_number("noise", self.noise, "a number ≥ 0")
+        X = validate_data(self, X, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        shares = check_label_proportions(proportions, counted)
+        if not shares.exact and self.loss != "likelihood":
+            wanted = "'likelihood' for ranges of proportions or polls"
+            raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
+        index = check_bags(bags, len(X), len(shares))
+        held = _check_validation(validation_bags, len(shares))
+        with self._seeded():
+            self._keep(self._learned(to_tensor(X), index, shares, held))
+        self.classes_ = np.arange(shares.n_classes)
+        return self
+
+    def _learned(self, x: Tensor, ids: Tensor, shares: LabelProportions, held: Tensor | None) -> Predictor:
+        scalers = self._input_scaler(x, None)
+        bags = Bags(self._training_inputs(x, scalers), ids)
+        train, validation = self._split(len(shares), held)
+        mean = shares.mean.float()[train].repeat_interleave(bags.size[train], 0)
+        prior = mean.mean(0)
+        self.class_prior_ = prior.double().numpy()
+
+        def objective(encoder: nn.Module | None, head: nn.Module) -> nn.Module:
+            return self._objective(bags, shares, prior, encoder, head)
+
+        phases = Phases(
+            objective, lambda z, head: self._first_layer(z, predicted_labels(mean, head, z).sqrt()), objective
+        )
+        encoder, layer = self._learn(
+            bags.inside(train),
+            self._rows_of(bags, shares, train),
+            None if validation is None else self._rows_of(bags, shares, validation),
+            phases,
+            outputs=shares.n_classes,
+            description="proportions",
+            **self._batches(shares),
+        )
+        return Predictor.from_standardized(layer, scalers, encoder=encoder)
+
+    def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
+        if self.standardize:
+            return super()._input_scaler(x, weights)
+        d = x.shape[1]
+        return {} if self._takes_anything else {"x": Scaler(torch.zeros(d), torch.ones(d))}
+
+    def _split(self, n_bags: int, held: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The ids of bags to learn from and of bags to validate on."""
+        everything = torch.arange(n_bags)
+        if held is not None:
+            return everything[~torch.isin(everything, held)], held
+        train, validation = split_rows((everything,), None, self.validation_fraction, self._seed)
+        return train.tensors[0], None if validation is None else validation.tensors[0]
+
+    def _objective(
+        self, bags: Bags, shares: LabelProportions, prior: Tensor, encoder: nn.Module | None, head: nn.Module
+    ) -> nn.Module:
+        """What is minimised: behind an encoder first with a dense head, then with a joint KDM."""
+        if self.loss == "likelihood":
+            labels = Labels(encoder, head, float(self.noise))
+            return RowLikelihood(labels, prior) if shares.exact else BagLikelihood(labels, prior, bags)
+        if isinstance(head, JointLayer):
+            return BagLoss(bags, encoder, head)
+        assert encoder is not None
+        return BagPretraining(bags, encoder, head)
+
+    def _rows_of(self, bags: Bags, shares: LabelProportions, ids: Int[Tensor, " k"]) -> Rows:
+        """What the objective takes of some bags: their rows one by one, or each bag as a whole."""
+        mean, size = shares.mean.float()[ids], bags.size[ids]
+        if self._by_row(shares):
+            return Rows((bags.inside(ids), mean.repeat_interleave(size, 0)))
+        whole = (bags.first[ids], size, mean)
+        if self.loss == "proportions":
+            return Rows(whole)
+        beliefs = (shares.low.float()[ids], shares.high.float()[ids], shares.counted.float()[ids])
+        return Rows((*whole, *beliefs), size.float())
+
+    def _by_row(self, shares: LabelProportions) -> bool:
+        return self.loss == "likelihood" and shares.exact
+
+    def _batches(self, shares: LabelProportions) -> dict[str, Any]:
+        automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
+        return {"batch_size": _BAGS} if automatic and not self._by_row(shares) else {}
+
+    def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
+        """Random instances, each with the square roots of what is known of its label as amplitude."""
+        d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
+        layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
+        sigma, generator = self._first_sigma("mean"), self._torch_generator()
+        # One length for all dimensions: of columns that are not standardised, rare ones must not count more.
+        width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)
+        return layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)
+
+    # ---- answers
+
+    def predict_proportions(
+        self, X: Any, bags: Any, *, method: Literal["mean", "likelihood"] = "mean"
+    ) -> Array:
+        """The label proportions of new bags, `(n_bags, n_classes)`; ids are 0 … n_bags − 1.
+
+        Args:
+            X: of shape `(n, n_features)`, or whatever a user's encoder takes.
+            bags: of shape `(n,)`, the bag of every row.
+            method: `"mean"`, that of p(y|x) over a bag's rows: what to expect of rows drawn like those of all
+                training bags together. `"likelihood"`, the γ that maximise Σ_j log Σ_y γ_y p(y|x_j)/p(y): for
+                bags whose mix is their own, if they have more than a few rows.
+        """
+        check_choice("method", method, ("mean", "likelihood"))
+        probs = self.predict_proba(X)
+        index = check_bags(bags, len(probs)).numpy()
+        if method == "mean":
+            return normalized(_sums(probs, index))
+        return _likeliest(probs, index, self.class_prior_)
+
+
+def _sums(values: Array, index: Array) -> Array:
+    """Of the rows of every bag."""
+    sums = np.zeros((index.max() + 1, values.shape[1]))
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _likeliest(probs: Array, index: Array, prior: Array) -> Array:
+    """Proportions of bags by expectation-maximisation, from p(y|x) under the shares `prior` of labels."""
+    ratio = np.divide(probs, prior, out=np.zeros_like(probs), where=prior > 0)
+    gamma = np.tile(prior, (index.max() + 1, 1))
+    for _ in range(_EM_STEPS):
+        gamma = normalized(_sums(normalized(gamma[index] * ratio), index))
+    return gamma
+
+
+def _check_validation(ids: Any, n_bags: int) -> Int[Tensor, " k"] | None:
+    """Some of the bags, but not all."""
+    if ids is None:
+        return None
+    chosen = np.unique(np.asarray(ids))
+    whole = np.issubdtype(chosen.dtype, np.integer) and len(chosen) > 0
+    if not whole or chosen[0] < 0 or chosen[-1] >= n_bags or len(chosen) == n_bags:
+        raise ValueError(bad_argument("validation_bags", f"some but not all ids 0 … {n_bags - 1}", ids))
+    return torch.from_numpy(chosen.astype(np.int64))

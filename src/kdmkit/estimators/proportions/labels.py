@@ -1,0 +1,162 @@
+"""What is known of the labels in a bag: exact proportions, ranges, or a poll of some of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+
+# Proportions are often written with three digits.
+_SUM_TOLERANCE = 1e-3
+_EM_STEPS = 5
+_BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class LabelProportions:
+    """The label proportions of bags as far as they are known.
+
+    Args:
+        mean: the likeliest proportions.
+        low, high: bounds on every proportion.
+        counted: how many labels stand behind `mean`, a Dirichlet belief with `counted · mean` (for two
+            classes a Beta); zero where only the bounds count.
+        exact: whether `mean` is all there is to know.
+    """
+
+    mean: Float[Tensor, "n_bags n_classes"]
+    low: Float[Tensor, "n_bags n_classes"]
+    high: Float[Tensor, "n_bags n_classes"]
+    counted: Float[Tensor, " n_bags"]
+    exact: bool
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    def n_classes(self) -> int:
+        return self.mean.shape[1]
+
+
+def check_label_proportions(proportions: Any, counted: Any = None) -> LabelProportions:
+    """Proportions `(n_bags, n_classes)`, or ranges of them `(n_bags, n_classes, 2)`, as users give them."""
+    values = torch.from_numpy(np.array(proportions, dtype=np.float64))
+    if values.ndim == 3:
+        if counted is not None:
+            raise ValueError(bad_argument("counted", "None beside ranges of proportions", "numbers"))
+        return _ranges(values)
+    mean = check_proportions(values)
+    if counted is None:
+        return LabelProportions(mean, mean, mean, torch.zeros(len(mean), dtype=mean.dtype), exact=True)
+    return LabelProportions(
+        mean, 0 * mean, torch.ones_like(mean), _check_counted(counted, len(mean)), exact=False
+    )
+
+
+def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
+    """Rows that sum to 1 up to rounding, made to sum to 1."""
+    if shares.ndim != 2 or shares.shape[0] < 1 or shares.shape[1] < 2:
+        wanted = "shape (n_bags, n_classes ≥ 2), or (n_bags, n_classes, 2) for ranges"
+        raise ValueError(bad_argument("proportions", wanted, tuple(shares.shape)))
+    wanted = "non-negative rows that sum to 1"
+    wrong = ~torch.isfinite(shares) | (shares < 0)
+    if bool(wrong.any()):
+        raise ValueError(bad_argument("proportions", wanted, f"a value of {shares[wrong][0].item():g}"))
+    total = shares.sum(1)
+    off = (total - 1).abs()
+    if bool((off > _SUM_TOLERANCE).any()):
+        worst = int(off.argmax())
+        raise ValueError(
+            bad_argument("proportions", wanted, f"a sum of {total[worst].item():.7g} in row {worst}")
+        )
+    return shares / total.unsqueeze(1)
+
+
+def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> LabelProportions:
+    if values.shape[0] < 1 or values.shape[1] < 2 or values.shape[2] != 2:
+        raise ValueError(
+            bad_argument("proportions", "ranges of shape (n_bags, n_classes ≥ 2, 2)", tuple(values.shape))
+        )
+    low, high = values.unbind(-1)
+    wrong = ~((low >= 0) & (low <= high) & (high <= 1)).all(1)
+    if bool(wrong.any()):
+        bag = int(wrong.int().argmax())
+        raise ValueError(
+            bad_argument(
+                "proportions", "ranges with 0 ≤ low ≤ high ≤ 1", f"{values[bag].tolist()} in row {bag}"
+            )
+        )
+    below, above = low.sum(1), high.sum(1)
+    wrong = (below > 1 + _SUM_TOLERANCE) | (above < 1 - _SUM_TOLERANCE)
+    if bool(wrong.any()):
+        bag = int(wrong.int().argmax())
+        got = f"sums from {below[bag].item():g} to {above[bag].item():g} in row {bag}"
+        raise ValueError(bad_argument("proportions", "ranges with room for a sum of 1", got))
+    mean = fitting(low + high, low, high)
+    return LabelProportions(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
+
+
+def _check_counted(counted: Any, n_bags: int) -> Float[Tensor, " n_bags"]:
+    numbers = np.asarray(counted, dtype=np.float64)
+    if numbers.shape not in ((), (n_bags,)):
+        raise ValueError(
+            bad_argument("counted", f"a number, or one for each of {n_bags} bags", numbers.shape)
+        )
+    if not (np.isfinite(numbers) & (numbers > 0)).all():
+        worst = numbers[~(np.isfinite(numbers) & (numbers > 0))].flat[0]
+        raise ValueError(bad_argument("counted", "finite numbers > 0", f"{worst:g}"))
+    return torch.from_numpy(np.broadcast_to(numbers, (n_bags,)).copy())
+
+
+def fitting(
+    counts: Float[Tensor, "b c"], low: Float[Tensor, "b c"], high: Float[Tensor, "b c"]
+) -> Float[Tensor, "b c"]:
+    """The γ with low ≤ γ ≤ high and Σγ = 1 that maximises Σ_y counts_y log γ_y: clip(counts/μ, low, high).
+
+    >>> one, half = torch.ones(1, 3), torch.tensor([[0.5, 1.0, 1.0]])
+    >>> fitting(torch.tensor([[8.0, 1.0, 1.0]]), 0 * one, half)
+    tensor([[0.5000, 0.2500, 0.2500]])
+    """
+    total = counts.sum(1, keepdim=True)
+    # Σ clip(counts/μ) falls with μ: from high everywhere to low everywhere.
+    small, large = total * 1e-6, total * 1e6
+    for _ in range(_BISECTIONS):
+        middle = (small * large).sqrt()
+        above = (counts / middle).clamp(low, high).sum(1, keepdim=True) > 1
+        small, large = torch.where(above, middle, small), torch.where(above, large, middle)
+    gamma = (counts / large).clamp(low, high)
+    return gamma / gamma.sum(1, keepdim=True)
+
+
+@torch.no_grad()
+def posterior_proportions(
+    ratio: Float[Tensor, "b l c"],
+    weights: Float[Tensor, "b l"],
+    mean: Float[Tensor, "b c"],
+    low: Float[Tensor, "b c"],
+    high: Float[Tensor, "b c"],
+    counted: Float[Tensor, " b"],
+) -> Float[Tensor, "b c"]:
+    """Proportions γ of bags that make their rows likely, as far as what is known of them allows.
+
+    Steps of expectation-maximisation uphill on Σ_j log Σ_y γ_y r_jy + Σ_y counted·mean_y log γ_y.
+
+    Args:
+        ratio: r_jy = p(y|x_j)/p(y).
+        weights: 1/size for the rows of a bag, 0 for padding.
+    """
+    size = 1 / weights.amax(1, keepdim=True)
+    prior = counted.unsqueeze(1) * mean
+    gamma = mean
+    for _ in range(_EM_STEPS):
+        joint = gamma.unsqueeze(1) * ratio
+        posterior = joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+        counts = size * (weights.unsqueeze(-1) * posterior).sum(1)
+        gamma = fitting(counts + prior, low, high)
+    return gamma

@@ -1,0 +1,107 @@
+"""The likelihood of rows in bags: a bag with proportions γ holds draws from Σ_y γ_y p(x|y)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit._core.logspace import safe_log
+from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.proportions.labels import posterior_proportions
+from kdmkit.nn import JointLayer
+
+# Of beliefs about a batch's bags and of what they are relative to.
+_ROUNDS = 3
+
+
+class Labels(nn.Module):
+    """p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
+
+    Args:
+        noise: standard deviation of noise added to inputs while training; behind an encoder none is.
+    """
+
+    def __init__(self, encoder: nn.Module | None, head: nn.Module, noise: float) -> None:
+        super().__init__()
+        self.encoder, self.head, self.noise = encoder, head, noise
+
+    def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
+        z = self._latent(x)
+        probs: Tensor = self.head(z).probs if isinstance(self.head, JointLayer) else self.head(z).softmax(-1)
+        return probs
+
+    def _latent(self, x: Tensor) -> Tensor:
+        if self.encoder is not None:
+            z: Tensor = self.encoder(x)
+            return z.float()
+        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
+
+
+class _Likelihood(nn.Module):
+    """What both likelihoods share.
+
+    Args:
+        prior: p(y), the labels' shares in all bags together: what p(y|x) refers to.
+    """
+
+    def __init__(self, labels: Labels, prior: Float[Tensor, " c"]) -> None:
+        super().__init__()
+        self.labels = labels
+        self.register_buffer("per_prior", torch.where(prior > 0, 1 / prior, 0.0))
+
+    per_prior: Tensor
+
+    def exempt_from_decay(self, name: str) -> bool:
+        """Components, weights and bandwidths have no reason to shrink."""
+        return isinstance(self.labels.head, JointLayer) and name.startswith("labels.head.")
+
+
+class RowLikelihood(_Likelihood):
+    """−log Σ_y γ_y p(y|x)/p(y), per row, with the proportions γ of the row's bag.
+
+    It is −log p(x|bag) + log p(x), or up to a constant −log p(bag|x): rows of one bag need not come together.
+    """
+
+    def forward(self, x: Tensor, shares: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        return -safe_log((shares * self.per_prior * self.labels(x)).sum(-1))
+
+
+class BagLikelihood(_Likelihood):
+    """The same for proportions that are not known exactly, per bag (the mean over its rows).
+
+    The proportions are those that the model believes, within what is known of them.
+    """
+
+    def __init__(self, labels: Labels, prior: Float[Tensor, " c"], bags: Bags) -> None:
+        super().__init__(labels, prior)
+        self.bags = bags
+
+    def forward(
+        self, first: Tensor, size: Tensor, mean: Tensor, low: Tensor, high: Tensor, counted: Tensor
+    ) -> Float[Tensor, " b"]:
+        probs, weights = self.bags.answers(self.labels, first, size)
+        ratio = probs * self.per_prior
+        share = size / size.sum()
+        drift = torch.ones_like(mean[0])
+        for _ in range(_ROUNDS):
+            gamma = posterior_proportions((ratio / drift).detach(), weights, mean, low, high, counted)
+            # To believe more of a label in every bag explains nothing: beliefs count relative to their mean.
+            drift = torch.where(share @ mean > 0, (share @ gamma) / (share @ mean), 1.0)
+        likelihood = (gamma.unsqueeze(1) * ratio / drift).sum(-1)
+        return -(weights * torch.where(weights > 0, safe_log(likelihood), 0.0)).sum(1)
+
+
+@torch.no_grad()
+def predicted_labels(
+    shares: Float[Tensor, "n c"], head: nn.Module | None, z: Float[Tensor, "n d"]
+) -> Float[Tensor, "n c"]:
+    """p(y|z, bag) ∝ γ_y p(y|z)/p(y): the label of a row in a bag with proportions γ, as a dense head sees it.
+
+    Without a head γ is all that is known.
+    """
+    if head is None:
+        return shares
+    prior = shares.mean(0)
+    weight = shares * head(z).softmax(-1) * torch.where(prior > 0, 1 / prior, 0.0)
+    return weight / weight.sum(-1, keepdim=True)

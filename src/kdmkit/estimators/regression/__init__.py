@@ -1,0 +1,5 @@
+"""Regression."""
+
+from kdmkit.estimators.regression.regressor import KDMRegressor
+
+__all__ = ["KDMRegressor"]

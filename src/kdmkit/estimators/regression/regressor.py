@@ -1,0 +1,358 @@
+"""Regression with whole predictive distributions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import validate_data
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.distributions import KDM
+from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.joint import JointEstimator, Phases
+from kdmkit.estimators.common.objectives import Conditional, Pretraining
+from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.regression.cross_fit import (
+    FEWEST_ROWS,
+    HOLDERS,
+    cross_fit,
+    trend_batch,
+    trend_epochs,
+    without_excess,
+)
+from kdmkit.estimators.regression.memory import fit_memory
+from kdmkit.estimators.regression.residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.targets import min_target_std
+from kdmkit.kernels import RBF
+from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
+from kdmkit.nn.scaler import normalized_weights
+from kdmkit.training import Rows
+
+_WIDEST_OUTPUT = 0.5
+# Of the square root of the number of features, which is how far apart standardised rows are.
+_FIRST_SIGMA = 0.7
+_MEMBERS = f"a whole number > {HOLDERS}"
+
+
+class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
+    """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
+
+    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)): a joint KDM of rows and residuals about a trend f. The
+    trend is the mean of a ensemble of networks that hold out different rows, and, where rows nearly repeat,
+    what similar rows left unexplained; the KDM learns from the residuals of the members that have not seen a
+    row, each row judged by components as they would be without it. So nothing judges its own training data.
+    v(x) is the variance of the members' answers, as far as it exceeds what it is on training rows: far from
+    them members part, and the distribution widens. The s_j are at least half the smallest gap between
+    distinct targets. Targets are standardised inside and every answer is in their own units.
+
+    Args:
+        loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
+        trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
+            is no encoder. Fewer than 8 rows, or constant targets, have no trend.
+        n_members: of the ensemble; two of them hold out each row.
+        memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
+            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
+            clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
+        n_components: `"auto"` is a sixteenth of the samples, from 4 to 256 (without a trend a fifth).
+        encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
+        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
+        sigma: starting bandwidth of the inputs, in units of standardised features; `"auto"` is a typical
+            distance between components.
+        noise: standard deviation of noise on inputs while training without a trend, in units of standardised
+            features.
+        batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
+            between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
+        max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
+        learning_rate, patience: of the trend, or of all training without one.
+        validation_fraction: what is held out without a trend.
+        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        random_state: seed; an integer makes fits repeatable.
+        verbose: whether to show progress.
+
+    Attributes:
+        history_: one entry per epoch; `pretraining_history_` is that of the trend or of an encoder's first
+            phase.
+        module_: the fitted `nn.Module`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (200, 1))
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    >>> model = KDMRegressor(max_epochs=10, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:4], return_std=True)
+    >>> mean.shape, std.shape, model.predict_interval(X[:4], coverage=0.9).shape
+    ((4,), (4,), (4, 2))
+    """
+
+    def __init__(
+        self,
+        loss: Literal["nll", "mse"] = "nll",
+        *,
+        trend: Literal["auto", "mlp"] | None = "auto",
+        n_members: int = 16,
+        memory: bool = True,
+        n_components: int | Literal["auto"] = "auto",
+        encoder: Any = None,
+        generative_weight: float = 0.0,
+        sigma: Any = "auto",
+        noise: float = 0.03,
+        max_epochs: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 1e-2,
+        validation_fraction: float = 0.1,
+        patience: int | None = 40,
+        checkpoint_dir: Any = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.loss = loss
+        self.trend = trend
+        self.n_members = n_members
+        self.memory = memory
+        self.n_components = n_components
+        self.encoder = encoder
+        self.generative_weight = generative_weight
+        self.sigma = sigma
+        self.noise = noise
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.checkpoint_dir = checkpoint_dir
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ---- fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMRegressor:
+        """Fits the joint distribution of rows and targets; y has shape `(n,)` or `(n, n_outputs)`."""
+        check_choice("loss", self.loss, ("nll", "mse"))
+        self._check_trend()
+        check_fraction(self.validation_fraction)
+        for name in ("noise", "generative_weight"):
+            check_number(name, getattr(self, name), "a number ≥ 0")
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=True,
+            allow_nd=self._takes_anything,
+        )
+        weights, X, y = weighted_rows(sample_weight, X, y)
+        targets = to_tensor(_numbers(y)).reshape(len(y), -1)
+        with self._seeded():
+            self._keep(self._learned(to_tensor(X), targets, weights))
+        self._flat_target = np.ndim(y) == 1
+        return self
+
+    def _check_trend(self) -> None:
+        if self.trend not in ("auto", "mlp", None):
+            raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
+        if self.trend == "mlp" and self.encoder is not None:
+            raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
+        if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
+            raise ValueError(bad_argument("n_members", _MEMBERS, self.n_members))
+        if not isinstance(self.memory, bool | np.bool_):
+            raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
+
+    def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
+        scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
+        bound = min_target_std(y) / scalers["y"].scale
+        if self._has_trend(y):
+            return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
+        return self._learned_directly(x, y, weights, scalers, bound)
+
+    def _has_trend(self, y: Tensor) -> bool:
+        """Few rows leave nothing to hold out, and constant targets need no network."""
+        wanted = self.trend is not None and self.encoder is None
+        return wanted and len(y) >= FEWEST_ROWS and bool((y != y[0]).any())
+
+    # ---- about a trend
+
+    def _learned_about_trend(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        scalers: dict[str, Scaler],
+        bound: Float[Tensor, " outputs"],
+    ) -> Predictor:
+        """An ensemble, a memory of its residuals, then the joint KDM of rows and what is left."""
+        targets = scalers["y"](y).float()
+        fitted = cross_fit(
+            x,
+            targets,
+            weights,
+            n_members=int(self.n_members),
+            generator=self._torch_generator(),
+            run=self._run_trend,
+        )
+        self.pretraining_history_ = fitted.history
+        # In units of the smallest standard deviation allowed, which is then the same for all outputs.
+        unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
+        memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
+        if self.memory:
+            memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
+            excess = excess * (1 - coverage).square()
+        residuals = without_excess(residuals, excess, normalized_weights(len(x), weights))
+        layer = self._residual_layer(x, residuals / bound.float(), weights)
+        trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
+        return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
+
+    def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
+        n = len(rows)
+        batch = trend_batch(n) if self.batch_size == "auto" else int(self.batch_size)
+        epochs = trend_epochs(n, batch) if self.max_epochs == "auto" else int(self.max_epochs)
+        return self._run(
+            objective,
+            rows,
+            validation,
+            "trend",
+            batch_size=batch,
+            max_epochs=epochs,
+            schedule="constant",
+            checkpoint_dir=self._phase_dir("trend"),
+            **changes,
+        )
+
+    def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
+        n, d = x.shape
+        clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
+        sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
+        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), min_sigma=math.sqrt(2))
+        objective = LeaveOneOut(
+            layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
+        )
+        without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
+        rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
+        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
+        self.history_ = self._run(
+            objective,
+            rows,
+            None,
+            "regressor",
+            data=(x,),
+            batch_size=BATCH,
+            learning_rate=RATE,
+            schedule="cosine",
+            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
+        )
+        return objective.finish()
+
+    # ---- directly
+
+    def _learned_directly(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        scalers: dict[str, Scaler],
+        bound: Float[Tensor, " outputs"],
+    ) -> Predictor:
+        tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
+        rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
+        phases = Phases(
+            pretraining=lambda encoder, head: Pretraining(encoder, head, _row_mse),
+            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], float(bound.max())),
+            objective=lambda encoder, layer: Conditional(
+                encoder,
+                layer,
+                generative_weight=float(self.generative_weight),
+                noise=float(self.noise),
+                loss=self.loss,
+            ),
+        )
+        encoder, layer = self._learn(
+            rows.tensors[0], rows, validation, phases, outputs=y.shape[1], description="regressor"
+        )
+        return Predictor.from_standardized(layer, scalers, encoder=encoder)
+
+    def _first_layer(self, z: Tensor, y: Tensor, bound: float) -> JointLayer:
+        """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
+        m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
+        d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
+        of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
+        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
+        layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
+        kernel = layer.kernels["y"]
+        assert isinstance(kernel, RBF)
+        narrow = math.sqrt(2) * bound
+        kernel.learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
+        return layer
+
+    # ---- answers
+
+    def predict_dist(self, X: Any) -> KDM:
+        """p(y|x) of every row as one KDM with a batch, in the units of y."""
+        x = self._inputs(X)
+        return self.module_.distribution(x)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of p(y|x), and its standard deviation where asked."""
+
+        def answer(rows: Tensor) -> Tensor:
+            rho = self.module_(rows)
+            return torch.stack([rho.mean, *([rho.stddev] if return_std else [])], -1)
+
+        answers = self._rowwise(answer, self._inputs(X))
+        if self._flat_target:
+            answers = answers.squeeze(1)
+        return (answers[..., 0], answers[..., 1]) if return_std else answers[..., 0]
+
+    def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
+        """Quantiles of p(y|x), `(n, n_quantiles)`, or of every output `(n, n_outputs, n_quantiles)`."""
+        q = torch.from_numpy(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
+        if q.ndim != 1 or not bool(((q > 0) & (q < 1)).all()):
+            raise ValueError(bad_argument("quantiles", "numbers strictly between 0 and 1", quantiles))
+
+        def answer(rows: Tensor) -> Tensor:
+            rho, levels = self.module_(rows), q.to(rows.device).unsqueeze(-1)
+            outputs = [rho.coordinates(i).icdf(levels) for i in range(rho.event_shape[0])]
+            return torch.cat(outputs, -1).permute(1, 2, 0)
+
+        answers = self._rowwise(answer, self._inputs(X))
+        return answers.squeeze(1) if self._flat_target else answers
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """The central interval that holds y with probability `coverage`, `(n, 2)`."""
+        if not 0 < coverage < 1:
+            raise ValueError(bad_argument("coverage", "strictly between 0 and 1", coverage))
+        return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""
+        n_samples = check_count("n_samples", n_samples)
+        rho = self.predict_dist(X)
+        drawn = rho.sample((n_samples,), generator=self._generator(random_state)).cpu().movedim(0, -1)
+        return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
+
+
+def automatic_count(n: int) -> int:
+    """A sixteenth of the rows, between 4 and 256; an eighth of fewer than 32.
+
+    >>> [automatic_count(n) for n in (8, 20, 60, 500, 10_000)]
+    [1, 2, 4, 31, 256]
+    """
+    return max(1, min(4, n // 8), min(256, n // 16))
+
+
+def _numbers(y: Array) -> Array:
+    try:
+        return np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(bad_argument("y", "numbers", f"{y.dtype} ({error})")) from error
+
+
+def _row_mse(output: Tensor, y: Tensor) -> Tensor:
+    return (output - y).square().mean(-1)

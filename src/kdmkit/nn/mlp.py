@@ -1,0 +1,93 @@
+"""Multi-layer perceptrons: one, or several side by side."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class MLP(nn.Sequential):
+    """Linear layers with GELU and dropout between them, and an optional normalisation of the output.
+
+    Args:
+        sizes: the widths from input to output.
+        dropout: after every hidden layer.
+        normalize: whether the output is normalised to mean 0 and variance 1: encoders need a fixed scale of
+            their latent space, decoders a free one.
+        shape: of one output, where it is no vector.
+
+    >>> MLP([2, 8, 12], shape=[3, 4])(torch.zeros(5, 2)).shape
+    torch.Size([5, 3, 4])
+    """
+
+    def __init__(
+        self,
+        sizes: list[int],
+        *,
+        dropout: float = 0.1,
+        normalize: bool = True,
+        shape: list[int] | None = None,
+    ) -> None:
+        layers: list[nn.Module] = []
+        for position, (wide, narrow) in enumerate(pairwise(sizes)):
+            layers.append(nn.Linear(wide, narrow, dtype=torch.float32))
+            if position < len(sizes) - 2:
+                layers += [nn.GELU(), nn.Dropout(dropout)]
+        if normalize:
+            layers.append(nn.LayerNorm(sizes[-1], elementwise_affine=False))
+        if shape is not None:
+            layers.append(nn.Unflatten(1, shape))
+        super().__init__(*layers)
+        self._config = {"sizes": sizes, "dropout": dropout, "normalize": normalize, "shape": shape}
+
+    def config(self) -> dict[str, Any]:
+        """The arguments of an equal module: `MLP(**config)`."""
+        return dict(self._config)
+
+
+class MLPEnsemble(nn.Module):
+    """K independent networks of the same shape, evaluated together by batched matrix products.
+
+    Each member is a linear function plus a multi-layer perceptron. The last layers start at zero: before
+    training every member answers 0, the mean of standardised targets.
+
+    Args:
+        sizes: the widths from input to output; GELU between them.
+        n_members: K.
+
+    >>> MLPEnsemble([3, 8, 1], n_members=5)(torch.zeros(4, 3)).shape
+    torch.Size([4, 5, 1])
+    """
+
+    def __init__(self, sizes: list[int], *, n_members: int) -> None:
+        super().__init__()
+        self.sizes, self.n_members = list(sizes), n_members
+        shapes = list(pairwise(sizes))
+        # A gain of 2 keeps the scale of the activations from layer to layer; the last layer starts at zero.
+        gains = [2.0] * (len(shapes) - 1) + [0.0]
+        self.weights = nn.ParameterList(
+            math.sqrt(gain / wide) * torch.randn(n_members, wide, narrow, dtype=torch.float32)
+            for gain, (wide, narrow) in zip(gains, shapes, strict=True)
+        )
+        self.linear = nn.Parameter(torch.zeros(n_members, sizes[0], sizes[-1], dtype=torch.float32))
+        self.biases = nn.ParameterList(
+            torch.zeros(n_members, 1, narrow, dtype=torch.float32) for _, narrow in shapes
+        )
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k outputs"]:
+        rows = hidden = x.expand(self.n_members, *x.shape)
+        last = len(self.sizes) - 2
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            if layer < last:
+                hidden = nn.functional.gelu(hidden)
+        return torch.baddbmm(hidden, rows, self.linear).movedim(0, 1)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments of an equal module: `MLPEnsemble(**config)`."""
+        return {"sizes": self.sizes, "n_members": self.n_members}

@@ -1,0 +1,196 @@
+"""The distribution of an answer given a row: the one module behind the estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit.distributions import KDM, JointKDM
+from kdmkit.kernels import RBF, Kernel
+from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.mlp import MLP
+from kdmkit.nn.scaler import Scaler
+from kdmkit.nn.trend import Trend
+from kdmkit.nn.variable import Variable
+
+# Rows per block where many are evaluated without gradients.
+_ROWS = 8192
+
+
+class Predictor(nn.Module):
+    """p(y|x) = Σ_j w_j(z)·f̂_j(y) with z = encoder(scaler(x)): a joint KDM over (z, y) behind an encoder.
+
+    With a trend f the KDM is over (x, y − f(x)), and p(y|x) = Σ_j w_j(x)·N(y; c_j + f(x), s_j² + v(x)) with
+    the trend's excess variance v. The KDM computes in float64; encoder, decoder and trend in the precision of
+    their parameters.
+
+    Args:
+        layer: the joint KDM of z (its variable `x`) and y.
+        scaler: of x in front of the encoder; without an encoder the layer is in the units of x itself.
+        encoder: from x to z; None means z = x.
+        decoder: from z back to x.
+        trend: of y; only without an encoder.
+
+    >>> import kdmkit as kdm
+    >>> predictor = kdm.nn.Predictor(kdm.nn.JointLayer(4, 3, n_components=16))
+    >>> predictor(torch.randn(5, 4)).probs.shape
+    torch.Size([5, 3])
+    """
+
+    scaler: Scaler | None
+    encoder: nn.Module | None
+    decoder: nn.Module | None
+    trend: Trend | None
+
+    def __init__(
+        self,
+        layer: JointLayer,
+        *,
+        scaler: Scaler | None = None,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        trend: Trend | None = None,
+    ) -> None:
+        super().__init__()
+        self.layer = layer.double()
+        self.scaler, self.encoder, self.decoder, self.trend = scaler, encoder, decoder, trend
+
+    @classmethod
+    def from_standardized(
+        cls,
+        layer: JointLayer,
+        scalers: dict[str, Scaler],
+        *,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        trend: Trend | None = None,
+    ) -> Predictor:
+        """The predictor in the units of the data, of a layer that learned from standardised variables.
+
+        Args:
+            layer, encoder, decoder, trend: fitted.
+            scalers: by variable, where it was standardised. Without an encoder that of x becomes part of the
+                layer; behind one it stays in front of the encoder.
+        """
+        if encoder is None:
+            return cls(in_data_units(layer, scalers), trend=trend)
+        others = {name: scaler for name, scaler in scalers.items() if name != "x"}
+        layer = in_data_units(layer, others)
+        return cls(layer, scaler=scalers.get("x"), encoder=encoder, decoder=decoder, trend=trend)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """z, in float64."""
+        if self.encoder is None:
+            return x.double()
+        x = x if self.scaler is None else self.scaler(x)
+        z: Tensor = self.encoder(x.to(dtype_of(self.encoder)))
+        return z.double()
+
+    def decode(self, z: Tensor) -> Tensor:
+        """x of a latent vector z; without a decoder z itself."""
+        if self.decoder is None:
+            return z
+        x: Tensor = self.decoder(z.to(dtype_of(self.decoder)))
+        return x.double() if self.scaler is None else self.scaler.inverse(x)
+
+    def forward(self, x: Tensor) -> KDM:
+        """p(y|x) of every row; gradients flow to x and to the parameters."""
+        return _conditional(self.layer.joint(), *self._evaluate(x))
+
+    @torch.no_grad()
+    def distribution(self, x: Tensor) -> KDM:
+        """`forward` without gradients for any number of rows, and with checks of the values it is asked for.
+
+        Encoder and trend see blocks of rows; x may be on another device.
+        """
+        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(_ROWS)]
+        parts = [None if part[0] is None else torch.cat(part) for part in zip(*blocks, strict=True)]
+        return _conditional(self.joint(), *parts)
+
+    def _evaluate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """z, the trend and its excess variance."""
+        trend, excess = (None, None) if self.trend is None else self.trend(x)
+        return self.encode(x), trend, excess
+
+    def joint(self) -> JointKDM:
+        """The joint distribution of z and y, without gradients and with checks of values.
+
+        With a trend its y is the residual y − f(x).
+        """
+        layer = self.layer
+        kernels: dict[str, Any] = dict(layer.kernels.items())
+        components = {name: value.detach() for name, value in layer.components.items()}
+        return JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
+
+    def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
+        """log p(x); behind an encoder log p(z) of the latent vector."""
+        return self.layer.joint().marginal("x").log_prob(self.encode(x))
+
+    # ---- to and from disk
+
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description; modules that users brought are only named."""
+        return {
+            "layer": self.layer.config(),
+            "scaler": None if self.scaler is None else self.scaler.shift.numel(),
+            "encoder": _module_config(self.encoder),
+            "decoder": _module_config(self.decoder),
+            "trend": None if self.trend is None else self.trend.config(),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoder: nn.Module | None = None, decoder: nn.Module | None = None
+    ) -> Predictor:
+        """The predictor that `config` describes, with the user's own modules."""
+        size, trend = config["scaler"], config.get("trend")
+        return cls(
+            JointLayer.from_config(config["layer"]),
+            scaler=None if size is None else Scaler.identity(size),
+            encoder=_module_from_config(config["encoder"], encoder),
+            decoder=_module_from_config(config["decoder"], decoder),
+            trend=None if trend is None else Trend.from_config(trend),
+        )
+
+
+def _conditional(joint: JointKDM, z: Any, trend: Tensor | None, excess: Tensor | None) -> KDM:
+    """p(y|z), moved by the trend and with its excess variance added: the one place that makes it."""
+    rho: KDM = joint.infer(x=z, target="y")
+    return rho if trend is None else rho.shifted(trend).convolved(excess)
+
+
+def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
+    if module is None:
+        return None
+    return {"mlp": module.config()} if isinstance(module, MLP) else {"own": type(module).__name__}
+
+
+def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) -> nn.Module | None:
+    if config is None:
+        return None
+    return MLP(**config["mlp"]) if "mlp" in config else own
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """The floating dtype a module computes in."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
+def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
+    """The same joint in float64, over x instead of (x − shift)/scale for every variable with a scaler."""
+
+    def kernel_of(name: str) -> Kernel:
+        kernel: Any = layer.kernels[name]
+        return RBF(kernel.sigma.double() * scalers[name].scale) if name in scalers else kernel
+
+    variables = [Variable(name, kernel_of(name), v.shape) for name, v in layer.variables.items()]
+    moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
+    with torch.no_grad():
+        moved.logits.copy_(layer.logits)
+        for name, values in layer.components.items():
+            moved.components[name].copy_(scalers[name].inverse(values) if name in scalers else values)
+    return moved

@@ -1,0 +1,67 @@
+"""The smooth part of a regression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit.nn.memory import ResidualMemory
+from kdmkit.nn.mlp import MLPEnsemble
+from kdmkit.nn.scaler import Scaler
+
+
+class Trend(nn.Module):
+    """f(x) = mean_k f_k(x) + g(x), and the variance that the members' disagreement adds to an answer.
+
+    The f_k are the members of an ensemble and g is a memory of residuals, if there is one. Rows and results
+    are in the units of the data.
+
+    Args:
+        ensemble: fitted to standardised rows and targets.
+        memory: of the ensemble's residuals, if any.
+        x, y: scalers of rows and targets.
+        typical_variance: of the members' answers at rows that they have not seen, in standardised units.
+    """
+
+    memory: ResidualMemory | None
+    typical_variance: Tensor
+
+    def __init__(
+        self,
+        ensemble: MLPEnsemble,
+        memory: ResidualMemory | None,
+        x: Scaler,
+        y: Scaler,
+        typical_variance: Float[Tensor, " outputs"],
+    ) -> None:
+        super().__init__()
+        self.ensemble, self.memory, self.x, self.y = ensemble, memory, x, y
+        self.register_buffer("typical_variance", typical_variance)
+
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n outputs"]]:
+        """f(x), and the excess variance: max(0, var_k f_k(x) − typical_variance)·(1 − coverage(x))².
+
+        Residuals already say how far off the ensemble is where there are rows. Elsewhere, for example in gaps
+        between rows, its members disagree more than usual. Coverage is the memory's share of evidence.
+        """
+        z = self.x(x).float()
+        answers = self.ensemble(z)
+        centre, excess = answers.mean(1), (answers.var(1) - self.typical_variance).clamp_min(0)
+        if self.memory is not None:
+            residuals, coverage = self.memory(z)
+            centre, excess = centre + residuals, excess * (1 - coverage).square()
+        return self.y.inverse(centre), excess.double() * self.y.scale.square()
+
+    def config(self) -> dict[str, Any]:
+        memory = None if self.memory is None else self.memory.config()
+        return {"ensemble": self.ensemble.config(), "memory": memory}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Trend:
+        ensemble = MLPEnsemble(**config["ensemble"])
+        memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
+        d, outputs = ensemble.sizes[0], ensemble.sizes[-1]
+        return cls(ensemble, memory, Scaler.identity(d), Scaler.identity(outputs), torch.zeros(outputs))

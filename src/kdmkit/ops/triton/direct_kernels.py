@@ -1,0 +1,209 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Triton kernels for few dimensions and few values: squared distances by differences, in plain float32.
+
+In few dimensions points lie many bandwidths from the centre and close to each other. Expanding the square
+there subtracts large numbers from each other; differences lose nothing, and few of them cost little.
+Gradients are sums of g_ij (z_j − y_i), which do not cancel either. Tiles have the dimension that is summed
+over first: every thread then keeps whole sums to itself. Arguments are those of `forward_kernels` and
+`backward_kernels`, with all operands in float32.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from kdmkit.ops.triton.kernels import COPIES, LOG2E, PEAK
+
+
+@triton.jit
+@no_type_check
+def _distances(a, a_rows, b, b_rows, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Σ_k (a_ik − b_jk)²."""
+    total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
+    for k in tl.static_range(D):
+        difference = tl.load(a + a_rows * D + k)[:, None] - tl.load(b + b_rows * D + k)[None, :]
+        total += difference * difference
+    return total
+
+
+@triton.jit
+@no_type_check
+def _products(a, a_rows, b, b_rows, V: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Σ_k a_ik b_jk."""
+    total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
+    for k in tl.static_range(V):
+        total += tl.load(a + a_rows * V + k)[:, None] * tl.load(b + b_rows * V + k)[None, :]
+    return total
+
+
+@triton.jit
+@no_type_check
+def _add_weighted(weights, a, a_rows, total, places, V: tl.constexpr):
+    """total_kj + Σ_i weights_ij a_ik."""
+    for k in tl.static_range(V):
+        gained = tl.sum(weights * tl.load(a + a_rows * V + k)[:, None], 0)
+        total += tl.where(places[:, None] == k, gained[None, :], 0.0)
+    return total
+
+
+@triton.jit
+@no_type_check
+def _add_differences(g, a, a_rows, b, b_rows, total, places, D: tl.constexpr):
+    """total_kj + Σ_i g_ij (a_ik − b_jk)."""
+    for k in tl.static_range(D):
+        difference = tl.load(a + a_rows * D + k)[:, None] - tl.load(b + b_rows * D + k)[None, :]
+        total += tl.where(places[:, None] == k, tl.sum(g * difference, 0)[None, :], 0.0)
+    return total
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks", "resume"])
+@no_type_check
+def forward_direct(
+    points,
+    components,
+    bias,
+    values,
+    sums,
+    tops,
+    totals,
+    n,
+    n_blocks,
+    blocks,
+    resume,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Online softmax of a block of points against a split of the components."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    places = tl.program_id(1).to(tl.int64) * n + rows
+    resumed = (rows >= 0) & (resume != 0)
+    top = tl.load(tops + places, mask=resumed, other=float("-inf"))
+    total = tl.load(totals + places, mask=resumed, other=0.0)
+    if V > 0:
+        kinds = tl.arange(0, V)
+        sum_places = sums + places[None, :] * V + kinds[:, None]
+        sum_values = tl.load(sum_places, mask=resumed[None, :], other=0.0)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * LOG2E
+        new_top = tl.maximum(top, tl.max(scores, 0))
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)
+        shrink = tl.exp2(top - base)
+        weights = tl.exp2(scores - (base - PEAK)[None, :])
+        total = total * shrink + tl.sum(weights, 0)
+        if V > 0:
+            sum_values = _add_weighted(
+                weights, values, columns, sum_values * shrink[None, :], kinds, N_VALUES
+            )
+        top = new_top
+    tl.store(tops + places, top)
+    tl.store(totals + places, total)
+    if V > 0:
+        tl.store(sum_places, sum_values)
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks"])
+@no_type_check
+def points_direct(
+    points,
+    components,
+    bias,
+    values,
+    upstream,
+    coefficients,
+    out,
+    n,
+    n_blocks,
+    blocks,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Adds Σ_j g_ij (z_j − y_i) over a split of the components to `out`."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, WIDTH)
+    top = tl.load(coefficients + rows)
+    ratio = tl.load(coefficients + n + rows)
+    slope = tl.load(coefficients + 2 * n + rows)
+    places = tl.program_id(1).to(tl.int64) * n + rows
+    targets = out + places[None, :] * WIDTH + dims[:, None]
+    total = tl.load(targets)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * LOG2E
+        g = tl.exp2(scores - top[None, :])
+        if N_VALUES > 0:
+            dot = _products(values, columns, upstream, rows, N_VALUES, BLOCK_N, BLOCK_M)
+            g *= dot * ratio[None, :] + slope[None, :]
+        else:
+            g *= slope[None, :]
+        total = _add_differences(g, components, columns, points, rows, total, dims, D)
+    tl.store(targets, total)
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks"])
+@no_type_check
+def components_direct(
+    points,
+    components,
+    bias,
+    values,
+    upstream,
+    pairs,
+    out,
+    out_weights,
+    out_values,
+    m,
+    n_blocks,
+    blocks,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    V: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WITH_OUT: tl.constexpr,
+    WITH_VALUES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Over a split of the points: Σ_i g_ij (y_i − z_j), Σ_i g_ij and Σ_i w_ij upstream_i."""
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, WIDTH)
+    b = tl.load(bias + columns * COPIES)
+    total_weights = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    if WITH_OUT:
+        total = tl.zeros((WIDTH, BLOCK_N), dtype=tl.float32)
+    if WITH_VALUES:
+        kinds = tl.arange(0, V)
+        total_values = tl.zeros((V, BLOCK_N), dtype=tl.float32)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        slope = tl.load(pairs + rows * 4 + 1)
+        distances = _distances(points, rows, components, columns, D, BLOCK_M, BLOCK_N)
+        weights = tl.exp2(b[None, :] - distances * LOG2E - tl.load(pairs + rows * 4)[:, None])
+        if N_VALUES > 0:
+            dot = _products(upstream, rows, values, columns, N_VALUES, BLOCK_M, BLOCK_N)
+            g = weights * (dot + slope[:, None])
+        else:
+            g = weights * slope[:, None]
+        if WITH_VALUES:
+            total_values = _add_weighted(weights, upstream, rows, total_values, kinds, N_VALUES)
+        total_weights += tl.sum(g, 0)
+        if WITH_OUT:
+            total = _add_differences(g, points, rows, components, columns, total, dims, D)
+    places = tl.program_id(1).to(tl.int64) * m + columns
+    tl.store(out_weights + places, total_weights)
+    if WITH_OUT:
+        tl.store(out + places[None, :] * WIDTH + dims[:, None], total)
+    if WITH_VALUES:
+        tl.store(out_values + places[None, :] * V + kinds[:, None], total_values)

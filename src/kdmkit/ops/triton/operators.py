@@ -1,0 +1,56 @@
+"""The Triton backend's reduction as operators that `torch.compile` takes as they are.
+
+Only compiled code imports this: eager code calls the same functions through `torch.autograd.Function`, which
+`torch.func` can transform any number of times.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdmkit.ops.triton.backend import run_backward, run_forward
+
+_INPUTS = "Tensor query, Tensor components, Tensor log_weights, Tensor? values, Tensor scale, bool metric"
+_OUTPUTS = "Tensor averages, Tensor lse, Tensor maxima, Tensor shares"
+
+reduce = torch.library.custom_op(
+    "kdmkit::reduce", run_forward, mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+reduce_backward = torch.library.custom_op(
+    "kdmkit::reduce_backward",
+    run_backward,
+    mutates_args=(),
+    schema=f"(Tensor by_averages, Tensor by_lse, {_OUTPUTS}, {_INPUTS}, bool[] needs) -> Tensor[]",
+)
+
+
+@reduce.register_fake
+def _(query: Tensor, components: Tensor, log_weights: Tensor, values: Tensor | None, *_: Any) -> Any:
+    n, v = query.shape[0], 0 if values is None else values.shape[1]
+    averages = query.new_empty((n, v), dtype=torch.float32)
+    return averages, *(query.new_empty(n, dtype=torch.float32) for _ in range(3))
+
+
+@reduce_backward.register_fake
+def _(*arguments: Any) -> list[Tensor]:
+    *inputs, _, needs = arguments[6:]
+    return [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for tensor, need in zip(inputs, needs, strict=True)
+        if need
+    ]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.metric = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def _differentiate(ctx: Any, by_averages: Tensor, by_lse: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    needs = list(ctx.needs_input_grad[:5])
+    gradients = iter(reduce_backward(by_averages, by_lse, *ctx.saved_tensors, ctx.metric, needs))
+    return *(next(gradients) if need else None for need in needs), None
+
+
+reduce.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,84 @@
+"""Objectives of the phases of a fit: modules that map the tensors of a batch to one loss per row."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit.nn import JointLayer
+from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
+
+
+class DenseObjective(nn.Module):
+    """The loss of dense(encoder(x)): cross-entropy for integer targets, else the mean squared error.
+
+    Args:
+        encoder: from x to latent vectors.
+        dense: from latent vectors to logits or to predicted targets.
+    """
+
+    def __init__(self, encoder: nn.Module, dense: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.dense = encoder, dense
+
+    def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        outputs = self.dense(self.encoder(x).float())
+        if not y.is_floating_point():
+            return nn.functional.cross_entropy(outputs, y, reduction="none")
+        return (outputs - y).square().mean(-1)
+
+
+class ConditionalObjective(nn.Module):
+    """−log p(y|z) − α·log p(z) with z = encoder(x), or the squared error in place of the first term.
+
+    Args:
+        encoder: from x to z; None means z = x.
+        layer: the joint KDM of z and y.
+        generative_weight: α. Behind an encoder log p(z) has no gradient with respect to z.
+        noise: standard deviation of Gaussian noise on x while training, only without an encoder. It keeps
+            components that sit on training rows from fitting these rows alone.
+        loss: `"nll"`, or `"mse"` for the squared error.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module | None,
+        layer: JointLayer,
+        *,
+        generative_weight: float = 0.0,
+        noise: float = 0.0,
+        loss: Literal["nll", "mse"] = "nll",
+    ) -> None:
+        super().__init__()
+        self.encoder, self.layer = encoder, layer
+        self.generative_weight, self.noise, self.loss = generative_weight, noise, loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        z = self._latent(x)
+        alpha, encodes = self.generative_weight, self.encoder is not None
+        if self.loss == "nll":
+            return hybrid_nll(self.layer, z, y, generative_weight=alpha, detach_input=encodes)
+        losses = squared_error(self.layer(z), y)
+        if alpha:
+            losses = losses - alpha * self.layer.joint().marginal("x").log_prob(z.detach())
+        return losses
+
+    def _latent(self, x: Tensor) -> Tensor:
+        if self.encoder is not None:
+            z: Tensor = self.encoder(x)
+            return z.float()
+        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
+
+
+class JointObjective(nn.Module):
+    """−log p(z, y) of a joint KDM."""
+
+    def __init__(self, layer: JointLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        return joint_nll(self.layer.joint(), x=z, y=y)

@@ -1,0 +1,207 @@
+"""A fit in phases: an encoder with a dense head, then a KDM layer behind the encoder."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.nn import JointLayer
+from kdmkit.training.loop import fit
+from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
+from kdmkit.training.options import FitOptions
+from kdmkit.training.rows import Rows
+
+# Rows per forward pass of an encoder without gradients.
+_ROWS = 8192
+# An untrained encoder diverges with a learning rate that suits components.
+_ENCODER_RATE = 3e-3
+# The learning rate of encoder and layer together, relative to that of pretraining.
+_JOINT_RATE = 0.3
+
+
+class PhasedFit:
+    """Fits an encoder and a joint KDM behind it, phase by phase.
+
+    1. `pretrain`: the encoder with a dense head.
+    2. `place_components`: the layer's components start from latent vectors.
+    3. `fit_head`: the layer alone, on latent vectors of the fixed encoder.
+    4. `fit_jointly`: encoder and layer together.
+    5. `fit_head` again.
+
+    Phases 1, 3 and 5 need an encoder; 3 and 5 run only where `head_epochs` is not 0. `fit_likelihood` is not
+    part of `run`. Every phase is a method of its own: call them one by one, or override them, their
+    objectives (`dense_objective`, `head_objective`, `joint_objective`) or their options (`options_for`).
+
+    Args:
+        encoder: from x to latent vectors z; None means z = x.
+        layer: the joint KDM of z and y; None only for a subclass whose `place_components` makes it.
+        train, validation: rows of inputs x and targets y.
+        options: of all phases. `learning_rate` is that of the layer alone. An encoder takes at most 3e-3, and
+            0.3 times as much together with the layer. With `averaging` every phase ends with averaged
+            weights. Every phase has a folder of its own inside `checkpoint_dir`.
+        dense: the dense head; None is a linear map that `make_dense` makes.
+        head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
+        generative_weight: α of the loss −log p(y|z) − α·log p(z).
+
+    Attributes:
+        histories: the history of every phase that has run, by its name.
+
+    >>> import kdmkit as kdm
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> encoder, layer = nn.Linear(4, 2), kdm.nn.JointLayer(2, 3, n_components=9)
+    >>> options = kdm.training.FitOptions(max_epochs=3, averaging=0.2)
+    >>> phases = PhasedFit(encoder, layer, kdm.training.Rows((x, y)), options=options, head_epochs=2)
+    >>> {phase: len(history) for phase, history in phases.run().items()}
+    {'pretraining': 3, 'head-before': 2, 'joint': 3, 'head-after': 2}
+    """
+
+    layer: JointLayer
+
+    def __init__(
+        self,
+        encoder: nn.Module | None,
+        layer: JointLayer | None,
+        train: Rows,
+        validation: Rows | None = None,
+        *,
+        options: FitOptions,
+        dense: nn.Module | None = None,
+        head_epochs: int = 0,
+        generative_weight: float = 0.0,
+    ) -> None:
+        self.encoder, self.dense = encoder, dense
+        if layer is not None:
+            self.layer = layer
+        self.train, self.validation, self.options = train, validation, options
+        self.head_epochs, self.generative_weight = head_epochs, generative_weight
+        self.histories: dict[str, list[dict[str, float]]] = {}
+
+    def run(self) -> dict[str, list[dict[str, float]]]:
+        """All phases, one after the other; returns their histories."""
+        self.pretrain()
+        self.place_components()
+        self.fit_head("head-before")
+        self.fit_jointly()
+        self.fit_head("head-after")
+        return self.histories
+
+    # ---- phases
+
+    def pretrain(self) -> None:
+        """Trains the encoder with a dense head, so that its latent space separates the targets."""
+        if self.encoder is None:
+            return
+        if self.dense is None:
+            self.dense = self.make_dense()
+        self.minimize("pretraining", self.dense_objective(), self.train, self.validation)
+
+    def place_components(self) -> None:
+        """Starts the components at centres of clusters of latent vectors."""
+        x, y = self.train.tensors[:2]
+        generator = torch.Generator().manual_seed(self.options.seed)
+        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
+
+    def fit_head(self, phase: str) -> None:
+        """Trains the layer alone on latent vectors, which are computed once.
+
+        Before `fit_jointly`, it protects the encoder from gradients of untrained components; after it, it
+        adapts the components to the encoder's last weights.
+        """
+        if self.encoder is None or not self.head_epochs:
+            return
+        held = None if self.validation is None else self.head_rows(self.validation)
+        self.minimize(phase, self.head_objective(), self.head_rows(self.train), held)
+
+    def fit_jointly(self) -> None:
+        """Trains encoder and layer together; without an encoder the layer."""
+        self.minimize("joint", self.joint_objective(), self.train, self.validation)
+
+    def fit_likelihood(self) -> None:
+        """Maximises the likelihood p(z, y) of the layer from where it is, the encoder fixed."""
+        held = None if self.validation is None else self.latent_rows(self.validation)
+        self.minimize("likelihood", JointObjective(self.layer), self.latent_rows(self.train), held)
+
+    # ---- parts of the phases
+
+    def dense_objective(self) -> nn.Module:
+        """The objective of `pretrain`, of the rows of `train`."""
+        assert self.encoder is not None
+        assert self.dense is not None
+        return DenseObjective(self.encoder, self.dense)
+
+    def head_objective(self) -> nn.Module:
+        """The objective of `fit_head`, of the rows of `head_rows`."""
+        return ConditionalObjective(None, self.layer, generative_weight=self.generative_weight)
+
+    def joint_objective(self) -> nn.Module:
+        """The objective of `fit_jointly`, of the rows of `train`."""
+        return ConditionalObjective(self.encoder, self.layer, generative_weight=self.generative_weight)
+
+    def options_for(self, phase: str) -> FitOptions:
+        """The options of a phase."""
+        changes: dict[str, Any] = {}
+        rate = min(self.options.learning_rate, _ENCODER_RATE)
+        if phase == "pretraining":
+            changes["learning_rate"] = rate
+        elif phase == "joint" and self.encoder is not None:
+            changes["learning_rate"] = _JOINT_RATE * rate
+        elif phase.startswith("head"):
+            changes["max_epochs"] = self.head_epochs
+        if self.options.checkpoint_dir is not None:
+            changes["checkpoint_dir"] = Path(self.options.checkpoint_dir) / phase
+        return replace(self.options, **changes)
+
+    def make_dense(self) -> nn.Module:
+        """A linear map from latent vectors to as many outputs as y has dimensions or classes."""
+        latent = self.encode(self.train.tensors[0][:2]).shape[1]
+        return nn.Linear(latent, math.prod(self.layer.variables["y"].shape), dtype=torch.float32)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Latent vectors of many rows, without gradients."""
+        return x if self.encoder is None else encode_rows(self.encoder, x)
+
+    def latent_rows(self, rows: Rows) -> Rows:
+        """The rows with latent vectors in place of inputs."""
+        x, *rest = rows.tensors
+        return Rows((self.encode(x), *rest), rows.weights)
+
+    def head_rows(self, rows: Rows) -> Rows:
+        """What `fit_head` learns from."""
+        return self.latent_rows(rows)
+
+    def minimize(self, phase: str, objective: nn.Module, train: Rows, validation: Rows | None) -> None:
+        """Fits an objective with the options of a phase and keeps the history."""
+        options = self.options_for(phase)
+        self.histories[phase] = fit(objective, train, validation, options=options, description=phase)
+
+
+@torch.no_grad()
+def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = None) -> Float[Tensor, "n e"]:
+    """Latent vectors of many rows, in evaluation mode, as float32 on the device of x.
+
+    Args:
+        encoder: from rows to vectors.
+        x: rows; blocks of them pass through the encoder.
+        device: where to compute; the encoder goes back to its own device. None stays there.
+    """
+    own = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
+    device = own if device is None else device
+    encoder.eval().to(device)
+    blocks = [_check_latent(encoder(part.to(device)), len(part)).to(x.device) for part in x.split(_ROWS)]
+    encoder.to(own)
+    return torch.cat(blocks)
+
+
+def _check_latent(latent: Any, n: int) -> Tensor:
+    if not isinstance(latent, Tensor) or latent.ndim != 2 or len(latent) != n:
+        got = tuple(latent.shape) if isinstance(latent, Tensor) else type(latent).__name__
+        raise ValueError(bad_argument("encoder", f"outputs of shape ({n}, features) for {n} rows", got))
+    return latent.float()
