@@ -29,10 +29,7 @@ EXACT_PENDING = Counter({"estimators": 2})
 
 #: Tests for a kernel's class outside `kernels`, with a reason each.
 KERNEL_CLASSES: dict[str, str] = {}
-KERNEL_CLASSES_PENDING = Counter({"estimators": 5, "experiments": 2})
-
-#: Names that experiments import although no package exports them.
-EXPERIMENTS_PENDING = 4
+KERNEL_CLASSES_PENDING = Counter({"estimators": 5})
 
 
 @cache
@@ -186,7 +183,7 @@ def test_experiments_import_public_names_only() -> None:
         for module, name in imports(parsed(path))
         if module.split(".")[1:2] not in (["experiments"], ["_core"]) and not is_public(module, name)
     }
-    assert len(found) <= EXPERIMENTS_PENDING, found
+    assert not found
 
 
 # ---- size

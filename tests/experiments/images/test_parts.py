@@ -22,10 +22,10 @@ from kdmkit.experiments.images.models import (
     make_layer,
     make_layout,
 )
-from kdmkit.experiments.images.objectives import Dense, Discriminative, lesson
+from kdmkit.experiments.images.objectives import Dense, Discriminative, soft_targets
 from kdmkit.experiments.images.phases import Setting, train_decoder
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
-from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, DecoderRecipe, changed, settings_of_phase
+from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.nn import JointLayer
 
 # ---- architectures
@@ -112,7 +112,7 @@ def test_pixels_stay_pixels(augment: Augment) -> None:
 def test_lesson_is_between_label_and_teacher() -> None:
     recipe = changed(RECIPES["digits", "paper"], {"smoothing": 0.1, "teaching": 0.25})
     logits, y = torch.randn(6, 10), torch.arange(6)
-    target = lesson(logits, y, recipe)
+    target = soft_targets(logits, y, recipe)
     label = 0.9 * torch.nn.functional.one_hot(y, 10) + 0.01
     assert torch.allclose(target, 0.75 * label + 0.25 * logits.softmax(-1), atol=1e-6)
     assert torch.allclose(target.sum(-1), torch.ones(6))
@@ -253,7 +253,7 @@ def test_decoder_does_not_fall_into_the_dark() -> None:
     layer = make_layer(recipe)
     model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
     decoder = paper_decoder(Shape(1, 8), recipe.latent)
-    drawing = Drawing(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
     train_decoder(model, decoder, [], data, Setting(recipe, 0, "cpu"), drawing)
     with torch.no_grad():
         error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
@@ -265,7 +265,7 @@ def test_evidence_is_the_bound() -> None:
     torch.manual_seed(0)
     vae, x, y = ConditionalVAE(Shape(1, 8), 3).eval(), torch.rand(5, 1, 8, 8), torch.arange(5)
     torch.manual_seed(1)
-    loss = Evidence(vae)(x, y)
+    loss = NegativeELBO(vae)(x, y)
     torch.manual_seed(1)
     logits, mean, log_variance = vae(x, y)
     posterior = torch.distributions.Normal(mean, (0.5 * log_variance).exp())

@@ -20,7 +20,7 @@ from kdmkit.training import cross_entropy
 
 
 class Dense(nn.Module):
-    """Cross-entropy of encoder and dense head against smoothed labels, and what the encoder has lost."""
+    """Cross-entropy of encoder and dense head against smoothed labels, plus the layout loss."""
 
     def __init__(self, model: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class Discriminative(nn.Module):
         image = pixels(_varied(x, self.augment, self.training))
         z = self.model.encoder(image).float()
         logits = self.head(z).float()
-        losses = cross_entropy(self.model.layer(z), lesson(logits, y, self.recipe))
+        losses = cross_entropy(self.model.layer(z), soft_targets(logits, y, self.recipe))
         smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
         losses = losses + self.recipe.head_weight * dense
         return losses + _layout_loss(self.layout, z, image, self.recipe)
 
 
-class Taught(nn.Module):
+class SoftLabelLoss(nn.Module):
     """−Σ_i t_i log p(i|z) of the KDM alone, for given targets."""
 
     def __init__(self, layer: JointLayer) -> None:
@@ -73,8 +73,8 @@ class Taught(nn.Module):
         return cross_entropy(self.layer(z), target)
 
 
-def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
-    """What the KDM should say: smoothed labels, and a share of what the dense head says."""
+def soft_targets(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
+    """Targets of the KDM: (1 − s)·smoothed labels + s·probabilities of the dense head, s = `teaching`."""
     smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
     return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
 
