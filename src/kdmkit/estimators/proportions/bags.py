@@ -90,9 +90,6 @@ class BagLoss(nn.Module):
         assert isinstance(kernel, Kernel)
         return cross_entropy(self.layer(KDM(z, weights, kernel, validate_args=False)), shares)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return name.startswith("layer.")
-
 
 class BagPretraining(nn.Module):
     """Cross-entropy of a bag's proportions under the mean of a dense head's answers, per bag."""
