@@ -64,7 +64,7 @@ def test_constructors():
     pure = kdm.KDM.pure(x, kernel)
     assert pure.batch_shape == (4,)
     assert pure.n_components == 1
-    close(pure.log_prob(x), kernel.log_norm(torch.Size([2])).expand(4))
+    close(pure.log_prob(x), kernel.log_norm(x).expand(4))
     assert kdm.KDM.pure(torch.tensor([1, 0]), kdm.Categorical(2)).probs.tolist() == [[0, 1], [1, 0]]
     p = simplex(3, 5, seed=1)
     close(kdm.KDM.from_probs(p).probs, p)
@@ -159,7 +159,7 @@ def test_shifted_moves_the_density(inferred: bool) -> None:
 
 @pytest.fixture(params=["inferred", "shared"])
 def broad(request: pytest.FixtureRequest) -> tuple[kdm.KDM, torch.Tensor]:
-    """A KDM of batch shape (4,), and how much to widen it by."""
+    """A KDM of batch shape (4,), and a variance to convolve it with."""
     rng = torch.Generator().manual_seed(0)
     cx, cy = (torch.randn(6, 1, generator=rng, dtype=torch.float64) for _ in range(2))
     kernel = kdm.RBF(torch.linspace(0.3, 0.8, 6, dtype=torch.float64).unsqueeze(-1))
@@ -178,9 +178,9 @@ def one_by_one(rho: kdm.KDM, by: torch.Tensor) -> list[kdm.KDM]:
     ]
 
 
-def test_widened_adds_noise(broad: tuple[kdm.KDM, torch.Tensor]) -> None:
+def test_convolved_adds_noise(broad: tuple[kdm.KDM, torch.Tensor]) -> None:
     rho, by = broad
-    wide, single = rho.widened(by), one_by_one(rho, by)
+    wide, single = rho.convolved(by), one_by_one(rho, by)
     y = torch.randn(5, 4, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     q = torch.full((4,), 0.2, dtype=torch.float64)
 
@@ -198,13 +198,13 @@ def test_widened_adds_noise(broad: tuple[kdm.KDM, torch.Tensor]) -> None:
     torch.testing.assert_close(wide.to(torch.float32).variance.double(), wide.variance, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(wide.expand((3, 4)).log_prob(y[:3]), wide.log_prob(y[:3]))
     # Twice is once with the sum.
-    torch.testing.assert_close(wide.widened(by).log_prob(y), rho.widened(2 * by).log_prob(y))
+    torch.testing.assert_close(wide.convolved(by).log_prob(y), rho.convolved(2 * by).log_prob(y))
 
 
 @pytest.mark.parametrize("method", ["sample", "implicit", "gumbel"])
-def test_widened_draws(broad: tuple[kdm.KDM, torch.Tensor], method: Any) -> None:
+def test_draws_of_a_convolved_kdm(broad: tuple[kdm.KDM, torch.Tensor], method: Any) -> None:
     rho, by = broad
-    wide, generator = rho.widened(by), torch.Generator().manual_seed(0)
+    wide, generator = rho.convolved(by), torch.Generator().manual_seed(0)
     draws = (
         wide.sample((40_000,), generator=generator)
         if method == "sample"
@@ -215,11 +215,11 @@ def test_widened_draws(broad: tuple[kdm.KDM, torch.Tensor], method: Any) -> None
 
 
 @pytest.mark.parametrize("batch", [(1,), (2, 1), (1, 3), (2, 3)])
-def test_widened_by_any_batch(batch: tuple[int, ...]) -> None:
+def test_convolved_by_any_batch(batch: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     rho = kdm.KDM(torch.randn(5, 2, generator=generator), None, kdm.RBF(0.5))
     by = torch.rand(*batch, 2, generator=generator)
-    wide = rho.widened(by)
+    wide = rho.convolved(by)
     x = torch.randn(7, *batch, 2, generator=generator)
     std = torch.sqrt(0.125 + by)
     normal = torch.distributions.Normal(rho.components, std.unsqueeze(-2))
@@ -230,21 +230,19 @@ def test_widened_by_any_batch(batch: tuple[int, ...]) -> None:
 def test_widths_carry_gradients() -> None:
     by = torch.tensor([[0.0], [2.0]], dtype=torch.float64, requires_grad=True)
     rho = kdm.KDM(torch.zeros(1, 1, dtype=torch.float64), None, kdm.RBF.from_std(1.0))
-    (slope,) = torch.autograd.grad(rho.widened(by).variance.sum(), by)
+    (slope,) = torch.autograd.grad(rho.convolved(by).variance.sum(), by)
     assert slope[1].item() == pytest.approx(1)
 
 
-def test_only_some_kdms_are_widened(unchecked: None) -> None:
-    with pytest.raises(TypeError, match="widened: expected an RBF kernel without a metric"):
-        kdm.KDM.from_samples(torch.zeros(3, 2), kdm.Epanechnikov(1.0)).widened(torch.zeros(2))
+def test_only_some_kdms_are_convolved(unchecked: None) -> None:
+    with pytest.raises(TypeError, match="kernel: expected an RBF kernel without a metric"):
+        kdm.KDM.from_samples(torch.zeros(3, 2), kdm.Epanechnikov(1.0)).convolved(torch.zeros(2))
     rho = kdm.KDM.from_samples(torch.zeros(3, 2), kdm.RBF(1.0))
-    with pytest.raises(ValueError, match="by: expected variances ≥ 0"):
-        rho.widened(torch.tensor([0.0, -1.0]))
-    wide = rho.widened(torch.ones(4, 2))
-    with pytest.raises(AttributeError, match="a widened kernel follows the one"):
-        wide.kernel.sigma = 2.0  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="one without a batch of bandwidths"):
-        wide.kernel.config()
+    with pytest.raises(ValueError, match="variance: expected values ≥ 0"):
+        rho.convolved(torch.tensor([0.0, -1.0]))
+    noisy = rho.convolved(torch.ones(4, 2))
+    with pytest.raises(TypeError, match="kernel: expected one with a learned bandwidth, got RBF"):
+        noisy.kernel.sigma = 2.0  # type: ignore[union-attr]
 
 
 def test_only_continuous_kdms_are_shifted() -> None:

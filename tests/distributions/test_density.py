@@ -99,7 +99,7 @@ def test_projection_is_at_most_one_and_one_where_a_pure_state_is():
         x = torch.cat([c, normal(200, 3, seed=2)])
         assert (rho.projection(x) <= 1 + 1e-12).all()
         close(kdm.KDM.pure(c[0], kernel).projection(c[0]), real(1.0))
-        log_norm = kernel.log_norm(torch.Size([3])).double()
+        log_norm = kernel.log_norm(c).double()
         close(rho.log_projection(x) + log_norm, rho.log_prob(x))
 
 

@@ -67,7 +67,7 @@ def test_a_kdm_means_its_weighted_components(name):
     weights, _ = _algorithm_1(joint, rho.weights, **{name: rho.components})
     inferred = joint.infer(**{name: rho})
     close(inferred.weights, weights)
-    log_norm = joint.kernels[name].log_norm(joint.event_shapes[name]).double()
+    log_norm = joint.kernels[name].log_norm(joint.components[name]).double()
     _, evidence = _algorithm_1(joint, rho.weights, **{name: rho.components})
     close(inferred.log_evidence, evidence.log() + log_norm)
 
@@ -197,7 +197,7 @@ def test_points_beside_a_kdm(shape, rows):
         one = _row(rho.expand((rows,)), (i,))
         weights, evidence = _algorithm_1(joint, one.weights, x=x[i].expand(L, 2), y=one.components)
         close(inferred.weights[i], weights)
-        log_norm = sum(joint.kernels[n].log_norm(joint.event_shapes[n]) for n in "xy")
+        log_norm = sum(joint.kernels[n].log_norm(joint.components[n]) for n in "xy")
         close(inferred.log_evidence[i], evidence.log() + log_norm)
     close(joint.infer(y=rho, x=x).probs, inferred.probs)
 

@@ -142,7 +142,7 @@ def test_a_joint_of_one_variable_is_a_kdm():
 def test_projection_is_the_density_without_normalisers():
     joint = _joint()
     values = {name: AXES[name][len(AXES[name]) // 2] for name in VARIABLES}
-    log_norms = [joint.kernels[n].log_norm(joint.event_shapes[n]).double() for n in VARIABLES]
+    log_norms = [joint.kernels[n].log_norm(joint.components[n]).double() for n in VARIABLES]
     close(joint.log_projection(**values) + sum(log_norms), joint.log_prob(**values), rtol=1e-6)
     assert 0 < joint.projection(**values) <= 1
 

@@ -7,8 +7,7 @@ import torch
 
 import kdmkit as kdm
 from helpers import close, real
-from kdmkit.kernels import LocationScale
-from kdmkit.kernels.bandwidth import Bandwidth
+from kdmkit.kernels import LearnedBandwidth, LocationScale
 
 KERNELS = {
     "rbf": (kdm.RBF, "sigma"),
@@ -44,7 +43,7 @@ def test_lower_bound_holds_whatever_training_does(make: type[LocationScale], nam
         kernel.bandwidth.raw.fill_(-1e9)
     assert getattr(kernel, name) == 0.1
     x, c = torch.full((1, 1), 0.05), torch.zeros(1, 1)
-    total = kernel.log_overlap(x, c) + kernel.log_norm(torch.Size([1]))
+    total = kernel.log_overlap(x, c) + kernel.log_norm(c)
     total.sum().backward()
     assert torch.isfinite(total)
     assert torch.isfinite(kernel.bandwidth.raw.grad).all()  # type: ignore[arg-type]
@@ -61,7 +60,7 @@ def test_gradients_reach_a_trainable_bandwidth(make: type[LocationScale], name: 
     x, c = torch.full((1, 1), 0.1), torch.zeros(1, 1)
     for trainable in (False, True):
         kernel = make(0.5, trainable=trainable)  # type: ignore[call-arg]
-        density = kernel.term(x, c).matrix().sum() + kernel.log_norm(torch.Size([1]))
+        density = kernel.term(x, c).matrix().sum() + kernel.log_norm(c)
         assert density.requires_grad == trainable
     density.backward()
     assert kernel.bandwidth.raw.grad != 0
@@ -69,7 +68,7 @@ def test_gradients_reach_a_trainable_bandwidth(make: type[LocationScale], name: 
 
 def test_scale_free_steps() -> None:
     """The same step of raw moves σ by the same factor, whatever its size."""
-    small, large = Bandwidth("sigma", 1e-3), Bandwidth("sigma", 1e3)
+    small, large = LearnedBandwidth("sigma", 1e-3), LearnedBandwidth("sigma", 1e3)
     for bandwidth in (small, large):
         before = bandwidth.value.item()
         with torch.no_grad():
@@ -78,7 +77,7 @@ def test_scale_free_steps() -> None:
 
 
 def test_a_new_bound_keeps_values_above_it() -> None:
-    bandwidth = Bandwidth("sigma", [0.05, 0.5])
+    bandwidth = LearnedBandwidth("sigma", [0.05, 0.5])
     bandwidth.bound(0.1)
     low, high = bandwidth.value.tolist()
     assert 0.1 < low < 0.1001
@@ -90,7 +89,7 @@ def test_a_new_bound_keeps_values_above_it() -> None:
 @pytest.mark.parametrize("minimum", [-1.0, math.nan, math.inf])
 def test_bad_bounds(minimum: float) -> None:
     with pytest.raises(ValueError, match="sigma_min: expected a finite number ≥ 0, got"):
-        Bandwidth("sigma", 1.0).bound(minimum)
+        LearnedBandwidth("sigma", 1.0).bound(minimum)
 
 
 @pytest.mark.parametrize("std", [0.5, [0.5, 2.0], torch.tensor([0.5, 2.0]), 2])
@@ -108,7 +107,7 @@ def test_from_std_has_the_digits_of_python() -> None:
 def test_a_metric_trains_below_its_diagonal_only() -> None:
     kernel = kdm.RBF.from_metric(real([[1.0, 0.0], [0.5, 2.0]]), trainable=True)
     (
-        kernel.log_overlap(real([[1.0, 2.0]]), real([[0.0, 0.0]])).sum() + kernel.log_norm(torch.Size([2]))
+        kernel.log_overlap(real([[1.0, 2.0]]), real([[0.0, 0.0]])).sum() + kernel.log_norm(real([[0.0, 0.0]]))
     ).backward()
     gradient = kernel.shear.grad  # type: ignore[union-attr]
     assert gradient is not None
@@ -178,7 +177,7 @@ class TestErrors:
         kernel, x = make([0.5, 0.8]), torch.zeros(1, 3)  # type: ignore[call-arg]
         wanted = rf"^{name}: expected a scalar, \(3,\), .* for events of shape \(3,\), got shape \(2,\)$"
         with pytest.raises(ValueError, match=wanted):
-            kernel.log_norm(torch.Size([3]))
+            kernel.log_norm(x)
         with pytest.raises(ValueError, match=wanted):
             kernel.term(x, x)
 

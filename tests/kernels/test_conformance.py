@@ -40,7 +40,7 @@ def matrix_by_pairs(kernel: Kernel, x: Tensor, c: Tensor) -> Tensor:
 
 
 def log_density(kernel: Kernel, x: Tensor, c: Tensor) -> Tensor:
-    return kernel.log_overlap(x, c) + kernel.log_norm(c.shape[c.ndim - kernel.event_dim :])
+    return kernel.log_overlap(x, c) + kernel.log_norm(c)
 
 
 def parameters(kernel: Kernel) -> list[Tensor]:
@@ -127,7 +127,7 @@ def test_gradients_inside_the_support(name: str) -> None:
             kernel.term(x, c).matrix().exp(),
         ]
         if kernel.has_density and weights:
-            overlaps.append(kernel.log_norm(c.shape[c.ndim - kernel.event_dim :]))
+            overlaps.append(kernel.log_norm(c))
         return tuple(o for o in overlaps if o.requires_grad)
 
     kernel.double()

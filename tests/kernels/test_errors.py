@@ -97,7 +97,7 @@ def test_composed_is_no_density(name: str) -> None:
     kernel = KERNELS[name]()
     c = events(kernel, 3, seed=0)
     with pytest.raises(TypeError, match=r"^kernel: expected one with a density, got Composed, which"):
-        kernel.log_norm(c.shape[1:])
+        kernel.log_norm(c)
     with pytest.raises(TypeError, match=r"^kernel: expected one that can be sampled, got Composed, which"):
         kernel.sample(c, torch.arange(3))
 

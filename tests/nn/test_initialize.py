@@ -9,8 +9,9 @@ from torch import nn
 
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.nn import DensityLayer, JointLayer, Variable
-from kdmkit.nn.initialize import BOUND, LABEL_SMOOTHING, typical_distance
 from nn.layers import M, blobs, classifier, density, mixed, mixed_data
 
 METHODS = ["random", "kmeans++", "balanced", "kmeans"]
@@ -78,10 +79,10 @@ def test_without_a_generator_torch_seeds():
 
 
 def test_kmeanspp_spreads_over_standardised_dimensions():
-    """Two groups that differ in a dimension of tiny scale: both get components."""
-    x = normal(40, 2, seed=0) * real([1.0, 1e-9])
-    x[20:, 1] += 1e-6
-    layer = DensityLayer(2, 2, dtype=torch.float64)
+    """Two groups that differ in dimensions of tiny scale: both get components."""
+    x = normal(40, 9, seed=0) * real([1.0, *[1e-9] * 8])
+    x[20:, 1:] += 1e-6
+    layer = DensityLayer(9, 2, dtype=torch.float64)
     for seed in range(5):
         layer.initialize(x, method="kmeans++", generator=seeded(seed))
         assert len((layer.components["x"][:, 1] > 5e-7).unique()) == 2
@@ -248,7 +249,7 @@ def test_sigma_is_the_mean_distance():
 def test_distances_by_blocks(monkeypatch, kind):
     points = normal(50, 3, seed=0)
     wanted = typical_distance(points, kind)
-    monkeypatch.setattr("kdmkit.nn.initialize._DISTANCE_PAIRS", 70)
+    monkeypatch.setattr("kdmkit.kernels.distances._PAIRS", 70)
     assert typical_distance(points, kind) == pytest.approx(wanted, rel=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Properties that are computed when somebody asks, and remembered."""
+"""Properties that are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import torch
 
 T = TypeVar("T")
 
+# Part of the name under which an object's dictionary holds a cached value: no attribute is called so.
+_MARK = " (gradients: "
 
-class once_per_grad_mode(Generic[T]):
-    """`functools.cached_property`, with a memory of its own for `torch.no_grad`.
 
-    A value first asked for without gradients must not stand in for one that carries them.
+class cached_per_grad_mode(Generic[T]):
+    """`functools.cached_property` with two caches, one of them for `torch.no_grad`.
+
+    A value that was computed without gradients must not be read where gradients are wanted.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
@@ -23,9 +26,14 @@ class once_per_grad_mode(Generic[T]):
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
-        memory = instance.__dict__
-        key = f"{self._name} (gradients: {torch.is_grad_enabled()})"
-        if key not in memory:
-            memory[key] = self._function(instance)
-        value: T = memory[key]
+        cache = instance.__dict__
+        key = f"{self._name}{_MARK}{torch.is_grad_enabled()})"
+        if key not in cache:
+            cache[key] = self._function(instance)
+        value: T = cache[key]
         return value
+
+
+def without_cache(instance: Any) -> dict[str, Any]:
+    """The state of an object, for pickle, without cached values."""
+    return {name: value for name, value in instance.__dict__.items() if _MARK not in name}

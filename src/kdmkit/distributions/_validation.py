@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,8 +50,7 @@ def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
     """The kernel's parameters, where they are one per dimension or per component, fit the components."""
     if not kernel.has_density:
         return
-    cut = components.ndim - kernel.event_dim
-    norm, m = kernel.log_norm(components.shape[cut:]), components.shape[cut - 1]
+    norm, m = kernel.log_norm(components), components.shape[-1 - kernel.event_dim]
     if norm.ndim and norm.shape[-1] != m:
         raise ValueError(
             bad_argument(argument, f"a bandwidth for each of {m} components", f"{norm.shape[-1]}")
@@ -79,3 +79,24 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
         given = {name: tuple(shape) for name, shape in shapes.items() if len(shape)}
         got = ", ".join(map(str, given.values()))
         raise ValueError(bad_argument(", ".join(given), "leading dimensions that broadcast", got)) from error
+
+
+def check_index(index: int | slice | Sequence[int], d: int) -> list[int]:
+    """The coordinates of events `(d,)` that an index names, counted from 0.
+
+    >>> check_index(-1, 3), check_index(slice(1, None), 3)
+    ([2], [1, 2])
+    """
+    if isinstance(index, slice):
+        index = range(d)[index]
+    try:
+        chosen = [operator.index(i) for i in (index if isinstance(index, Sequence) else [index])]
+    except TypeError as error:
+        wanted = "a whole number, a slice or a sequence of whole numbers"
+        raise TypeError(bad_argument("index", wanted, repr(index))) from error
+    if not all(-d <= i < d for i in chosen):
+        raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index))
+    chosen = [i % d for i in chosen]
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(bad_argument("index", "one or more different coordinates", index))
+    return chosen

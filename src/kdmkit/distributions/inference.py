@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions._lazy import once_per_grad_mode
+from kdmkit.distributions._lazy import cached_per_grad_mode, without_cache
 from kdmkit.distributions._validation import common_batch
-from kdmkit.distributions.mixing import Entry, mix, mix_both, scores
-from kdmkit.distributions.weights import Given, Weights
+from kdmkit.distributions.mixing import Entry, ScoreKind, mix, mix_both, scores
+from kdmkit.distributions.weights import KernelMap, TensorMap, Weights
 from kdmkit.kernels import Kernel
 
 # Pairs of (evidence component, joint component) whose weights are held at once.
@@ -36,11 +36,16 @@ class Evidence:
 
 
 class Inferred(Weights):
-    """p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)), computed on demand.
+    """p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)), computed when it is first read.
 
     Sums that are linear in p'' go through `attend`, densities through differences of `log_mix`: the matrix
-    (batch × m) exists only if `log_weights` is asked for. Where x_l overlaps with no component, its weights
-    are the prior's.
+    (batch × m) exists only if `log_weights` is read. Where x_l overlaps with no component, its weights are
+    the prior's.
+
+    Args:
+        evidence: the points x_l and their weights p_l.
+        kernels, components: of the joint's variables; those without evidence are not kept.
+        prior: the joint's weights.
     """
 
     def __init__(
@@ -50,7 +55,9 @@ class Inferred(Weights):
         components: Mapping[str, Tensor],
         prior: Weights,
     ) -> None:
-        self._evidence, self._kernels, self._components, self._prior = evidence, kernels, components, prior
+        self._evidence, self._prior = evidence, prior
+        self._kernels = {name: kernels[name] for name in evidence.values}
+        self._components = {name: components[name] for name in evidence.values}
         batches = self._batches()
         # Dimensions that follow the one of the evidence's points: its weights join only after the mixture.
         self._rank = max(len(shape) for shape in batches.values())
@@ -64,34 +71,33 @@ class Inferred(Weights):
             kernel, components = self._kernels[name], self._components[name]
             shapes[name] = value.shape[1 : value.ndim - kernel.event_rank(value)]
             shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.event_dim]
+            shapes[f"kernels[{name!r}]"] = kernel.batch_shape
         return shapes | {f"observed[{name!r}]": mask.shape for name, mask in self._evidence.observed.items()}
 
     @property
     def batch_shape(self) -> torch.Size:
         return self._batch_shape
 
-    def _entries(self, *, normalized: bool, rank: int | None = None) -> list[Entry]:
-        """What is known, with `rank` dimensions between the evidence's points and their events."""
+    def _entries(self, kind: ScoreKind = "relative", rank: int | None = None) -> list[Entry]:
+        """The evidence, with `rank` dimensions between the one of its points and their events."""
         rank = self._rank if rank is None else rank
-        values = self._evidence.values.items()
-        return [self._entry(name, value, normalized=normalized, rank=rank) for name, value in values]
+        entries = []
+        for name, value in self._evidence.values.items():
+            kernel = self._kernels[name]
+            value = _with_rank(value, rank, kernel.event_rank(value))
+            keep = self._evidence.observed.get(name)
+            entries.append(Entry(kernel, value, self._components[name], kind, keep))
+        return entries
 
-    def _entry(self, name: str, value: Tensor, *, normalized: bool, rank: int) -> Entry:
-        kernel = self._kernels[name]
-        value = _with_rank(value, rank, kernel.event_rank(value))
-        # One normaliser per component matters to the weights; a common one only to the evidence.
-        normalized = normalized or kernel.per_component
-        return Entry(kernel, value, self._components[name], normalized, self._evidence.observed.get(name))
-
-    @once_per_grad_mode
+    @cached_per_grad_mode
     def _lse(self) -> Float[Tensor, "l *batch"]:
         """log Σ_j exp(ℓ_j + log_overlap(x_l, x'_j))."""
-        return mix(self._entries(normalized=False), self._prior.log_weights)[1]
+        return mix(self._entries(), self._prior.log_weights)[1]
 
-    @once_per_grad_mode
+    @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
-        log_density = mix(self._entries(normalized=True), self._prior.log_weights)[1]
+        log_density = mix(self._entries("density"), self._prior.log_weights)[1]
         return self._over_points(log_density).expand(self.batch_shape)
 
     def _over_points(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
@@ -104,7 +110,7 @@ class Inferred(Weights):
 
     def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         rank = max(self._rank, values.ndim - 2)
-        averages, lse = mix(self._entries(normalized=False, rank=rank), self._prior.log_weights, values)
+        averages, lse = mix(self._entries(rank=rank), self._prior.log_weights, values)
         assert averages is not None
         prior = self._prior.average(values).to(averages.dtype)
         averages = torch.where(torch.isneginf(lse).unsqueeze(-1), prior, averages)
@@ -113,9 +119,9 @@ class Inferred(Weights):
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
         # The dimension of the evidence's points comes in front of every leading dimension of the values.
-        shapes = [shape for entry in entries for shape in (entry.lead, entry.components_batch)]
+        shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
         rank = max(self._rank, *map(len, shapes))
-        known = self._entries(normalized=False, rank=rank)
+        known = self._entries(rank=rank)
         both = mix_both(known, entries, self._prior.log_weights)
         if both is None:
             both = _with_rank(self._lse, rank, 0), mix([*known, *entries], self._prior.log_weights)[1]
@@ -131,9 +137,9 @@ class Inferred(Weights):
         """Whether a point may overlap with no component at all (compact and discrete kernels)."""
         return any(not self._kernels[name].overlaps_everywhere for name in self._evidence.values)
 
-    @once_per_grad_mode
+    @cached_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:
-        entries = self._entries(normalized=False)
+        entries = self._entries()
         m = self._prior.log_weights.shape[-1]
         weights = self._evidence.weights
         if weights is None:
@@ -155,8 +161,31 @@ class Inferred(Weights):
         posterior = posterior - torch.where(alive, total, torch.zeros_like(total))
         return torch.where(alive, posterior, self._prior.log_weights)
 
-    def to(self, *args: object, **kwargs: object) -> Given:
-        return Given(self.log_weights.to(*args, **kwargs))  # type: ignore[call-overload]
+    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Inferred:
+        known = self._evidence
+        evidence = Evidence(
+            {name: on_tensor(value) for name, value in known.values.items()},
+            None if known.weights is None else known.weights.mapped(on_tensor, on_kernel),
+            {name: on_tensor(mask) for name, mask in known.observed.items()},
+        )
+        kernels = {name: on_kernel(kernel) for name, kernel in self._kernels.items()}
+        components = {name: on_tensor(value) for name, value in self._components.items()}
+        return Inferred(evidence, kernels, components, self._prior.mapped(on_tensor, on_kernel))
+
+    def expand(self, batch_shape: torch.Size) -> Inferred:
+        """The evidence is repeated (without copies), so that the weights stay uncomputed."""
+        known = self._evidence
+        if known.weights is not None:
+            evidence = replace(known, weights=known.weights.expand(batch_shape))
+        else:
+            name, value = next(iter(known.values.items()))
+            event = value.shape[value.ndim - self._kernels[name].event_rank(value) :]
+            value = _with_rank(value, len(batch_shape), len(event)).expand(1, *batch_shape, *event)
+            evidence = replace(known, values={**known.values, name: value})
+        return Inferred(evidence, self._kernels, self._components, self._prior)
+
+    def __getstate__(self) -> dict[str, object]:
+        return without_cache(self)
 
 
 def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:

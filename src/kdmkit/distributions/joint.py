@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -24,9 +23,9 @@ from kdmkit.distributions._validation import (
 from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import Weights, cast, given_weights
+from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
 from kdmkit.kernels import Kernel
 
 RESERVED = ("given", "target", "observed", "self")
@@ -84,6 +83,7 @@ class JointKDM:
         self.components, self.kernels, self._weights = components, kernels, weights
         self._validate_args = validate_args
         shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
+        shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
 
     @classmethod
@@ -123,24 +123,22 @@ class JointKDM:
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """As `KDM.log_evidence`, where this joint was inferred."""
-        if not isinstance(self._weights, Inferred):
-            raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
         return self._weights.log_evidence.expand(self.batch_shape)
 
     # ---- densities
 
     def log_prob(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log f̂(x, y, …): log-overlaps of the variables add, log-normalisers add."""
-        return self._weights.log_mix(self._entries(values, normalized=True))
+        return self._weights.log_mix(self._entries(values, "density"))
 
     def log_projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log f(x, y, …), without normalisers."""
-        return self._weights.log_mix(self._entries(values, normalized=False))
+        return self._weights.log_mix(self._entries(values, "overlap"))
 
     def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         return self.log_projection(**values).exp()
 
-    def _entries(self, values: Mapping[str, Any], *, normalized: bool) -> list[Entry]:
+    def _entries(self, values: Mapping[str, Any], kind: ScoreKind) -> list[Entry]:
         self._check_names("values", values)
         missing = [name for name in self.kernels if name not in values]
         if missing:
@@ -151,14 +149,14 @@ class JointKDM:
                     f"none for {missing}",
                 )
             )
-        entries = {name: self._entry(name, values[name], normalized=normalized) for name in self.kernels}
+        entries = {name: self._entry(name, values[name], kind) for name in self.kernels}
         common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
         return list(entries.values())
 
-    def _entry(self, name: str, value: Any, *, normalized: bool) -> Entry:
+    def _entry(self, name: str, value: Any, kind: ScoreKind) -> Entry:
         kernel, components = self.kernels[name], self.components[name]
         value = check_value(name, value, kernel, self.event_shapes[name], components, self._validate_args)
-        return Entry(kernel, value, components, normalized)
+        return Entry(kernel, value, components, kind)
 
     def _check_names(self, argument: str, names: Mapping[str, Any] | Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.kernels]
@@ -267,9 +265,16 @@ class JointKDM:
 
     def to(self, *args: Any, **kwargs: Any) -> JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
-        kernels = {name: copy.deepcopy(k).to(*args, **kwargs) for name, k in self.kernels.items()}
-        components = {name: cast(c, *args, **kwargs) for name, c in self.components.items()}
-        return JointKDM._made(components, self._weights.to(*args, **kwargs), kernels, self._validate_args)
+        return self._mapped(*moves(*args, **kwargs))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JointKDM:
+        return self._mapped(*copies(memo))
+
+    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> JointKDM:
+        kernels = {name: on_kernel(kernel) for name, kernel in self.kernels.items()}
+        components = {name: on_tensor(value) for name, value in self.components.items()}
+        weights = self._weights.mapped(on_tensor, on_kernel)
+        return JointKDM._made(components, weights, kernels, self._validate_args)
 
     def __repr__(self) -> str:
         return (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_event, check_weights
@@ -16,19 +16,19 @@ from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_bandwidth,
     check_components,
+    check_index,
     check_instance,
     check_kernel,
     check_value,
     common_batch,
     is_checked,
 )
-from kdmkit.distributions.inference import Inferred
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import Given, Weights, cast, given_weights
-from kdmkit.kernels import RBF, Cosine, Kernel, LocationScale
+from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
+from kdmkit.kernels import Cosine, Kernel, check_continuous
 
 
 class KDM(Distribution):
@@ -74,7 +74,13 @@ class KDM(Distribution):
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.event_dim
-        batch = common_batch({"weights": weights.batch_shape, "components": components.shape[: cut - 1]})
+        batch = common_batch(
+            {
+                "weights": weights.batch_shape,
+                "components": components.shape[: cut - 1],
+                "kernel": kernel.batch_shape,
+            }
+        )
         super().__init__(batch, components.shape[cut:], validate_args=False)
         self._validate_args = validate_args
 
@@ -136,41 +142,37 @@ class KDM(Distribution):
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l) of the evidence this KDM was inferred from; −∞ where nothing overlaps it."""
-        if not isinstance(self._weights, Inferred):
-            raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
         return self._weights.log_evidence.expand(self._batch_shape)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        return isinstance(self.kernel, LocationScale)
+        return self.kernel.is_continuous
 
     @property
     def support(self) -> Constraint:
-        if isinstance(self.kernel, LocationScale):
-            return constraints.real_vector
-        return constraints.nonnegative_integer if self.kernel.event_dim == 0 else constraints.real_vector
+        return self.kernel.support
 
     # ---- densities
 
     def log_prob(self, value: Any) -> Float[Tensor, "*lead"]:
-        """log f̂(x) = logsumexp_j(ℓ_j + 2·log|k(x, c_j)|) + log M.
+        """log f̂(x) = logsumexp_j(ℓ_j + 2·log|k(x, c_j)| + log M_j), plus the kernel's `log_jacobian(x)`.
 
         Args:
             value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel. `lead` broadcasts
                 with the batch.
         """
-        return self._weights.log_mix([self._entry(value, normalized=True)])
+        return self._weights.log_mix([self._entry(value, "density")])
 
     def log_projection(self, value: Any) -> Float[Tensor, "*lead"]:
         """log f(x), the Born rule's projection without the normaliser."""
-        return self._weights.log_mix([self._entry(value, normalized=False)])
+        return self._weights.log_mix([self._entry(value, "overlap")])
 
     def projection(self, value: Any) -> Float[Tensor, "*lead"]:
         """f(x) = Σ_j p_j k²(x, c_j), at most 1."""
         return self.log_projection(value).exp()
 
-    def _entry(self, value: Any, *, normalized: bool) -> Entry:
-        return Entry(self.kernel, self._check_value(value), self.components, normalized)
+    def _entry(self, value: Any, kind: ScoreKind) -> Entry:
+        return Entry(self.kernel, self._check_value(value), self.components, kind)
 
     def _check_value(self, value: Any) -> Tensor:
         value = check_value(
@@ -190,16 +192,16 @@ class KDM(Distribution):
     @property
     def mean(self) -> Float[Tensor, "*batch d"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
-        self._continuous("mean")
-        return self._average(self.components)
+        check_continuous("mean", self.kernel)
+        return self._average(self.kernel.mean(self.components))
 
     @property
     def variance(self) -> Float[Tensor, "*batch d"]:
         """The variance of every dimension: within components plus between them, taken about a centre."""
-        kernel = self._continuous("variance")
-        components = self.components.double()
-        between = components - components.detach().mean(-2, keepdim=True)
-        within = kernel.variance(self.components).double()
+        check_continuous("variance", self.kernel)
+        within = self.kernel.variance(self.components).double()
+        mean = self.kernel.mean(self.components).double()
+        between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
         # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
         moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
         first, second, total = moments.chunk(3, -1)
@@ -227,21 +229,12 @@ class KDM(Distribution):
         return univariate.icdf(q).unsqueeze(-1)
 
     def _univariate(self, what: str) -> Univariate:
-        kernel = self._continuous(what)
+        kernel = check_continuous(what, self.kernel)
         if self._event_shape != (1,):
             raise ValueError(
                 bad_argument(what, "a one-dimensional KDM (event shape (1,))", tuple(self._event_shape))
             )
         return Univariate(kernel, self.components, self.log_weights)
-
-    def _continuous(self, what: str) -> LocationScale:
-        if not isinstance(self.kernel, LocationScale):
-            raise TypeError(
-                bad_argument(
-                    what, "a continuous kernel (RBF, Epanechnikov, Tricube)", type(self.kernel).__name__
-                )
-            )
-        return self.kernel
 
     def purity(self) -> Float[Tensor, "*batch"]:
         """tr ρ² = Σ_ij p_i p_j k²(c_i, c_j): 1 for one component, less for a mixture."""
@@ -287,16 +280,17 @@ class KDM(Distribution):
         check_choice("method", method, ("implicit", "gumbel"))
         shape = torch.Size(sample_shape)
         if method == "implicit":
-            kernel = self._continuous("rsample(method='implicit')")
+            kernel = check_continuous("rsample(method='implicit')", self.kernel)
             drawn = self.sample((shape.numel(),), generator=generator)
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
         elif not temperature > 0:
             raise ValueError(bad_argument("temperature", "> 0", temperature))
-        elif isinstance(self.kernel, LocationScale):
+        elif self.kernel.is_continuous:
+            kernel = check_continuous("rsample(method='gumbel')", self.kernel)
             drawn = gumbel(
-                self.kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
+                kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
             )
-        elif isinstance(self.kernel, Cosine):
+        elif self.kernel.draws_one_hot:
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
         else:
             raise TypeError(
@@ -318,47 +312,89 @@ class KDM(Distribution):
         tensor([[ 0.5000],
                 [10.5000]])
         """
-        self._continuous("shifted")
+        check_continuous("shifted", self.kernel)
         by = as_tensor("by", by, like=self.components).to(self.components)
         check_event("by", by, self._event_shape)
         common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
         return KDM._made(self.components + by.unsqueeze(-2), self._weights, self.kernel, self._validate_args)
 
-    def widened(self, by: Any) -> KDM:
-        """The distribution of x + e with independent Gaussian noise e (RBF kernels): every component widens.
+    def convolved(self, variance: Any) -> KDM:
+        """The distribution of x + e with independent Gaussian noise e (RBF kernels without a metric).
 
         Σ_j p_j N(x; c_j, s_j²) becomes Σ_j p_j N(x; c_j, s_j² + v), exactly.
 
         Args:
-            by: v ≥ 0, the noise's variance in every dimension, of shape `(*batch, d)`.
+            variance: v ≥ 0, the noise's variance in every dimension, of shape `(*batch, d)`.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
-        >>> rho.widened(torch.tensor([[0.0], [10.0]])).variance
+        >>> rho.convolved(torch.tensor([[0.0], [10.0]])).variance
         tensor([[ 0.5000],
                 [10.5000]])
         """
-        if not isinstance(self.kernel, RBF) or self.kernel.shear is not None:
-            raise TypeError(bad_argument("widened", "an RBF kernel without a metric", self.kernel))
-        by = as_tensor("by", by, like=self.components).to(self.components)
-        check_event("by", by, self._event_shape)
-        batch = common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
-        if self._validate_args and bool((by < 0).any()):
-            raise ValueError(bad_argument("by", "variances ≥ 0", by.min().item()))
-        shape = (*batch, *self.components.shape[-2:])
-        kernel = self.kernel.widened(by.unsqueeze(-2).expand(shape))
-        return KDM._made(self.components.expand(shape), self._weights, kernel, self._validate_args)
+        variance = as_tensor("variance", variance, like=self.components).to(self.components)
+        check_event("variance", variance, self._event_shape)
+        batch = common_batch({"variance": variance.shape[:-1], "batch_shape": self._batch_shape})
+        if self._validate_args and bool((variance < 0).any()):
+            raise ValueError(bad_argument("variance", "values ≥ 0", variance.min().item()))
+        each = variance.unsqueeze(-2).expand(*batch, *self.components.shape[-2:])
+        return KDM._made(self.components, self._weights, self.kernel.convolved(each), self._validate_args)
+
+    def coordinates(self, index: int | slice | Sequence[int]) -> KDM:
+        """The marginal distribution of some coordinates of the event (continuous kernels).
+
+        Args:
+            index: a coordinate, a slice or a sequence of coordinates; one alone gives the event shape `(1,)`.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0, 5.0], [1.0, 7.0]]), kdm.RBF.from_std([0.5, 2.0]))
+        >>> rho.coordinates(1).icdf(0.5)
+        tensor([6.])
+        """
+        check_continuous("coordinates", self.kernel)
+        chosen = check_index(index, self._event_shape[-1])
+        components = self.components[..., chosen]
+        return KDM._made(components, self._weights, self.kernel.coordinates(chosen), self._validate_args)
+
+    def with_kernel(self, kernel: Kernel) -> KDM:
+        """The same components and weights under another kernel on the same events.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
+        >>> rho.with_kernel(rho.kernel.scaled(2.0)).kernel.std
+        tensor(1., dtype=torch.float64)
+        """
+        kernel = check_kernel("kernel", kernel)
+        if kernel.event_dim != self.kernel.event_dim:
+            raise ValueError(bad_argument("kernel", f"one on events like those of {self.kernel}", kernel))
+        if self._validate_args:
+            kernel.check_events("components", self.components, self._event_shape)
+            check_bandwidth("kernel", kernel, self.components)
+        return KDM._made(self.components, self._weights, kernel, self._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
+        """The same KDM for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""
         shape = torch.Size(batch_shape)
-        log_weights = self.log_weights.expand(*shape, self.n_components)
-        return KDM._made(self.components, Given(log_weights), self.kernel, self._validate_args)
+        common = common_batch({"batch_shape": shape, "batch_shape of the KDM": self._batch_shape})
+        if common != shape:
+            wanted = f"a shape that {tuple(self._batch_shape)} expands to"
+            raise ValueError(bad_argument("batch_shape", wanted, tuple(shape)))
+        return KDM._made(self.components, self._weights.expand(shape), self.kernel, self._validate_args)
 
     def to(self, *args: Any, **kwargs: Any) -> KDM:
-        """A new KDM on another device or in another dtype; the kernel is copied, never moved."""
-        kernel = copy.deepcopy(self.kernel).to(*args, **kwargs)
-        components = cast(self.components, *args, **kwargs)
-        return KDM._made(components, self._weights.to(*args, **kwargs), kernel, self._validate_args)
+        """A new KDM on another device or in another dtype; the kernel is copied, never moved.
+
+        An inferred KDM moves with its evidence and with the joint it was inferred from: it stays
+        uncomputed, and keeps `log_evidence`.
+        """
+        return self._mapped(*moves(*args, **kwargs))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KDM:
+        return self._mapped(*copies(memo))
+
+    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> KDM:
+        weights = self._weights.mapped(on_tensor, on_kernel)
+        return KDM._made(on_tensor(self.components), weights, on_kernel(self.kernel), self._validate_args)
 
     def __repr__(self) -> str:
         return (

@@ -1,10 +1,33 @@
-"""Values of variables against the components of a mixture, in every arrangement of batches."""
+"""Scores of values against the components of a mixture, arranged for the reductions of `kdmkit.ops`.
+
+A value has shape `(*lead, *event)`. A mixture has log-weights `(*batch, m)`, components `(m, *event)` or
+`(*batch, m, *event)`, and kernels whose bandwidths may have a batch too. `batch` broadcasts with the end of
+`lead`. For example:
+
+    value               (7, 1, 3, d)
+    log-weights            (4, 3, m)
+    components                (m, d)
+    result                 (7, 4, 3)      leading dimensions after broadcasting
+
+Every leading dimension of the result is of one of two kinds. Along a *batch* dimension the mixture differs
+(4 and 3 above). Along a *free* dimension only values differ (7 above); a size of 1 in the mixture is free.
+The reductions know queries `(*lead, n, d)`, components `(*lead, m, d)` and a bias per component. There are
+two ways to arrange the example:
+
+    components or kernels differ: batch dimensions lead, free ones count queries
+        queries (4, 3, 7, d)     components (4, 3, m, d)     bias (4, 3, 1, m)
+    only weights differ ("by row"): components stay shared, each batch element is a row of weights
+        queries (7, 12, d)       components (m, d)           bias (12, m)
+
+So shared components are never repeated. `Layout` does both and brings results back to `lead`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +36,10 @@ from torch import Tensor
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
 from kdmkit.ops import Masked, Term, attend, log_mix, log_mix_both, score_matrix
+
+#: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
+#: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.
+ScoreKind = Literal["overlap", "relative", "density"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +50,14 @@ class Entry:
         kernel: the variable's kernel.
         value: of shape `(*lead, *event)`, or labels `(*lead,)`.
         components: of shape `(*batch, m, *event)`.
-        normalized: whether scores include the kernel's log-normaliser (a density) or not (a projection).
+        kind: which terms of the log-density belong to the score.
         keep: of shape `(*lead,)`; where False the variable is left out of the score.
     """
 
     kernel: Kernel
     value: Tensor
     components: Tensor
-    normalized: bool = True
+    kind: ScoreKind = "density"
     keep: Bool[Tensor, "*lead"] | None = None
 
     @property
@@ -43,32 +70,42 @@ class Entry:
         return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
-    def components_batch(self) -> torch.Size:
+    def mixture_batch(self) -> torch.Size:
+        """The batch of the components and of the kernel's bandwidths."""
         return broadcast(self.components.shape[: -1 - self.kernel.event_dim], self.kernel.batch_shape)
 
     @property
-    def event_shape(self) -> torch.Size:
-        return self.components.shape[self.components.ndim - self.kernel.event_dim :]
+    def has_own_norms(self) -> bool:
+        """Whether the score holds a log-normaliser for every component."""
+        return self.kind != "overlap" and self.kernel.per_component
 
     def log_norm(self) -> Tensor | None:
-        """The log-normaliser in the components' precision, where it is asked for."""
-        if not self.normalized or self.kernel.unit_norm:
+        """The log-normaliser in the components' precision, where the score holds one."""
+        present = not self.kernel.unit_norm if self.kind == "density" else self.has_own_norms
+        if not present:
             return None
-        norm = self.kernel.log_norm(self.event_shape)
+        norm = self.kernel.log_norm(self.components)
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
+    def log_jacobian(self) -> Float[Tensor, "*lead"] | None:
+        """The term of x that all components share, where the score holds one."""
+        jacobian = self.kernel.log_jacobian(self.value) if self.kind == "density" else None
+        if jacobian is None or self.keep is None:
+            return jacobian
+        return torch.where(self.keep, jacobian, torch.zeros_like(jacobian))
+
     def placed(self, layout: Layout) -> Entry:
-        """The entry with its values as queries and its components as the reductions' leading dimensions."""
-        keep = None if self.keep is None else layout.queries(self.keep, 0)
-        components = layout.mixture(self.components, 1 + self.kernel.event_dim)
-        kernel = self.kernel
-        if kernel.batch_shape:
-            kernel = kernel.arranged(lambda scale: layout.mixture(scale, 2))
-        value = layout.queries(self.value, self.event_rank)
-        return replace(self, kernel=kernel, value=value, components=components, keep=keep)
+        """The entry as the reductions take it: values as queries, components and kernel as batches."""
+        return replace(
+            self,
+            kernel=self.kernel.arranged(lambda bandwidth: layout.to_batch(bandwidth, 2)),
+            value=layout.to_queries(self.value, self.event_rank),
+            components=layout.to_batch(self.components, 1 + self.kernel.event_dim),
+            keep=None if self.keep is None else layout.to_queries(self.keep, 0),
+        )
 
     def term(self) -> Term:
-        """The scores as the reductions take them: `value` has shape `(*lead, n, *event)`."""
+        """The scores of a placed entry; a masked one holds its log-normaliser, others leave it to `bias`."""
         term = self.kernel.term(self.value, self.components)
         if self.keep is None:
             return term
@@ -79,20 +116,17 @@ class Entry:
                 self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
             )
             norm = torch.zeros((), dtype=dtype, device=self.components.device)
-        return Masked(term, norm.expand(m).unsqueeze(-1), self.keep.unsqueeze(-1))
+        return Masked(term, norm.expand(*norm.shape[:-1], m).unsqueeze(-1), self.keep.unsqueeze(-1))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How leading dimensions become queries and batches of the reductions, and how results regain them.
-
-    Dimensions along which the mixture itself differs are batches; all others, those of size 1 in the mixture
-    included, merely count queries, so that no component is ever repeated for them.
+    """How leading dimensions become batches and queries of the reductions, and how results regain them.
 
     Args:
         lead: the leading dimensions of the result.
-        batch: which of them are batches.
-        by_row: whether components are shared and only weights differ: then batches are rows of one product.
+        batch: which of them are batch dimensions; the others are free.
+        by_row: whether only weights differ along batch dimensions.
     """
 
     lead: torch.Size
@@ -101,26 +135,27 @@ class Layout:
 
     @property
     def _order(self) -> tuple[int, ...]:
+        """The dimensions of `lead` in the order of the reductions."""
         free = tuple(i for i in range(len(self.lead)) if i not in self.batch)
         return (*free, *self.batch) if self.by_row else (*self.batch, *free)
 
     @property
-    def _shape(self) -> tuple[int, ...]:
+    def _query_shape(self) -> tuple[int, ...]:
         sizes = [self.lead[i] for i in self.batch]
         n = math.prod([size for i, size in enumerate(self.lead) if i not in self.batch])
         return (n, math.prod(sizes)) if self.by_row else (*sizes, n)
 
-    def queries(self, tensor: Tensor, event_rank: int) -> Tensor:
-        """From `(*lead, *event)` to the reductions' `(*batch, n, *event)`."""
+    def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
+        """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
         event = tensor.shape[tensor.ndim - event_rank :]
         expanded = tensor.expand((*self.lead, *event))
         if not self.batch:
             return expanded.reshape((self.lead.numel(), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
-        return expanded.permute((*self._order, *last)).reshape((*self._shape, *event))
+        return expanded.permute((*self._order, *last)).reshape((*self._query_shape, *event))
 
-    def restore(self, result: Tensor, event_rank: int) -> Tensor:
-        """The inverse of `queries`."""
+    def to_lead(self, result: Tensor, event_rank: int) -> Tensor:
+        """The inverse of `to_queries`."""
         event = result.shape[result.ndim - event_rank :]
         if not self.batch:
             return result.reshape((*self.lead, *event))
@@ -129,8 +164,11 @@ class Layout:
         last = range(len(order), len(order) + event_rank)
         return result.reshape((*(self.lead[i] for i in order), *event)).permute((*back, *last))
 
-    def mixture(self, tensor: Tensor, rank: int) -> Tensor:
-        """From `(*dims, *last)` with `rank` last dimensions to `(*batch, *last)`, or `last` where shared."""
+    def to_batch(self, tensor: Tensor, rank: int) -> Tensor:
+        """A part of the mixture, `(*dims, *last)` with `rank` last dimensions, as `(*batch, *last)`.
+
+        Where the batch shares it the result is `last` alone.
+        """
         dims, last = tensor.shape[: tensor.ndim - rank], tensor.shape[tensor.ndim - rank :]
         if not dims:
             return tensor
@@ -138,45 +176,52 @@ class Layout:
         sizes = [padded[i] for i in self.batch]
         return tensor.reshape((*(sizes if math.prod(sizes) != 1 else ()), *last))
 
-    def bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
-        """Log-weights as the reductions take them."""
-        placed = self.mixture(log_weights, 1)
+    def to_bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
+        """Log-weights as `(m,)`, `(*batch, 1, m)`, or `(rows, m)` by row."""
+        placed = self.to_batch(log_weights, 1)
         if self.by_row:
             return placed.reshape(-1, placed.shape[-1])
         return placed.unsqueeze(-2) if placed.ndim > 1 else placed
 
 
 def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
-    own = [entry.components_batch for entry in entries]
-    own += [] if values is None else [values.shape[:-2]]
-    batch = broadcast(log_weights.shape[:-1], *own)
+    mixture = [entry.mixture_batch for entry in entries]
+    mixture += [] if values is None else [values.shape[:-2]]
+    batch = broadcast(log_weights.shape[:-1], *mixture)
     lead = broadcast(batch, *(entry.lead for entry in entries))
     first = len(lead) - len(batch)
     differing = tuple(first + i for i, size in enumerate(batch) if size != 1)
-    shared = all(math.prod(shape) == 1 for shape in own)
+    shared = all(math.prod(shape) == 1 for shape in mixture)
     return Layout(lead, differing, by_row=shared and bool(differing))
 
 
-def _terms(
-    entries: Sequence[Entry], log_weights: Tensor, layout: Layout
-) -> tuple[list[Term], Tensor, Tensor | None]:
-    """The entries' scores, the bias of every component, and the constant that all components share."""
-    bias, constant = _offsets(entries, log_weights)
-    return [entry.placed(layout).term() for entry in entries], layout.bias(bias), constant
-
-
-def _offsets(entries: Sequence[Entry], log_weights: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Log-normalisers: those per component join the weights, the others are one constant."""
-    bias, constant = log_weights, None
+def _terms(entries: Sequence[Entry], log_weights: Tensor, layout: Layout) -> tuple[list[Term], Tensor]:
+    """The entries' scores, and the bias of every component: its log-weight and its own log-normalisers."""
+    bias = log_weights
     for entry in entries:
-        norm = entry.log_norm() if entry.keep is None else None
-        if norm is None:
-            continue
-        if norm.ndim:
-            bias = bias + norm.to(bias)
-        else:
-            constant = norm if constant is None else constant + norm.to(constant)
-    return bias, constant
+        norm = entry.log_norm() if entry.keep is None and entry.has_own_norms else None
+        bias = bias if norm is None else bias + norm.to(bias)
+    return [entry.placed(layout).term() for entry in entries], layout.to_bias(bias)
+
+
+def _shared(entries: Sequence[Entry]) -> list[Tensor]:
+    """What the scores of all components share: common log-normalisers, and terms of x."""
+    found = []
+    for entry in entries:
+        if entry.keep is None and not entry.has_own_norms:
+            found.append(entry.log_norm())
+        found.append(entry.log_jacobian())
+    return [part for part in found if part is not None]
+
+
+def _add(result: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """The sum, constants first: they are added to each other before they are rounded to the result's."""
+    if not parts:
+        return result
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.to(total.dtype)
+    return result + total.to(result.dtype)
 
 
 def mix(
@@ -187,47 +232,35 @@ def mix(
     """log Σ_j exp(log_weights_j + scores_j), and averages of `values` under it, for all leading dimensions.
 
     Leading dimensions of the entries broadcast with each other and, at their end, with the mixture's batch.
-    Shared components are never expanded.
     """
     layout = _lay_out(entries, log_weights, values)
-    terms, bias, constant = _terms(entries, log_weights, layout)
+    terms, bias = _terms(entries, log_weights, layout)
     averages = None
     if values is None:
         lse = log_mix(terms, bias)
     else:
-        averages, lse = attend(terms, bias, layout.mixture(values, 2))
-        averages = layout.restore(averages, 1)
-    lse = layout.restore(lse, 0)
-    return averages, lse if constant is None else lse + constant.to(lse.dtype)
+        averages, lse = attend(terms, bias, layout.to_batch(values, 2))
+        averages = layout.to_lead(averages, 1)
+    return averages, _add(layout.to_lead(lse, 0), _shared(entries))
 
 
 def mix_both(
     entries: Sequence[Entry], more: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
 ) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]] | None:
-    """`mix` of some entries, and of those and more; None where their leading dimensions differ."""
+    """`mix` of some entries, and of those and more; None where one arrangement does not serve both."""
     layout = _lay_out(entries, log_weights, None)
     # A normaliser per component would have to enter one of the two sums and not the other.
-    own_norms = any(entry.normalized and entry.kernel.per_component for entry in more)
+    own_norms = any(entry.has_own_norms for entry in more)
     if own_norms or _lay_out([*entries, *more], log_weights, None) != layout:
         return None
-    terms, bias, constant = _terms(entries, log_weights, layout)
-    extra, _, constant_more = _terms(more, log_weights, layout)
-    results = [layout.restore(lse, 0) for lse in log_mix_both(terms, extra, bias)]
-    constants = [constant, _plus(constant, constant_more)]
-    first, second = (
-        lse if c is None else lse + c.to(lse.dtype) for lse, c in zip(results, constants, strict=True)
-    )
-    return first, second
-
-
-def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b.to(a)
+    terms, bias = _terms(entries, log_weights, layout)
+    extra, _ = _terms(more, log_weights, layout)
+    some, every = (layout.to_lead(lse, 0) for lse in log_mix_both(terms, extra, bias))
+    return _add(some, _shared(entries)), _add(every, _shared([*entries, *more]))
 
 
 def scores(entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*lead m"]:
-    """log_weights_j + scores_j in full, without the constants that all components share."""
+    """log_weights_j + scores_j in full, without what all components share."""
     layout = _lay_out(entries, log_weights, None)
-    terms, bias, _ = _terms(entries, log_weights, layout)
-    return layout.restore(score_matrix(terms, bias), 1)
+    terms, bias = _terms(entries, log_weights, layout)
+    return layout.to_lead(score_matrix(terms, bias), 1)

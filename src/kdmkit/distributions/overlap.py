@@ -25,7 +25,7 @@ def overlap(rho: KDM, other: KDM) -> Float[Tensor, "*batch"]:
     # The dimension of the points comes in front of the batch.
     missing = max(len(rho.batch_shape), m_dim) - m_dim
     points = points.reshape(points.shape[0], *([1] * missing), *points.shape[1:])
-    log_f = rho._weights.log_mix([Entry(rho.kernel, points, rho.components, normalized=False)])
+    log_f = rho._weights.log_mix([Entry(rho.kernel, points, rho.components, "overlap")])
     return safe_logsumexp(log_f.movedim(0, -1) + other.log_weights).exp()
 
 

@@ -26,7 +26,7 @@ class Univariate:
 
     @property
     def batch_shape(self) -> torch.Size:
-        return broadcast(self.log_weights.shape[:-1], self.components.shape[:-1])
+        return broadcast(self.log_weights.shape[:-1], self.components.shape[:-1], self.scale.shape[:-1])
 
     def cdf(self, x: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
         """F(x) = Σ_j w_j Φ((x − c_j)/s_j)."""
@@ -64,7 +64,7 @@ class Univariate:
         return x - (error - error.detach()) * slope
 
     def _solve(self, q: Tensor) -> Tensor:
-        """Bisection kept honest by a bracket, hastened by Newton's step where it stays inside."""
+        """Newton's steps where they stay inside a bracket of the quantile, bisection elsewhere."""
         low, high = self._bracket(q)
         x = 0.5 * (low + high)
         for _ in range(_STEPS):

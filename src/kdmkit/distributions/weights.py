@@ -1,10 +1,11 @@
-"""The weights of a mixture: given as numbers, or inferred and computed only when somebody asks."""
+"""The weights of a mixture: given as numbers, or inferred and computed when they are first read."""
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +15,13 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions.mixing import Entry, mix
+from kdmkit.kernels import Kernel
 
 # A product adds one term after the other: over a million of them float32 would keep two digits.
 _BLOCK = 4096
+
+TensorMap = Callable[[Tensor], Tensor]
+KernelMap = Callable[[Kernel], Kernel]
 
 
 class Weights(ABC):
@@ -39,15 +44,26 @@ class Weights(ABC):
         """log Σ_j w_j exp(scores_j)."""
 
     @abstractmethod
-    def to(self, *args: object, **kwargs: object) -> Weights:
-        """The same weights on another device or in another dtype."""
+    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Weights:
+        """The same weights, with all tensors and kernels replaced by their images."""
+
+    @abstractmethod
+    def expand(self, batch_shape: torch.Size) -> Weights:
+        """The same weights with more elements in the batch."""
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """The log-density of the evidence from which the weights were inferred."""
+        raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
 
 
 class Given(Weights):
-    """Weights that are there."""
+    """Weights that are known as numbers."""
 
-    def __init__(self, log_weights: Float[Tensor, "*batch m"]) -> None:
-        self._log_weights = log_weights
+    def __init__(
+        self, log_weights: Float[Tensor, "*batch m"], log_evidence: Float[Tensor, "*batch"] | None = None
+    ) -> None:
+        self._log_weights, self._log_evidence = log_weights, log_evidence
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -56,6 +72,10 @@ class Given(Weights):
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
         return self._log_weights
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        return super().log_evidence if self._log_evidence is None else self._log_evidence
 
     def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         weights = self._log_weights.to(values.dtype).exp()
@@ -68,8 +88,14 @@ class Given(Weights):
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
         return mix(entries, self._log_weights)[1]
 
-    def to(self, *args: object, **kwargs: object) -> Given:
-        return Given(self._log_weights.to(*args, **kwargs))  # type: ignore[call-overload]
+    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Given:
+        evidence = self._log_evidence
+        return Given(on_tensor(self._log_weights), None if evidence is None else on_tensor(evidence))
+
+    def expand(self, batch_shape: torch.Size) -> Given:
+        evidence = self._log_evidence
+        log_weights = self._log_weights.expand(*batch_shape, self._log_weights.shape[-1])
+        return Given(log_weights, None if evidence is None else evidence.expand(batch_shape))
 
 
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
@@ -95,7 +121,20 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     return Given(tensor)
 
 
-def cast(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`tensor.to`, but integers keep their dtype (and never pass through a narrower one)."""
-    moved = tensor.to(*args, **kwargs)
-    return moved if tensor.is_floating_point() else tensor.to(moved.device)
+def moves(*args: Any, **kwargs: Any) -> tuple[TensorMap, KernelMap]:
+    """What `to(*args, **kwargs)` does to tensors and to kernels; integers and masks keep their dtype."""
+
+    def on_tensor(tensor: Tensor) -> Tensor:
+        moved = tensor.to(*args, **kwargs)
+        return moved if tensor.is_floating_point() else tensor.to(moved.device)
+
+    return on_tensor, lambda kernel: copy.deepcopy(kernel).to(*args, **kwargs)
+
+
+def copies(memo: dict[int, Any]) -> tuple[TensorMap, KernelMap]:
+    """What `copy.deepcopy` does to tensors and to kernels.
+
+    A copy has storage of its own and stays in the graph: gradients flow to where the original's do. (torch
+    refuses to copy tensors that are results of a computation.)
+    """
+    return torch.clone, lambda kernel: copy.deepcopy(kernel, memo)

@@ -1,11 +1,13 @@
 """Kernels: one file each, all with overlap, normaliser and exact draws."""
 
+from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import Categorical
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
+from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
-from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.registry import kernel_from_config, register
 from kdmkit.kernels.tricube import Tricube
@@ -14,13 +16,18 @@ register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
 
 __all__ = [
     "RBF",
+    "Bandwidth",
     "Categorical",
     "Composed",
     "Cosine",
     "Epanechnikov",
+    "FixedBandwidth",
     "Kernel",
+    "LearnedBandwidth",
     "LocationScale",
     "Tricube",
+    "check_continuous",
     "kernel_from_config",
     "register",
+    "typical_distance",
 ]

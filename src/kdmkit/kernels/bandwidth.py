@@ -1,10 +1,11 @@
-"""A positive scale with a lower bound, trainable or not."""
+"""Bandwidths: positive scales, learned or fixed, for all components, for each, or for each of a batch."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,14 +14,14 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_positive
 
-# Relative to the given bandwidth: a bound that no sensible fit meets before data sets a better one.
+# The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
 
 
-def as_bandwidth(name: str, value: Any) -> Tensor:
-    """Positive floating values; plain numbers in float64, so that they lose nothing."""
+def positive_tensor(name: str, value: Any) -> Tensor:
+    """Positive floating-point values; plain numbers in float64, so that they keep their digits."""
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(bad_argument(name, "a number or a tensor", repr(value))) from error
     tensor = tensor if tensor.is_floating_point() else tensor.double()
@@ -28,20 +29,72 @@ def as_bandwidth(name: str, value: Any) -> Tensor:
     return tensor
 
 
-class Bandwidth(nn.Module):
-    """value = minimum + exp(raw).
+class Bandwidth(nn.Module, ABC):
+    """The positive scale of a kernel.
 
-    The lower bound keeps maximum likelihood well posed: without it a component that sits on a sample grows
-    without limit as its bandwidth goes to zero.
+    It has the shape `()` for one value; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for a row per
+    component; `(*batch, m, 1)` or `(*batch, m, d)` for such rows in every element of a batch of KDMs.
+    """
+
+    #: The argument's name in error messages: "sigma", "h".
+    name: str
+
+    @property
+    @abstractmethod
+    def value(self) -> Float[Tensor, "*shape"]:
+        """The bandwidth."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """The shape of `value`."""
+
+    @abstractmethod
+    def scaled(self, factor: Any) -> Bandwidth:
+        """The bandwidth times `factor`, a number or `(d,)`, as a bandwidth of the same class."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description for `bandwidth_from_config`."""
+
+    @property
+    def per_component(self) -> bool:
+        """Whether every component has a bandwidth of its own."""
+        return len(self.shape) >= 2
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.shape[:-2]
+
+    def coordinates(self, index: Sequence[int]) -> FixedBandwidth:
+        """The bandwidth of some dimensions; gradients flow back to this one."""
+        value = self.value
+        if self.shape and self.shape[-1] > 1:
+            value = value[..., list(index)]
+        return FixedBandwidth(self.name, value, validate=False)
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Bandwidth:
+        """The bandwidth with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
+        return FixedBandwidth(self.name, place(self.value), validate=False) if self.batch_shape else self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bandwidth:
+        return copy_with_graph(self, memo)
+
+
+class LearnedBandwidth(Bandwidth):
+    """value = minimum + exp(raw), where `raw` is a parameter.
+
+    The lower bound keeps maximum likelihood well posed: without it, the density of a component that sits on
+    a sample grows without limit as its bandwidth goes to zero.
 
     Args:
-        name: how error messages call it.
-        value: a positive number or tensor. Plain numbers are kept in float64 so that they lose nothing.
+        name: how error messages call the bandwidth.
+        value: a positive number or tensor of shape `()`, `(d,)`, `(m, 1)` or `(m, d)`, copied. Plain numbers
+            are kept in float64, so that they keep their digits.
         minimum: the lower bound; None is a millionth of the smallest value.
         trainable: whether `raw` asks for gradients.
-        max_dim: 1 for a number or `(d,)`; 2 admits `(m, 1)` and `(m, d)`, one row per component.
 
-    >>> Bandwidth("sigma", 0.3).value
+    >>> LearnedBandwidth("sigma", 0.3).value
     tensor(0.3000, dtype=torch.float64)
     """
 
@@ -49,25 +102,17 @@ class Bandwidth(nn.Module):
     minimum: Tensor
 
     def __init__(
-        self,
-        name: str,
-        value: Any,
-        minimum: float | None = None,
-        *,
-        trainable: bool = False,
-        max_dim: int = 1,
+        self, name: str, value: Any, minimum: float | None = None, *, trainable: bool = False
     ) -> None:
         super().__init__()
         self.name = name
-        tensor = as_bandwidth(name, value)
-        if tensor.ndim > max_dim:
-            shapes = "(), (d,), (m, 1) or (m, d)" if max_dim == 2 else "() or (d,)"
-            raise ValueError(bad_argument(name, f"shape {shapes}", tuple(tensor.shape)))
-        bound = _TINY * float(tensor.min()) if minimum is None else float(minimum)
-        if not 0 <= bound < float(tensor.min()):
-            raise ValueError(
-                bad_argument(f"{name}_min", f"0 ≤ {name}_min < {name} ({float(tensor.min()):g})", bound)
-            )
+        tensor = positive_tensor(name, value).detach()
+        if tensor.ndim > 2:
+            raise ValueError(bad_argument(name, "shape (), (d,), (m, 1) or (m, d)", tuple(tensor.shape)))
+        smallest = float(tensor.min())
+        bound = _TINY * smallest if minimum is None else float(minimum)
+        if not 0 <= bound < smallest:
+            raise ValueError(bad_argument(f"{name}_min", f"0 ≤ {name}_min < {name} ({smallest:g})", bound))
         self.register_buffer("minimum", torch.tensor(bound, dtype=tensor.dtype))
         self.raw = nn.Parameter((tensor - bound).log(), requires_grad=trainable)
 
@@ -77,7 +122,7 @@ class Bandwidth(nn.Module):
 
     @value.setter
     def value(self, value: Any) -> None:
-        tensor = as_bandwidth(self.name, value).to(self.raw)
+        tensor = positive_tensor(self.name, value).detach().to(self.raw)
         shape, given = self.raw.shape, tensor.shape
         pairs = zip(reversed(given), reversed(shape), strict=False)
         if len(given) > len(shape) or any(a not in (1, b) for a, b in pairs):
@@ -88,6 +133,10 @@ class Bandwidth(nn.Module):
         with torch.no_grad():
             self.raw.copy_((tensor - self.minimum).log().expand_as(self.raw))
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.raw.shape
+
     def bound(self, minimum: float) -> None:
         """Sets a new lower bound; values at or below it move just above."""
         if not 0 <= minimum < math.inf:
@@ -97,52 +146,95 @@ class Bandwidth(nn.Module):
             self.minimum.fill_(minimum)
             self.raw.copy_((value - minimum).clamp_min(_TINY * max(minimum, float(value.min()))).log())
 
-    @property
-    def shape(self) -> torch.Size:
-        return self.raw.shape
+    def restart(self, value: Any, minimum: float) -> None:
+        """Sets the value and the lower bound together, whatever the bound was before."""
+        self.bound(0.0)
+        self.value = value
+        self.bound(minimum)
 
-    @property
-    def per_component(self) -> bool:
-        return len(self.shape) >= 2
+    def scaled(self, factor: Any) -> LearnedBandwidth:
+        """A bandwidth with a parameter of its own: gradients do not reach this one."""
+        factor = positive_tensor("factor", factor).detach().to(self.raw.device)
+        value = self.value.detach() * factor
+        # A value that training has brought down to its bound must stay above the new one.
+        minimum = min(float(self.minimum) * float(factor.min()), (1 - _TINY) * float(value.min()))
+        return LearnedBandwidth(self.name, value, minimum, trainable=self.raw.requires_grad)
+
+    def config(self) -> dict[str, Any]:
+        return {self.name: self.value.tolist(), f"{self.name}_min": float(self.minimum)}
 
 
-class Widened(Bandwidth):
-    """A bandwidth with independent noise on top: value² = base² + extra, for every element of a batch.
+class FixedBandwidth(Bandwidth):
+    """A given tensor: not trained by itself, but gradients flow through it to whatever it was computed from.
 
     Args:
-        base: what is widened.
-        extra: `(*batch, m, d)`, in squares of the base's unit.
+        name: how error messages call the bandwidth.
+        value: a positive number or tensor of any shape that `Bandwidth` names.
+        validate: whether the value is checked and copied. Without, the tensor itself is kept; no method
+            changes it in place.
+
+    >>> FixedBandwidth("sigma", torch.ones(5, 3, 2)).batch_shape
+    torch.Size([5])
     """
 
-    extra: Tensor
+    fixed: Tensor
 
-    def __init__(self, base: Bandwidth, extra: Float[Tensor, "*batch m d"]) -> None:
-        nn.Module.__init__(self)
-        self.name, self.base = base.name, base
-        self.register_buffer("minimum", base.minimum, persistent=False)
-        self.register_buffer("extra", extra, persistent=False)
+    def __init__(self, name: str, value: Any, *, validate: bool = True) -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer("fixed", positive_tensor(name, value).clone() if validate else value)
 
     @property
-    def value(self) -> Float[Tensor, "*batch m d"]:
-        base = self.base.value
-        # Where nothing is added, nothing changes, and the root of zero would have no derivative.
-        added = self.extra > 0
-        root = torch.where(added, self.extra, torch.ones_like(self.extra)).sqrt()
-        return torch.where(added, torch.hypot(base, root), base)
-
-    @value.setter
-    def value(self, value: Any) -> None:
-        raise AttributeError(f"{self.name}: a widened kernel follows the one that it was made from")
+    def value(self) -> Float[Tensor, "*shape"]:
+        return self.fixed
 
     @property
     def shape(self) -> torch.Size:
-        return self.extra.shape
+        return self.fixed.shape
 
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Widened:
-        """With other leading dimensions."""
-        base = self.base.arranged(place) if isinstance(self.base, Widened) else self.base
-        return Widened(base, place(self.extra))
+    def scaled(self, factor: Any) -> FixedBandwidth:
+        factor = positive_tensor("factor", factor).to(self.fixed.device)
+        return FixedBandwidth(self.name, self.fixed * factor, validate=False)
 
-    def __deepcopy__(self, memo: Any) -> Widened:
-        # Extra may be a result that carries gradients, which torch does not copy.
-        return Widened(copy.deepcopy(self.base, memo), self.extra)
+    def config(self) -> dict[str, Any]:
+        # A batch may hold millions of numbers: they are left to `state_dict`.
+        value = {"shape": list(self.shape)} if self.batch_shape else self.fixed.tolist()
+        return {self.name: value, f"{self.name}_min": None}
+
+
+def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: bool) -> Bandwidth:
+    """A given bandwidth as it is, or a learned one of a number or tensor."""
+    if not isinstance(value, Bandwidth):
+        return LearnedBandwidth(name, value, minimum, trainable=trainable)
+    if minimum is not None or trainable:
+        wanted = f"a number or a tensor beside {name}_min or trainable"
+        raise ValueError(bad_argument(name, wanted, type(value).__name__))
+    return value
+
+
+def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
+    """The bandwidth that `Bandwidth.config` described.
+
+    The numbers of a batch are NaN until `load_state_dict` sets them.
+    """
+    value, minimum = config[name], config[f"{name}_min"]
+    if minimum is not None:
+        return LearnedBandwidth(name, value, minimum)
+    if isinstance(value, dict):
+        return FixedBandwidth(name, torch.full(value["shape"], math.nan), validate=False)
+    return FixedBandwidth(name, value)
+
+
+def copy_with_graph(module: Any, memo: dict[int, Any]) -> Any:
+    """`copy.deepcopy` of a module whose buffers may be results of a computation.
+
+    torch refuses to copy such tensors. Here the copy is part of the same graph: it has storage of its own,
+    and its gradients flow to where the original's do.
+    """
+    for tensor in module.buffers():
+        if not tensor.is_leaf:
+            memo[id(tensor)] = tensor.clone()
+    copied = object.__new__(type(module))
+    memo[id(module)] = copied
+    copied.__dict__.update(copy.deepcopy(module.__dict__, memo))
+    return copied

@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.precision import full_precision
+from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.ops import Term
 
 
 class Kernel(nn.Module, ABC):
     """A kernel k with k(x, x) = 1; its square is the Born rule's probability of x given c.
 
-    Values have shape `(*lead, *event)`; components `(*batch, m, *event)`.
+    Values have shape `(*lead, *event)`; components `(*batch, m, *event)`. Code outside this package asks a
+    kernel what it can do and never which class it has: what a kernel cannot do raises a TypeError.
     """
 
     #: Whether the kernel's density is a probability over finitely many events.
     discrete: ClassVar[bool]
+    #: Whether the kernel's density has a mean, a variance and a distribution function in every dimension.
+    is_continuous: ClassVar[bool] = False
+    #: Whether draws are one-hot vectors, which a softmax relaxes.
+    draws_one_hot: ClassVar[bool] = False
+    #: Whether components are real numbers that a gradient may move.
+    components_trainable: ClassVar[bool] = True
     #: The number of dimensions of one event.
     event_dim: int = 1
+    #: Where events may lie.
+    support: ClassVar[Constraint] = constraints.real_vector
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
     unit_norm: ClassVar[bool] = False
 
-    @property
-    def overlaps_everywhere(self) -> bool:
-        """Whether k(x, c) is known to be positive for all x and c."""
-        return False
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Leading dimensions of the kernel's own parameters: none, unless a batch has a kernel each."""
-        return torch.Size()
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
-        """The kernel with parameters of other leading dimensions; only one with a batch has any."""
-        raise TypeError(bad_argument("kernel", "one with a batch of bandwidths", type(self).__name__))
+    # ---- what a kernel is
 
     @abstractmethod
     def term(self, x: Tensor, components: Tensor) -> Term:
@@ -58,8 +58,21 @@ class Kernel(nn.Module, ABC):
         """2·log|k(x, c)| of pairs: leading dimensions broadcast against each other."""
 
     @abstractmethod
-    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, "*batch_m"]:
-        """log M with ∫ M·k²(x, c) dx = 1 (or a sum over a basis), one value or one per component."""
+    def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
+        """log M with ∫ M·k²(x, c) dx = 1 (or a sum over a basis).
+
+        One value for all components, or of shape `(m,)` or `(*batch, m)` where `per_component` holds.
+
+        Args:
+            components: of shape `(*batch, m, *event)`.
+        """
+
+    def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"] | None:
+        """A term of x that belongs to the log-density of every component, or None where there is none.
+
+        A kernel on T(x) has the density M·k²(T(x), T(c))·|T′(x)|: its `log_jacobian` is log|T′(x)|.
+        """
+        return None
 
     @abstractmethod
     def sample(
@@ -75,23 +88,50 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """A JSON-ready description from which `from_config` makes an equal kernel."""
+        """A JSON-ready description from which `from_config` makes an equal kernel.
+
+        Bandwidths of a batch are described by their shape: `state_dict` holds their numbers.
+        """
 
     @classmethod
     @abstractmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Self:
         """The kernel that `config` describes; `encoder` is for a Composed kernel."""
 
+    # ---- parameters
+
     @property
-    def per_component(self) -> bool:
-        """Whether every component has parameters of its own."""
+    def overlaps_everywhere(self) -> bool:
+        """Whether k(x, c) is known to be positive for all x and c."""
         return False
 
-    def log_overlap_matrix(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead n m"]:
-        """2·log|k(x_i, c_j)| of all pairs; the shapes are those of `term`."""
-        term = self.term(x, components)
-        with full_precision(x.device.type):
-            return term.exact()
+    @property
+    def per_component(self) -> bool:
+        """Whether `log_norm` has a value for every component."""
+        return False
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The batch dimensions of the kernel's own parameters."""
+        return torch.Size()
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
+        """The kernel with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
+        return self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        """The bandwidth that training changes."""
+        self._cannot("one with a learned bandwidth")
+
+    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+        """Sets a learned bandwidth and its lower bound from components `(m, *event)`, where there is one.
+
+        Args:
+            sigma: a rule of `kdmkit.kernels.typical_distance`, or a number.
+        """
+
+    # ---- events
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
         """`value` as a tensor of events; `like` lends plain numbers its dtype and device."""
@@ -100,27 +140,66 @@ class Kernel(nn.Module, ABC):
         return value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
-        """Raises where `value` holds no events of this kernel: NaN, a zero amplitude, a label outside."""
+        """Raises where `value` holds no events of this kernel: NaN, a zero amplitude, an unknown label."""
         check_floating(argument, value)
         check_finite(argument, value)
 
     def event_rank(self, value: Tensor) -> int:
-        """The number of trailing dimensions of `value` that are one event."""
+        """The number of trailing dimensions of `value` that are one event: 0 for labels."""
         return self.event_dim
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
+        """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
+        return values
+
+    def same_family(self, other: Kernel) -> bool:
+        """Whether components of `other` may be evidence for a variable with this kernel."""
+        return type(self) is type(other)
+
+    # ---- what some kernels can do
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         """The probability of every event under each component."""
-        raise TypeError(
-            bad_argument("kernel", "a discrete kernel (Cosine, Categorical)", type(self).__name__)
-        )
+        self._cannot("a discrete kernel (Cosine, Categorical)")
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """The mean of each component's density."""
+        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The variance of each component's density, dimension by dimension."""
-        raise TypeError(bad_argument("kernel", "a continuous kernel", type(self).__name__))
+        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
 
-    def same_family(self, other: "Kernel") -> bool:
-        """Whether components of `other` may be evidence for a variable with this kernel."""
-        return type(self) is type(other)
+    def scaled(self, factor: Any) -> Kernel:
+        """The kernel of the variable times `factor`, a positive number or `(d,)`."""
+        self._cannot("one with a bandwidth (RBF, Epanechnikov, Tricube)")
+
+    def convolved(self, variance: Float[Tensor, "*batch m d"]) -> Kernel:
+        """The kernel whose density is that of x plus independent Gaussian noise.
+
+        Args:
+            variance: of the noise, for every component.
+        """
+        self._cannot("an RBF kernel without a metric")
+
+    def coordinates(self, index: Sequence[int]) -> Kernel:
+        """The kernel over some coordinates of the event: its density is the marginal one."""
+        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
+
+    def _cannot(self, wanted: str) -> NoReturn:
+        raise TypeError(bad_argument("kernel", wanted, repr(self)))
+
+    # ---- housekeeping
+
+    def log_overlap_matrix(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead n m"]:
+        """2·log|k(x_i, c_j)| of all pairs; the shapes are those of `term`."""
+        term = self.term(x, components)
+        with full_precision(x.device.type):
+            return term.exact()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied: Self = copy_with_graph(self, memo)
+        return copied
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, SupportsIndex
 import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_label, is_integer
 from kdmkit.kernels.base import Kernel
@@ -29,7 +31,9 @@ class Categorical(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    components_trainable: ClassVar[bool] = False
     event_dim: int = 0
+    support: ClassVar[Constraint] = constraints.nonnegative_integer
     logit: Tensor
 
     def __init__(self, n: SupportsIndex, smoothing: float = 0.0, *, trainable: bool = False) -> None:
@@ -65,11 +69,11 @@ class Categorical(Kernel):
         same = x == components
         return torch.where(same, torch.zeros((), device=same.device), self._log_smoothing(same.device))
 
-    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
+    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return -torch.log1p((self.n - 1) * self.smoothing)
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
-        return (self._table(components) + self.log_norm(torch.Size())).exp()
+        return (self._table(components) + self.log_norm(components)).exp()
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None

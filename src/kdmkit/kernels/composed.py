@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term
@@ -52,6 +54,23 @@ class Composed(Kernel):
     def per_component(self) -> bool:
         return self.kernel.per_component
 
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.kernel.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Composed:
+        if not self.batch_shape:
+            return self
+        return Composed(self.encoder, self.kernel.arranged(place), event_dim=self.event_dim)
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        return self.kernel.learned_bandwidth
+
+    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+        """From the distances in the encoder's space."""
+        self.kernel.initialize_bandwidth(self.encode(components), sigma)
+
     def encode(self, x: Tensor) -> Tensor:
         lead = x.shape[: x.ndim - self.event_dim]
         encoded: Tensor = self.encoder(x.reshape(-1, *x.shape[len(lead) :]))
@@ -63,7 +82,7 @@ class Composed(Kernel):
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.kernel.log_overlap(self.encode(x), self.encode(components))
 
-    def log_norm(self, event_shape: torch.Size) -> NoReturn:
+    def log_norm(self, components: Tensor) -> NoReturn:
         raise TypeError(
             bad_argument(
                 "kernel", "one with a density", "Composed, which compares encoded values and has none"

@@ -22,6 +22,9 @@ from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.ops import Lookup, Score, Term
 
+# A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.
+LABEL_SMOOTHING = 0.01
+
 
 class Cosine(Kernel):
     """k(x, c) = ⟨x, c⟩/(‖x‖·‖c‖): probabilities over an orthogonal basis of ℝⁿ.
@@ -34,6 +37,7 @@ class Cosine(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    draws_one_hot: ClassVar[bool] = True
     unit_norm: ClassVar[bool] = True
     event_dim: int = 1
 
@@ -50,7 +54,7 @@ class Cosine(Kernel):
             return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
         return log_square((unit(x) * unit(components)).sum(-1))
 
-    def log_norm(self, event_shape: torch.Size) -> Float[Tensor, ""]:
+    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
@@ -85,12 +89,28 @@ class Cosine(Kernel):
     def event_rank(self, value: Tensor) -> int:
         return 0 if is_integer(value) else 1
 
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
+        return smooth_amplitudes(values, event_shape[-1])
+
     def config(self) -> dict[str, Any]:
         return {"kernel": "Cosine"}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Cosine:
         return cls()
+
+
+def smooth_amplitudes(value: Tensor, n: int) -> Float[Tensor, "m n"]:
+    """√((1 − ε)·p + ε/n) for a label's one-hot p, or for the squares p of an amplitude.
+
+    >>> smooth_amplitudes(torch.tensor([1]), 2).square()
+    tensor([[0.0050, 0.9950]], dtype=torch.float64)
+    """
+    if is_integer(value):
+        probs = torch.nn.functional.one_hot(value.long(), n).double()
+    else:
+        probs = value.square() / value.square().sum(-1, keepdim=True)
+    return ((1 - LABEL_SMOOTHING) * probs + LABEL_SMOOTHING / n).sqrt()
 
 
 def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:

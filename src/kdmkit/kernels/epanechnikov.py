@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from kdmkit.kernels.bandwidth import Bandwidth
-from kdmkit.kernels.location_scale import LocationScale, log_one_minus
+from kdmkit.kernels.compact import Compact, log_one_minus
 
 
-class Epanechnikov(LocationScale):
+class Epanechnikov(Compact):
     """k(x, c) = Π_i (1 − u_i²)₊ with u = (x − c)/h; its density is (15/16h)·(1 − u²)₊² in each dimension.
 
     Args:
-        h: half the width of the support: a number, or `(d,)` for one per dimension.
+        h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
+            per component; or a `Bandwidth`.
         h_min: lower bound of h while it is trained; None is a millionth of h.
         trainable: whether h asks for gradients.
 
@@ -28,19 +28,6 @@ class Epanechnikov(LocationScale):
 
     unit_log_norm: ClassVar[float] = math.log(15 / 16)
     unit_variance: ClassVar[float] = 1 / 7
-    unit_radius: ClassVar[float] = 1.0
-
-    def __init__(self, h: Any = 1.0, *, h_min: float | None = None, trainable: bool = False) -> None:
-        super().__init__()
-        self.bandwidth = Bandwidth("h", h, h_min, trainable=trainable)
-
-    @property
-    def h(self) -> Float[Tensor, "*shape"]:
-        return self.bandwidth.value
-
-    @h.setter
-    def h(self, value: Any) -> None:
-        self.bandwidth.value = value
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return 2 * log_one_minus(u.square())
@@ -54,10 +41,3 @@ class Epanechnikov(LocationScale):
         # (u + 1)/2 ~ Beta(3, 3), which is the law of the median of five uniform numbers.
         uniform = torch.rand((*like.shape, 5), dtype=like.dtype, device=like.device, generator=generator)
         return 2 * uniform.median(-1).values - 1
-
-    def config(self) -> dict[str, Any]:
-        return {"kernel": "Epanechnikov", "h": self.h.tolist(), "h_min": float(self.bandwidth.minimum)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Epanechnikov:
-        return cls(config["h"], h_min=config["h_min"])

@@ -1,9 +1,11 @@
 """Continuous kernels of the form k²(x, c) = Π_i g((x_i − c_i)/s_i)."""
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -11,20 +13,22 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.precision import compute_dtype
-from kdmkit._core.shapes import pick
-from kdmkit.kernels.bandwidth import Bandwidth
+from kdmkit._core.shapes import broadcast, pick
+from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance
 from kdmkit.ops import Score, Term
 
 
 class LocationScale(Kernel, ABC):
-    """A product over dimensions of one bump function, moved to c and stretched by a bandwidth.
+    """A product over dimensions of one bump function g, moved to c and stretched by a bandwidth s.
 
     Leaves say what the bump is in the unit variable u = (x − c)/s; densities, draws and distribution
     functions follow.
     """
 
     discrete: ClassVar[bool] = False
+    is_continuous: ClassVar[bool] = True
     bandwidth: Bandwidth
 
     #: log of 1/∫ g(u) du.
@@ -33,6 +37,8 @@ class LocationScale(Kernel, ABC):
     unit_variance: ClassVar[float]
     #: The density of u is zero beyond this distance.
     unit_radius: ClassVar[float]
+    #: How many numbers exist at once for one expected distance.
+    values_per_distance: ClassVar[int]
 
     @abstractmethod
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -46,9 +52,25 @@ class LocationScale(Kernel, ABC):
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         """Independent draws of u, of the shape, dtype and device of `like`."""
 
+    @abstractmethod
+    def distance_to_point(self, gap: Float[Tensor, "*shape"], scale: Tensor) -> Float[Tensor, "*shape"]:
+        """E|s·u − gap|."""
+
+    @abstractmethod
+    def distance_between(
+        self, gap: Float[Tensor, "*shape"], scale: Tensor, other: Tensor
+    ) -> Float[Tensor, "*shape"]:
+        """E|gap + s·u − s'·u'|, where u and u' are independent."""
+
+    @abstractmethod
+    def with_bandwidth(self, bandwidth: Bandwidth) -> LocationScale:
+        """The kernel with another bandwidth."""
+
     def unit_quantile_bound(self, q: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """A distance from the centre beyond which less than min(q, 1 − q) of the mass of u lies."""
         return torch.full_like(q, self.unit_radius)
+
+    # ---- bandwidth
 
     @property
     def overlaps_everywhere(self) -> bool:
@@ -60,7 +82,33 @@ class LocationScale(Kernel, ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
-        return self.bandwidth.shape[:-2]
+        return self.bandwidth.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> LocationScale:
+        return self.with_bandwidth(self.bandwidth.arranged(place)) if self.batch_shape else self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            self._cannot("one with a learned bandwidth")
+        return self.bandwidth
+
+    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+        """The typical distance of components, relative to the spread of each dimension where they differ."""
+        bandwidth = self.bandwidth
+        if not isinstance(bandwidth, LearnedBandwidth):
+            return
+        width = typical_distance(components, sigma) if isinstance(sigma, str) else float(sigma)
+        value = torch.full_like(bandwidth.raw, width)
+        if isinstance(sigma, str) and value.ndim and value.shape[-1] > 1:
+            value = value * relative_spread(components.detach().double()).to(value)
+        bandwidth.restart(value, BOUND * float(value.min()))
+
+    def scaled(self, factor: Any) -> LocationScale:
+        return self.with_bandwidth(self.bandwidth.scaled(factor))
+
+    def coordinates(self, index: Sequence[int]) -> LocationScale:
+        return self.with_bandwidth(self.bandwidth.coordinates(index))
 
     def scale(self, like: Tensor) -> Tensor:
         """The bandwidth in the dtype and on the device of `like`."""
@@ -75,43 +123,52 @@ class LocationScale(Kernel, ABC):
         scale = self.scale(like)
         return pick(scale, index, 1) if self.per_component else scale
 
+    # ---- densities
+
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self._check_dimensions(components.shape[-1])
-        return Score(self._block, x, components, (self.score_scale(components),))
+        scale = self.score_scale(components)
+        if not self.per_component:
+            return Score(self._block, x, components, (scale,))
+        # Blocks slice the components: scales of their own travel beside them.
+        shape = broadcast(scale.shape, components.shape)
+        return Score(self._block, x, torch.cat([components.expand(shape), scale.expand(shape)], -1))
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Dimension after dimension: the differences of all pairs never exist at once."""
-        (scale,) = parameters
-        d = components.shape[-1]
-        scale = scale.expand(d)
+        d = x.shape[-1]
+        scales = parameters[0].expand(1, d) if parameters else components[..., d:]
         total = None
         for i in range(d):
-            u = (x[..., :, None, i] - components[..., None, :, i]) / scale[i]
+            u = (x[..., :, None, i] - components[..., None, :, i]) / scales[..., None, :, i]
             part = self.unit_log_overlap(u)
             total = part if total is None else total + part
         assert total is not None
         return total
 
-    def log_norm(self, event_shape: torch.Size) -> Tensor:
-        d = self._check_dimensions(event_shape[-1])
+    def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
+        d = self._check_dimensions(components.shape[-1])
         logs = self.bandwidth.value.log()
-        if logs.ndim == 0 or logs.shape[-1] != d:
-            logs = logs.unsqueeze(-1) if logs.ndim == 0 else logs
-            logs = logs.expand(*logs.shape[:-1], d)
-        return d * self.unit_log_norm - logs.sum(-1)
+        if logs.ndim == 0:
+            logs = logs.unsqueeze(-1)
+        return d * self.unit_log_norm - logs.expand(*logs.shape[:-1], d).sum(-1)
 
     def _check_dimensions(self, d: int) -> int:
         shape = self.bandwidth.shape
         if len(shape) and shape[-1] not in (1, d):
-            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}) for events of shape ({d},)"
+            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
             raise ValueError(bad_argument(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
         return d
 
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        return components
+
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        return (self.unit_variance * self.scale(components).square()).expand_as(components)
+        variance = self.unit_variance * self.scale(components).square()
+        return variance.expand(broadcast(variance.shape, components.shape))
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
@@ -122,20 +179,24 @@ class LocationScale(Kernel, ABC):
         shape, name = self.bandwidth.shape, self.bandwidth.name
         return f"{name} of shape {tuple(shape)}" if shape else f"{name}={self.bandwidth.value.item():.4g}"
 
+    # ---- coordinates in which the kernel is a product over dimensions
+
     def whiten(self, x: Tensor) -> Tensor:
-        """Coordinates in which the kernel is a product over dimensions."""
+        """From x to coordinates in which the kernel is a product over dimensions."""
         return x
 
     def unwhiten(self, u: Tensor) -> Tensor:
         """The inverse of `whiten`."""
         return u
 
-    def whitened(self) -> "LocationScale":
+    def whitened(self) -> LocationScale:
         """The kernel in whitened coordinates."""
         return self
 
 
-def log_one_minus(v: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """log(1 − v) for 0 ≤ v < 1, and −∞ with no gradient from 1 on."""
-    inside = v < 1
-    return torch.where(inside, torch.log1p(-torch.where(inside, v, torch.zeros_like(v))), -math.inf)
+def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:
+    """`kernel` as a continuous one; a TypeError says that `argument` should have been what was wanted."""
+    if not isinstance(kernel, LocationScale):
+        wanted = f"{wanted} (RBF, Epanechnikov, Tricube)"
+        raise TypeError(bad_argument(argument, wanted, type(kernel).__name__))
+    return kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite
 from kdmkit._core.precision import compute_dtype, full_precision
-from kdmkit.kernels.bandwidth import Bandwidth, Widened, as_bandwidth
+from kdmkit.kernels.bandwidth import (
+    Bandwidth,
+    FixedBandwidth,
+    as_bandwidth,
+    bandwidth_from_config,
+    positive_tensor,
+)
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term
 
@@ -23,7 +29,8 @@ class RBF(LocationScale):
     σ is the paper's parameter, not a standard deviation: `RBF.from_std(0.5)` and `.std` speak of the latter.
 
     Args:
-        sigma: a number; `(d,)` for one bandwidth per dimension; `(m, 1)` or `(m, d)` for one per component.
+        sigma: a number; `(d,)` for one bandwidth per dimension; `(m, 1)` or `(m, d)` for one per component;
+            or a `Bandwidth`.
         shear: the strict lower triangle of a metric's factor L, `(d, d)`; its diagonal is 1/σ_i and the
             overlap becomes exp(−‖L(x − c)‖²). See `RBF.from_metric`.
         sigma_min: lower bound of σ while it is trained; None is a millionth of σ.
@@ -31,13 +38,15 @@ class RBF(LocationScale):
 
     >>> kernel = RBF.from_std(0.5)
     >>> x, c = torch.zeros(1, 1), torch.zeros(1, 1)
-    >>> kernel.log_overlap(x, c) + kernel.log_norm(c.shape[-1:]).float()   # log N(0; 0, 0.5²)
+    >>> kernel.log_overlap(x, c) + kernel.log_norm(c).float()   # log N(0; 0, 0.5²)
     tensor([-0.2258])
     """
 
     unit_log_norm: ClassVar[float] = -0.5 * math.log(math.pi)
     unit_variance: ClassVar[float] = 0.5
     unit_radius: ClassVar[float] = math.inf
+    values_per_distance: ClassVar[int] = 1
+    shear: Tensor | None
 
     def __init__(
         self,
@@ -48,13 +57,17 @@ class RBF(LocationScale):
         trainable: bool = False,
     ) -> None:
         super().__init__()
-        self.bandwidth = Bandwidth("sigma", sigma, sigma_min, trainable=trainable, max_dim=2)
-        self.shear: nn.Parameter | None = None
-        if shear is not None:
-            self.shear = nn.Parameter(self._check_shear(shear), requires_grad=trainable)
+        self.bandwidth = as_bandwidth("sigma", sigma, sigma_min, trainable=trainable)
+        if shear is None:
+            self.shear = None
+        elif isinstance(self.bandwidth, FixedBandwidth):
+            self.register_buffer("shear", self._check_shear(shear))
+        else:
+            trained = self.learned_bandwidth.raw.requires_grad
+            self.shear = nn.Parameter(self._check_shear(shear).detach(), requires_grad=trained)
 
     def _check_shear(self, shear: Any) -> Tensor:
-        sigma = self.sigma.detach()
+        sigma = self.sigma
         matrix = torch.as_tensor(shear, dtype=sigma.dtype, device=sigma.device).clone()
         check_finite("shear", matrix)
         d = matrix.shape[-1] if matrix.ndim else 0
@@ -68,8 +81,7 @@ class RBF(LocationScale):
     @classmethod
     def from_std(cls, std: Any, **options: Any) -> RBF:
         """The kernel whose density has standard deviation `std`: σ = √2·std."""
-        std = as_bandwidth("std", std)
-        return cls(std * math.sqrt(2), **options)
+        return cls(positive_tensor("std", std) * math.sqrt(2), **options)
 
     @classmethod
     def from_metric(cls, factor: Float[Tensor, "d d"], **options: Any) -> RBF:
@@ -87,25 +99,39 @@ class RBF(LocationScale):
 
     @sigma.setter
     def sigma(self, value: Any) -> None:
-        self.bandwidth.value = value
+        self.learned_bandwidth.value = value
 
-    def widened(self, by: Float[Tensor, "*batch m d"]) -> RBF:
-        """The kernel whose density has variance s² + v, with v of shape `(*batch, m, d)`.
+    def with_bandwidth(self, bandwidth: Bandwidth) -> RBF:
+        return RBF(bandwidth, shear=self.shear)
 
-        It shares this one's bandwidth. `KDM.widened` is what users need.
-        """
-        # σ² is twice the variance.
-        return self._with(Widened(self.bandwidth, 2 * by))
+    def scaled(self, factor: Any) -> RBF:
+        bandwidth = self.bandwidth.scaled(factor)
+        if self.shear is None:
+            return RBF(bandwidth)
+        # −‖L(x − c)‖² with x = y/f is −‖L·diag(1/f)·(y − f·c)‖².
+        sigma = bandwidth.value
+        return RBF(bandwidth, shear=self.shear.to(sigma) / torch.as_tensor(factor).to(sigma))
 
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> RBF:
-        assert isinstance(self.bandwidth, Widened)
-        return self._with(self.bandwidth.arranged(place))
+    def coordinates(self, index: Sequence[int]) -> RBF:
+        if self.shear is None:
+            return RBF(self.bandwidth.coordinates(index))
+        # The marginal of N(c, AAᵀ/2) with A = L⁻¹ has the rows of A that belong to the chosen coordinates.
+        rows = self._inverse_metric()[list(index)]
+        with full_precision(rows.device.type):
+            root = torch.linalg.cholesky(rows @ rows.mT)
+        factor = torch.linalg.solve_triangular(root, torch.eye(len(rows)).to(rows), upper=False)
+        sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
+        return RBF(sigma, shear=factor.tril(-1))
 
-    def _with(self, bandwidth: Widened) -> RBF:
-        kernel = RBF.__new__(RBF)
-        nn.Module.__init__(kernel)
-        kernel.bandwidth, kernel.shear = bandwidth, None
-        return kernel
+    def convolved(self, variance: Float[Tensor, "*batch m d"]) -> RBF:
+        if self.shear is not None:
+            self._cannot("an RBF kernel without a metric")
+        sigma = self.sigma
+        # σ² is twice the variance. A variance of 0 is left out: the root of zero has no derivative.
+        added = variance > 0
+        root = (2 * torch.where(added, variance, torch.ones_like(variance))).sqrt()
+        value = torch.where(added, torch.hypot(sigma, root), sigma)
+        return RBF(FixedBandwidth("sigma", value, validate=False))
 
     @property
     def std(self) -> Float[Tensor, "*shape"]:
@@ -121,12 +147,15 @@ class RBF(LocationScale):
             return None
         return self.shear.tril(-1) + torch.diag(self.sigma.reciprocal())
 
-    def _metric_variance(self) -> Tensor:
+    def _inverse_metric(self) -> Float[Tensor, "d d"]:
+        """L⁻¹: the density's covariance is L⁻¹L⁻ᵀ/2."""
         metric = self.metric
         assert metric is not None
         eye = torch.eye(metric.shape[-1], dtype=metric.dtype, device=metric.device)
-        inverse = torch.linalg.solve_triangular(metric, eye, upper=False)
-        return 0.5 * inverse.square().sum(-1)
+        return torch.linalg.solve_triangular(metric, eye, upper=False)
+
+    def _metric_variance(self) -> Float[Tensor, " d"]:
+        return 0.5 * self._inverse_metric().square().sum(-1)
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return -u.square()
@@ -141,6 +170,14 @@ class RBF(LocationScale):
     def unit_quantile_bound(self, q: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         # One more standard deviation than the quantile: a bracket must hold it strictly inside.
         return (torch.special.ndtri(q).abs() + 1) / math.sqrt(2)
+
+    def distance_to_point(self, gap: Float[Tensor, "*shape"], scale: Tensor) -> Float[Tensor, "*shape"]:
+        return _mean_absolute(gap, scale * math.sqrt(0.5))
+
+    def distance_between(
+        self, gap: Float[Tensor, "*shape"], scale: Tensor, other: Tensor
+    ) -> Float[Tensor, "*shape"]:
+        return _mean_absolute(gap, torch.hypot(scale, other) * math.sqrt(0.5))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self._check_dimensions(components.shape[-1])
@@ -187,18 +224,18 @@ class RBF(LocationScale):
         return self if self.shear is None else RBF(1.0)
 
     def config(self) -> dict[str, Any]:
-        if isinstance(self.bandwidth, Widened):
-            raise ValueError(bad_argument("kernel", "one without a batch of bandwidths", "a widened one"))
-        return {
-            "kernel": "RBF",
-            "sigma": self.sigma.tolist(),
-            "sigma_min": float(self.bandwidth.minimum),
-            "shear": None if self.shear is None else self.shear.tolist(),
-        }
+        shear = None if self.shear is None else self.shear.tolist()
+        return {"kernel": "RBF", **self.bandwidth.config(), "shear": shear}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> RBF:
-        return cls(config["sigma"], shear=config["shear"], sigma_min=config["sigma_min"])
+        return cls(bandwidth_from_config("sigma", config), shear=config["shear"])
 
     def extra_repr(self) -> str:
         return super().extra_repr() if self.shear is None else f"metric of {self.shear.shape[-1]} dimensions"
+
+
+def _mean_absolute(mean: Float[Tensor, "*shape"], std: Tensor) -> Float[Tensor, "*shape"]:
+    """E|x| of a Gaussian x: 2·std·φ(z) + mean·(2Φ(z) − 1) with z = mean/std."""
+    z = mean / std
+    return std * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp() + mean * torch.erf(z * math.sqrt(0.5))

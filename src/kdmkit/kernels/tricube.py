@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from kdmkit.kernels.bandwidth import Bandwidth
-from kdmkit.kernels.location_scale import LocationScale, log_one_minus
+from kdmkit.kernels.compact import Compact, log_one_minus
 
 _POWER = 6
 
@@ -22,11 +21,12 @@ def _beta(a: float, b: float) -> float:
 _MASS = (2 / 3) * _beta(1 / 3, 7)  # ∫ (1 − |u|³)⁶ du
 
 
-class Tricube(LocationScale):
+class Tricube(Compact):
     """k(x, c) = Π_i (1 − |u_i|³)₊³ with u = (x − c)/h.
 
     Args:
-        h: half the width of the support: a number, or `(d,)` for one per dimension.
+        h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
+            per component; or a `Bandwidth`.
         h_min: lower bound of h while it is trained; None is a millionth of h.
         trainable: whether h asks for gradients.
 
@@ -36,19 +36,6 @@ class Tricube(LocationScale):
 
     unit_log_norm: ClassVar[float] = -math.log(_MASS)
     unit_variance: ClassVar[float] = _beta(1, 7) / _beta(1 / 3, 7)
-    unit_radius: ClassVar[float] = 1.0
-
-    def __init__(self, h: Any = 1.0, *, h_min: float | None = None, trainable: bool = False) -> None:
-        super().__init__()
-        self.bandwidth = Bandwidth("h", h, h_min, trainable=trainable)
-
-    @property
-    def h(self) -> Float[Tensor, "*shape"]:
-        return self.bandwidth.value
-
-    @h.setter
-    def h(self, value: Any) -> None:
-        self.bandwidth.value = value
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return _POWER * log_one_minus(u.abs() ** 3)
@@ -70,10 +57,3 @@ class Tricube(LocationScale):
         cube = (uniform(7) ** exponents).prod(-1)
         sign = torch.where(uniform() < 0.5, -1.0, 1.0).to(like.dtype)
         return sign * cube ** (1 / 3)
-
-    def config(self) -> dict[str, Any]:
-        return {"kernel": "Tricube", "h": self.h.tolist(), "h_min": float(self.bandwidth.minimum)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Tricube:
-        return cls(config["h"], h_min=config["h_min"])

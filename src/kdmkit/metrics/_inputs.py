@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_label, is_integer
 from kdmkit.distributions import KDM
-from kdmkit.kernels import LocationScale
+from kdmkit.kernels import LocationScale, check_continuous
 
 
 def check_kdm(argument: str, rho: object) -> KDM:
@@ -23,13 +23,11 @@ def check_kdm(argument: str, rho: object) -> KDM:
 def check_univariate(argument: str, rho: object) -> LocationScale:
     """The kernel of a one-dimensional continuous KDM."""
     rho = check_kdm(argument, rho)
-    if not isinstance(rho.kernel, LocationScale):
-        wanted = "a KDM with a continuous kernel (RBF, Epanechnikov, Tricube)"
-        raise TypeError(bad_argument(argument, wanted, type(rho.kernel).__name__))
+    kernel = check_continuous(argument, rho.kernel, "a KDM with a continuous kernel")
     if rho.event_shape != (1,):
         wanted = "a one-dimensional KDM (event shape (1,))"
         raise ValueError(bad_argument(argument, wanted, tuple(rho.event_shape)))
-    return rho.kernel
+    return kernel
 
 
 def numbers(argument: str, value: Any, *, like: Tensor | None = None) -> Tensor:
@@ -50,7 +48,7 @@ def as_values(rho: KDM, y: Any) -> Tensor:
     integers are as good as floats for a continuous kernel.
     """
     value = numbers("y", y, like=rho.components)
-    if not isinstance(rho.kernel, LocationScale):
+    if not rho.kernel.is_continuous:
         return value
     if rho.event_shape == (1,) and value.shape == rho.batch_shape:
         value = value.unsqueeze(-1)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from kdmkit.distributions import KDM
 from kdmkit.kernels import LocationScale
-from kdmkit.metrics._distances import distance_between, distance_to, values_per_pair
 
 # Pairs whose distances are held at once.
 _PAIRS = 1 << 22
@@ -46,7 +45,7 @@ class Mixture:
 
     @property
     def _pairs(self) -> int:
-        return _PAIRS // values_per_pair(self.kernel)
+        return _PAIRS // self.kernel.values_per_distance
 
     def mean_distance_to(self, y: Float[Tensor, " n"], row: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Σ_j w_ij E|X_j − y_i|, where y_i meets the mixture of number row_i."""
@@ -54,7 +53,7 @@ class Mixture:
         sums = []
         for values, rows in zip(y.split(step), row.split(step), strict=True):
             components, scale = (_chosen(own, rows) for own in (self.components, self.scale))
-            distance = distance_to(self.kernel, values.unsqueeze(-1) - components, scale)
+            distance = self.kernel.distance_to_point(values.unsqueeze(-1) - components, scale)
             sums.append((self.weights[rows] * distance).sum(-1))
         return torch.cat(sums)
 
@@ -79,7 +78,7 @@ class Mixture:
         total = weights.new_zeros(g, r)
         for index in torch.arange(m, device=weights.device).split(max(1, self._pairs // (g * max(r, m)))):
             gap = components[:, index, None] - components[:, None, :]
-            distance = distance_between(self.kernel, gap, scale[:, index, None], scale[:, None, :])
+            distance = self.kernel.distance_between(gap, scale[:, index, None], scale[:, None, :])
             total = total + (weights[..., index] * torch.matmul(weights, distance.mT)).sum(-1)
         return total
 

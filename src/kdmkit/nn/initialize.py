@@ -1,4 +1,4 @@
-"""Starting values from data: which samples become components, and how wide the kernels are."""
+"""Starting values from data: which samples become components, and with which weights."""
 
 from __future__ import annotations
 
@@ -11,28 +11,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, is_integer
-from kdmkit.kernels import Composed, Cosine, Kernel, LocationScale
+from kdmkit.kernels import Kernel
+from kdmkit.nn.clustering import cluster, spread_out
 from kdmkit.nn.variable import Variable
 
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
 Sigma = Literal["nearest", "mean"] | float
 
-# A label's amplitude keeps this much probability for the others: at an exact zero no gradient would live.
-LABEL_SMOOTHING = 0.01
-# The bandwidth's lower bound, relative to its starting value.
-BOUND = 0.01
-# k-means sees at most this many samples, for a few rounds: it only has to spread the components.
+# k-means sees at most this many samples.
 _CLUSTER_SAMPLE = 100_000
-_CLUSTER_ROUNDS = 20
-# Distances are taken from about this many components, so many pairs at a time.
-_DISTANCE_SAMPLE = 2048
-_DISTANCE_PAIRS = 1 << 22
 # Differences below this part of the values' size are rounding.
 _ROUNDING = 1e-12
 
 
 class Initializer:
-    """Data of all variables, ready to lend a layer its first components."""
+    """The components and weights from which a layer starts, taken from data of all its variables."""
 
     def __init__(
         self, variables: list[Variable], data: Mapping[str, Any], generator: torch.Generator | None
@@ -48,7 +41,7 @@ class Initializer:
     def _checked(self, variable: Variable, value: Any) -> Tensor:
         tensor = as_tensor(variable.name, value).detach()
         kernel = variable.kernel
-        if not (isinstance(kernel, Cosine) and is_integer(tensor)):
+        if kernel.event_rank(tensor) == len(variable.shape):
             if tensor.ndim != 1 + len(variable.shape) or tensor.shape[1:] != variable.shape:
                 inside = ", ".join(["n", *map(str, variable.shape)])
                 raise ValueError(bad_argument(variable.name, f"shape ({inside})", tuple(tensor.shape)))
@@ -83,23 +76,20 @@ class Initializer:
         vectors = [
             value.flatten(1).double().cpu()
             for name, value in self.data.items()
-            if isinstance(self.variables[name].kernel, LocationScale)
+            if self.variables[name].kernel.is_continuous
         ]
         if not vectors:
             wanted = "one for discrete variables ('random', 'balanced')"
             raise ValueError(bad_argument("method", wanted, "'kmeans' or 'kmeans++'"))
         x = torch.cat(vectors, 1)
-        return (x - x.mean(0)) / _spread(x)
+        return (x - x.mean(0)) / _std(x)
 
     def _spread(self, m: int) -> Int[Tensor, " m"]:
-        # scikit-learn takes a second to import: whoever brings components of their own need not wait.
-        from sklearn.cluster import kmeans_plusplus
-
-        _, index = kmeans_plusplus(self._vectors().numpy(), m, random_state=self._seed())
-        return _distinct(torch.from_numpy(index).long(), self._permutation(self.n))
+        index = spread_out(self._vectors(), m, seed=self._seed())
+        return _distinct(index, self._permutation(self.n))
 
     def _clustered(self, m: int) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
-        """Centres of clusters, found class by class where there are classes; weights are their shares."""
+        """Centres of clusters, found class by class where there are classes, weighted by their members."""
         labels = self._labels() if self._has_labels else torch.zeros(self.n, dtype=torch.long)
         counts = torch.bincount(labels)
         quotas = torch.bincount(labels[self._round_robin(labels, m)], minlength=len(counts))
@@ -118,7 +108,7 @@ class Initializer:
     def _centres(self, name: str, members: list[Tensor]) -> Tensor:
         """A cluster's mean of a continuous variable; of a discrete one the value of its first member."""
         value = self.data[name].cpu()
-        if isinstance(self.variables[name].kernel, LocationScale):
+        if self.variables[name].kernel.is_continuous:
             return torch.stack([value[rows].double().mean(0).to(value.dtype) for rows in members])
         return torch.stack([value[rows[0]] for rows in members])
 
@@ -160,9 +150,7 @@ class Initializer:
     def components(self, name: str, chosen: Tensor) -> Tensor:
         """Chosen values of a variable as its components."""
         variable = self.variables[name]
-        return (
-            smooth_amplitudes(chosen, variable.shape[-1]) if isinstance(variable.kernel, Cosine) else chosen
-        )
+        return variable.kernel.initial_components(chosen, variable.shape)
 
     def _class_logits(self, index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
         """The share of a class in the data, over the number of its components."""
@@ -170,21 +158,6 @@ class Initializer:
         shares = torch.bincount(labels).double()
         chosen = torch.bincount(labels[index], minlength=len(shares)).double()
         return (shares.clamp_min(1).log() - chosen.clamp_min(1).log())[labels[index]]
-
-    def set_bandwidth(self, kernel: Kernel, components: Tensor, sigma: Sigma) -> None:
-        """A bandwidth that fits the components, and a lower bound that keeps likelihoods finite."""
-        if isinstance(kernel, Composed):
-            self.set_bandwidth(kernel.kernel, kernel.encode(components), sigma)
-        if not isinstance(kernel, LocationScale):
-            return
-        width = typical_distance(components, sigma) if isinstance(sigma, str) else float(sigma)
-        raw = kernel.bandwidth.raw
-        value = torch.full(raw.shape, width, dtype=raw.dtype, device=raw.device)
-        if isinstance(sigma, str) and raw.ndim and raw.shape[-1] > 1:
-            value = value * _relative_spread(components.detach().double()).to(value)
-        kernel.bandwidth.bound(0.0)
-        kernel.bandwidth.value = value
-        kernel.bandwidth.bound(BOUND * float(value.min()))
 
 
 def check_sigma(sigma: Sigma) -> None:
@@ -200,57 +173,10 @@ def _is_label(kernel: Kernel) -> bool:
     return kernel.discrete and kernel.has_density
 
 
-def smooth_amplitudes(value: Tensor, n: int) -> Float[Tensor, "m n"]:
-    """√((1 − ε)·p + ε/n) for a label's one-hot p, or for the squares p of an amplitude.
-
-    >>> smooth_amplitudes(torch.tensor([1]), 2).square()
-    tensor([[0.0050, 0.9950]], dtype=torch.float64)
-    """
-    if is_integer(value):
-        probs = torch.nn.functional.one_hot(value.long(), n).double()
-    else:
-        probs = value.square() / value.square().sum(-1, keepdim=True)
-    return ((1 - LABEL_SMOOTHING) * probs + LABEL_SMOOTHING / n).sqrt()
-
-
-def typical_distance(components: Tensor, kind: str) -> float:
-    """A length on the scale of the components: between neighbours, or between any two.
-
-    Coinciding components do not count; where all coincide the answer is 1.
-    """
-    check_choice("sigma", kind, ("nearest", "mean"))
-    points = components.detach().double().flatten(1).cpu()
-    some = points[:: max(1, points.shape[0] // _DISTANCE_SAMPLE)]
-    others = points if kind == "nearest" else some
-    coincide = _ROUNDING * float(points.abs().max())
-    lengths = []
-    for block in some.split(max(1, _DISTANCE_PAIRS // others.shape[0])):
-        # The product form would put coinciding points 1e-7 apart.
-        distances = torch.cdist(block, others, compute_mode="donot_use_mm_for_euclid_dist")
-        apart = distances > coincide
-        lengths.append(
-            distances[apart] if kind == "mean" else torch.where(apart, distances, torch.inf).amin(1)
-        )
-    length = torch.cat(lengths)
-    length = length[torch.isfinite(length)]
-    if not len(length):
-        return 1.0
-    return float(length.mean() if kind == "mean" else length.median())
-
-
-def _spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+def _std(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """Standard deviations, with 1 for constant columns."""
     spread = x.std(0, unbiased=False)
     return torch.where(spread > _ROUNDING * x.abs().amax(0), spread, torch.ones_like(spread))
-
-
-def _relative_spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
-    """Standard deviations relative to the typical one, with 1 for constant columns."""
-    spread = x.std(0, unbiased=False)
-    varies = spread > _ROUNDING * x.abs().amax(0)
-    if not bool(varies.any()):
-        return torch.ones_like(spread)
-    return torch.where(varies, spread / spread[varies].square().mean().sqrt(), torch.ones_like(spread))
 
 
 def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
@@ -266,14 +192,8 @@ def _clusters(
     vectors: Float[Tensor, "n p"], rows: Int[Tensor, " k"], quota: int, seed: int
 ) -> list[Int[Tensor, "_"]]:
     """The rows of each of `quota` clusters."""
-    from sklearn.cluster import KMeans
-
-    x = vectors[rows]
-    distinct = len(torch.unique(x, dim=0))
-    means = KMeans(min(quota, distinct), n_init=1, max_iter=_CLUSTER_ROUNDS, random_state=seed)
-    assigned = torch.from_numpy(means.fit_predict(x.numpy())).long()
-    found = [rows[assigned == cluster] for cluster in torch.unique(assigned).tolist()]
-    return _split(found, quota)
+    own = cluster(vectors[rows], quota, seed=seed)
+    return _split([rows[own == i] for i in range(int(own.max()) + 1)], quota)
 
 
 def _split(clusters: list[Int[Tensor, "_"]], quota: int) -> list[Int[Tensor, "_"]]:

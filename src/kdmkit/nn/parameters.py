@@ -85,7 +85,7 @@ def initialize_from(
         for name, kernel in kernels_of(layer).items():
             target = layer.components[name]
             target.copy_(components[name].to(target))
-            initializer.set_bandwidth(kernel, target, sigma)
+            kernel.initialize_bandwidth(target, sigma)
         layer.logits.copy_(logits.to(layer.logits))
 
 

@@ -159,7 +159,7 @@ class Predictor(nn.Module):
 def _conditional(joint: JointKDM, z: Any, trend: Tensor | None, excess: Tensor | None) -> KDM:
     """p(y|z), moved by the trend and with its excess variance added: the one place that makes it."""
     rho: KDM = joint.infer(x=z, target="y")
-    return rho if trend is None else rho.shifted(trend).widened(excess)
+    return rho if trend is None else rho.shifted(trend).convolved(excess)
 
 
 def _module_config(module: nn.Module | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.joint import RESERVED
-from kdmkit.kernels import Categorical, Kernel, kernel_from_config
+from kdmkit.kernels import Kernel, kernel_from_config
 
 # `infer` and `initialize` take variables by name beside arguments of their own.
 _ARGUMENTS = (*RESERVED, "method", "sigma", "generator")
@@ -52,7 +52,7 @@ class Variable:
     @property
     def trainable(self) -> bool:
         """Whether components of this variable can move: codes cannot."""
-        return not isinstance(self.kernel, Categorical)
+        return self.kernel.components_trainable
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "kernel": self.kernel.config(), "shape": list(self.shape)}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
-from kdmkit.kernels import LocationScale
+from kdmkit.kernels import check_continuous
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,9 +57,7 @@ def check_density(rho: object, d: int, batch: tuple[int, ...] = ()) -> KDM:
     """`rho` as a continuous KDM of `d` dimensions with the given batch shape."""
     if not isinstance(rho, KDM):
         raise TypeError(bad_argument("rho", "a KDM", type(rho).__name__))
-    if not isinstance(rho.kernel, LocationScale):
-        wanted = "a KDM with a continuous kernel (RBF, Epanechnikov, Tricube)"
-        raise TypeError(bad_argument("rho", wanted, type(rho.kernel).__name__))
+    check_continuous("rho", rho.kernel, "a KDM with a continuous kernel")
     if rho.event_shape != (d,):
         raise ValueError(bad_argument("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
     if rho.batch_shape != batch:

@@ -91,7 +91,7 @@ def _components_1d(ax: Axes, rho: KDM) -> None:
         ax.vlines(centres, 0, 0.035, transform=ax.get_xaxis_transform(), colors=colors, linewidth=0.7)
         ax.plot([], [], color=PALETTE[1], linewidth=1, label=label)
         return
-    peak = np.exp(rho.kernel.log_norm(rho.event_shape).detach().double().cpu().numpy())
+    peak = np.exp(rho.kernel.log_norm(rho.components).detach().double().cpu().numpy())
     heights = weights * peak
     ax.vlines(centres, 0, heights, color=PALETTE[1], linewidth=1.0)
     ax.plot(centres, heights, "o", color=PALETTE[1], markersize=3.5, label=label)

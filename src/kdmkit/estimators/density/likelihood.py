@@ -129,10 +129,8 @@ def widen(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
     residual = x - components[nearest(layer, x)]
     degrees = len(x) / max(1, len(x) - len(components))
     width = (2 * degrees * residual.square().mean(0)).clamp_min(_NARROWEST**2).sqrt()
-    bandwidth = kernel.bandwidth
+    bandwidth = kernel.learned_bandwidth
     if sigma is not None:
         width = torch.full_like(width, sigma)
     value = width if bandwidth.raw.ndim else width.square().mean().sqrt()
-    bandwidth.bound(0.0)
-    bandwidth.value = value
-    bandwidth.bound(_BOUND * float(value.min()))
+    bandwidth.restart(value, _BOUND * float(value.min()))

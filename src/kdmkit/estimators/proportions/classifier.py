@@ -17,9 +17,8 @@ from kdmkit.estimators.common.rows import split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit
-from kdmkit.kernels import RBF
+from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.initialize import typical_distance
 
 Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200

@@ -283,10 +283,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         kernel = layer.kernels["y"]
         assert isinstance(kernel, RBF)
-        kernel.bandwidth.bound(0.0)
         narrow = math.sqrt(2) * bound
-        kernel.sigma = torch.full((m, outputs), max(_WIDEST_OUTPUT, 1.1 * narrow))
-        kernel.bandwidth.bound(narrow)
+        kernel.learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
         return layer
 
     # ---- answers
@@ -316,7 +314,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
         def answer(rows: Tensor) -> Tensor:
             rho, levels = self.module_(rows), q.to(rows.device).unsqueeze(-1)
-            outputs = [_coordinate(rho, i).icdf(levels) for i in range(rho.event_shape[0])]
+            outputs = [rho.coordinates(i).icdf(levels) for i in range(rho.event_shape[0])]
             return torch.cat(outputs, -1).permute(1, 2, 0)
 
         answers = self._rowwise(answer, self._inputs(X))
@@ -371,14 +369,3 @@ class _DirectFit(EstimatorFit):
             noise=float(self.estimator.noise),
             loss=self.estimator.loss,
         )
-
-
-def _coordinate(rho: KDM, i: int) -> KDM:
-    """The marginal of one output."""
-    kernel: Any = rho.kernel
-    part, bandwidth = slice(i, i + 1), kernel.bandwidth
-    base = RBF(getattr(bandwidth, "base", bandwidth).value[..., part])
-    if hasattr(bandwidth, "extra"):
-        base = base.widened(bandwidth.extra[..., part] / 2)
-    components = rho.components[..., part]
-    return KDM(components, None, base, log_weights=rho.log_weights, validate_args=False)

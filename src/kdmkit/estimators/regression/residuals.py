@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF
+from kdmkit.kernels.distances import BOUND
 from kdmkit.nn import JointLayer
-from kdmkit.nn.initialize import BOUND
 from kdmkit.training import squared_error
 
 # Bandwidths start broad and live on a logarithmic scale: a few hundred bold steps take them anywhere.
@@ -118,7 +118,7 @@ class LeaveOneOut(nn.Module):
     ) -> None:
         super().__init__()
         self.layer, self.n_rows, self.generative_weight, self.loss = layer, n_rows, generative_weight, loss
-        self.register_buffer("first_raw", self._kernel("x").bandwidth.raw.detach().clone())
+        self.register_buffer("first_raw", self._kernel("x").learned_bandwidth.raw.detach().clone())
         self.logit = nn.Parameter(torch.full_like(layer.components["y"][0], _FIRST_LOGIT))
 
     def forward(
@@ -149,13 +149,15 @@ class LeaveOneOut(nn.Module):
         )
         losses = -rho.log_prob(r) if self.loss == "nll" else squared_error(rho, r)
         if self.generative_weight:
-            log_density = scores.logsumexp(-1) - log_weights.logsumexp(-1) + of_x.log_norm(x.shape[-1:])
+            log_density = (
+                scores.logsumexp(-1) - log_weights.logsumexp(-1) + of_x.log_norm(self.layer.components["x"])
+            )
             losses = losses - self.generative_weight * log_density
         return losses + self._prior() / self.n_rows
 
     def _prior(self) -> Float[Tensor, ""]:
         """−log of the priors, up to a constant."""
-        of_x, of_r = (self._kernel(name).bandwidth.raw for name in ("x", "y"))
+        of_x, of_r = (self._kernel(name).learned_bandwidth.raw for name in ("x", "y"))
         apart = (of_r - of_r.mean(0)).square().sum()
         return _PRIOR_X * (of_x - self.first_raw).square().sum() + _PRIOR_Y * apart
 

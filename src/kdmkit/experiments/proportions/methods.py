@@ -17,7 +17,7 @@ from kdmkit.estimators.common import split_rows
 from kdmkit.estimators.proportions import BagPretraining
 from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
-from kdmkit.nn.initialize import typical_distance
+from kdmkit.kernels import typical_distance
 from kdmkit.training import FitOptions, fit
 
 Array = NDArray[Any]
