@@ -7,12 +7,13 @@ Medians of repeated calls with two threads; run it on a machine that does nothin
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -20,8 +21,8 @@ import torch
 from kdmkit._core import logspace
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
-from kdmkit.experiments.bench.run import hardware
-from kdmkit.ops import api, by_hand, chunked, matrices, streamed
+from kdmkit.experiments.common import Task, run_tasks
+from kdmkit.ops import chunked, chunked_cpu, dense_explicit, implementations, scaled_points
 
 CPU = torch.device("cpu")
 
@@ -30,18 +31,27 @@ def _slow_exp(x: torch.Tensor) -> torch.Tensor:
     return x.exp_()
 
 
+def _without(name: str) -> Any:
+    """A patch that takes an implementation out of the table."""
+    left = tuple(i for i in implementations.IMPLEMENTATIONS if i.name != name)
+    return mock.patch.object(implementations, "IMPLEMENTATIONS", left)
+
+
 @contextmanager
 def taken_back(step: str) -> Iterator[None]:
     """The library without one step."""
+    modules = logspace, scaled_points, chunked_cpu, chunked
     patches = {
         "nothing": [],
-        "written-out derivatives": [mock.patch.object(api, "applies", return_value=False)],
-        "one set of exponentials for p(x) and p(x, y)": [mock.patch.object(by_hand, "_RAREST", math.inf)],
-        "float32 products where they are exact enough": [mock.patch.object(matrices, "_FLOAT32_REACH", -1.0)],
-        "buffers that stay in the caches": [mock.patch.object(chunked, "streams", return_value=False)],
-        "exponentials by powers of two": [
-            mock.patch.object(module, "exp_", _slow_exp) for module in (logspace, matrices, streamed, chunked)
+        "written-out derivatives": [_without("dense, explicit gradients")],
+        "one set of exponentials for p(x) and p(x, y)": [
+            mock.patch.object(dense_explicit, "_RAREST", math.inf)
         ],
+        "float32 products where they are exact enough": [
+            mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)
+        ],
+        "buffers that stay in the caches": [_without("chunked on a CPU")],
+        "exponentials by powers of two": [mock.patch.object(module, "exp_", _slow_exp) for module in modules],
     }[step]
     for patch in patches:
         patch.start()
@@ -68,17 +78,20 @@ def main() -> None:
         (Case("density", 2_000, 100_000, 8, 1, CPU), in_densities),
         (Case("density", 2_000, 100_000, 2, 1, CPU), in_densities),
     ]
-    target = Path(__file__).resolve().parents[1] / "results" / "cpu-steps.jsonl"
-    with target.open("w") as file:
-        for case, steps in cases:
-            p = case.problem()
-            call = case.calls(p)["kdmkit"]
-            for step in steps:
-                with taken_back(step):
-                    timing = time_calls(call, seconds=2.0, device=CPU)
-                record = {**hardware("cpu"), "case": case.name, "taken back": step, **asdict(timing)}
-                file.write(json.dumps(record) + "\n")
-                print(f"{case.name:50} without {step:48} {1e3 * timing.median:9.2f} ms", flush=True)
+    tasks = [
+        Task({"case": case.name, "taken back": step}, partial(measure, case, step))
+        for case, steps in cases
+        for step in steps
+    ]
+    path = Path(__file__).resolve().parents[1] / "results" / "cpu-steps.jsonl"
+    for row in run_tasks(tasks, path, fresh=True):
+        print(f"{row['case']:50} without {row['taken back']:48} {1e3 * row['median']:9.2f} ms")
+
+
+def measure(case: Case, step: str) -> dict[str, Any]:
+    call = case.peers()["kdmkit"](case.inputs())
+    with taken_back(step):
+        return asdict(time_calls(call, seconds=2.0, device=CPU))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import json
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,10 +32,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit.ops import SquaredDistance, attend, fused, fused_backward, log_mix
-from kdmkit.ops import triton_staging as staging
-from kdmkit.ops.api import Backend
-from kdmkit.ops.triton_staging import Config, KernelName
+from kdmkit.experiments.bench.measure import extra_memory as peak_bytes
+from kdmkit.experiments.bench.measure import time_calls
+from kdmkit.experiments.common import FORMAT, append_row, machine, versions
+from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
+from kdmkit.ops.triton import backward, forward, staging
+from kdmkit.ops.triton.staging import Config, KernelName
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -48,8 +48,7 @@ START = time.time()
 
 
 def record(section: str, **fields: Any) -> None:
-    with OUT.open("a") as file:
-        file.write(json.dumps({"section": section, **fields}) + "\n")
+    append_row(OUT, {"format": FORMAT, "section": section, **fields})
     shown = "  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in fields.items())
     print(f"[{time.time() - START:5.0f}s] {section:10s} {shown}", flush=True)
 
@@ -60,36 +59,13 @@ def synchronize() -> None:
 
 
 def measure(function: Callable[[], object], *, repeats: int = 7) -> float:
-    """Median milliseconds after warm-up."""
-    if not GPU:
-        start = time.perf_counter()
-        function()
-        return 1e3 * (time.perf_counter() - start)
-    for _ in range(2):
-        function()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    """Median milliseconds after a warm-up."""
+    return 1e3 * time_calls(function, seconds=0.0, device=DEVICE, least=repeats if GPU else 2).median
 
 
 def extra_memory(function: Callable[[], object]) -> float:
     """Peak megabytes beyond what was there before, results included."""
-    if not GPU:
-        function()
-        return 0.0
-    synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = function()
-    synchronize()
-    del result
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return peak_bytes(function, DEVICE) / 2**20
 
 
 class Case:
@@ -311,14 +287,14 @@ def sweeps(sections: set[str]) -> list[Sweep]:
 
 
 def _sweep_function(kernel: KernelName, case: Case) -> Callable[[], object]:
-    operands = fused.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
+    operands = forward.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
     if kernel == "forward":
-        return lambda: fused.forward(operands)
-    outputs = fused.forward(operands)
+        return lambda: forward.forward(operands)
+    outputs = forward.forward(operands)
     upstream = torch.ones_like(outputs[0]), torch.ones_like(outputs[1])
     # By the query alone, or by everything of a component.
     needs = (True, False, False, False, False) if kernel == "points" else (False, True, True, True, False)
-    return lambda: fused_backward.backward(operands, outputs, upstream, needs)
+    return lambda: backward.backward(operands, outputs, upstream, needs)
 
 
 def _with_config(job: Sweep, case: Case, use: Callable[[Callable[[], object]], float]) -> float:
@@ -384,7 +360,7 @@ def sweep(jobs: list[Sweep]) -> None:
 
 
 def splits() -> None:
-    before, slots_of = staging.SEGMENT_BYTES, fused.slots_of
+    before, slots_of = staging.SEGMENT_BYTES, forward.slots_of
     for n, m in ((4096, 1_000_000), (1024, 10_000_000)):
         case = Case(n, m, 64, 16)
         for name in ("highest", "high"):
@@ -394,10 +370,10 @@ def splits() -> None:
                     record("splits", n=n, precision=name, segment_MB=mb, ms=measure(case.forward, repeats=5))
                 staging.SEGMENT_BYTES = before
                 for per in (1, 3, 4, 6):
-                    fused.slots_of = lambda device, per=per: per * slots_of(device) // 2  # type: ignore[assignment]
+                    forward.slots_of = lambda device, per=per: per * slots_of(device) // 2  # type: ignore[assignment]
                     ms = measure(case.forward, repeats=5)
                     record("splits", n=n, precision=name, slots_per_SM=per, ms=ms)
-                fused.slots_of = slots_of
+                forward.slots_of = slots_of
         del case
 
 
@@ -425,11 +401,10 @@ SECTIONS = ("check", "main", "profile", "forward", "points", "components", "spli
 
 def run(sections: set[str]) -> None:
     if GPU:
-        p = torch.cuda.get_device_properties(DEVICE)
         import triton
 
-        versions = {"torch": torch.__version__, "triton": triton.__version__}
-        record("device", name=p.name, sms=p.multi_processor_count, **versions)
+        sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+        record("device", machine=machine(), sms=sms, versions={**versions(), "triton": triton.__version__})
         compile_all([*warm_jobs(sections), *sweeps(sections)])
     steps: list[tuple[str, Callable[[], None]]] = [
         ("check", check),

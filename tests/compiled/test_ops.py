@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.problems import Draw, loss, make_problem
+from ops.cases import Draw, loss, make_case
 
 
 @pytest.mark.parametrize("name", ["squared-metric", "lookup", "masked-score", "sum", "sum-of-scores"])
 def test_compiles_as_one_graph(name: str) -> None:
-    problem = make_problem(name, Draw(n=4, m=5, d=2), dead=0.3)
-    leaves = [t.requires_grad_(t.is_floating_point()) for t in problem.tensors]
+    case = make_case(name, Draw(n=4, m=5, d=2), dead=0.3)
+    leaves = [t.requires_grad_(t.is_floating_point()) for t in case.tensors]
 
     def function(*tensors: Tensor) -> Tensor:
-        return loss(problem.with_tensors(tensors), "auto")
+        return loss(case.with_tensors(tensors), "auto")
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
     wanted, got = function(*leaves), compiled(*leaves)
@@ -25,11 +25,11 @@ def test_compiles_as_one_graph(name: str) -> None:
 # Dynamo looks at `.grad` of what an excluded function returns.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiles_around_the_chunked_backend() -> None:
-    problem = make_problem("squared-ard", Draw(n=4, m=5, d=2))
-    leaves = [t.requires_grad_() for t in problem.tensors]
+    case = make_case("squared-ard", Draw(n=4, m=5, d=2))
+    leaves = [t.requires_grad_() for t in case.tensors]
 
     def function(*tensors: Tensor) -> Tensor:
-        return loss(problem.with_tensors(tensors), "chunked")
+        return loss(case.with_tensors(tensors), "chunked")
 
     compiled = torch.compile(function, backend="aot_eager", dynamic=False)
     wanted, got = function(*leaves), compiled(*leaves)

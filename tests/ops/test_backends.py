@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdmkit.ops import SquaredDistance, attend, choose_backend, combine, log_mix, score_matrix
-from ops.problems import BACKENDS, TERMS, Draw, Problem, evaluate, make_problem
+from ops.cases import BACKENDS, TERMS, Case, Draw, evaluate, make_case
 
 # Down to one component, no query, an empty batch; −∞ among the log-weights, up to all of them.
 arrangements = st.fixed_dictionaries(
@@ -28,15 +28,13 @@ arrangements = st.fixed_dictionaries(
 blocks = st.tuples(st.integers(1, 8), st.integers(1, 8))
 
 
-def arranged(
-    name: str, *, n: int, m: int, d: int, lead: tuple[int, ...], seed: int, **options: Any
-) -> Problem:
+def arranged(name: str, *, n: int, m: int, d: int, lead: tuple[int, ...], seed: int, **options: Any) -> Case:
     draw = Draw(n, m, d, lead, generator=torch.Generator().manual_seed(seed))
-    return make_problem(name, draw, **options)
+    return make_case(name, draw, **options)
 
 
-def assert_same(problem: Problem, backend: str, block: tuple[int, int] | None, oracle: Problem) -> None:
-    for got, wanted in zip(evaluate(problem, backend, block), evaluate(oracle, "reference"), strict=True):
+def assert_same(case: Case, backend: str, block: tuple[int, int] | None, oracle: Case) -> None:
+    for got, wanted in zip(evaluate(case, backend, block), evaluate(oracle, "reference"), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -47,20 +45,20 @@ def assert_same(problem: Problem, backend: str, block: tuple[int, int] | None, o
 def test_values_and_gradients_equal_the_reference(
     name: str, backend: str, arrangement: dict[str, Any], block: tuple[int, int]
 ) -> None:
-    problem = arranged(name, **arrangement)
-    assert_same(problem, backend, block, oracle=problem)
+    case = arranged(name, **arrangement)
+    assert_same(case, backend, block, oracle=case)
 
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize("name", TERMS)
 def test_reductions_by_their_definition(name: str, backend: str) -> None:
     """Σ_j exp(s_ij) and Σ_j exp(s_ij)·v_j / Σ_j exp(s_ij), one pair after the other."""
-    problem = make_problem(name, Draw(n=4, m=5, d=2))
-    averages, lse = problem.attend(backend, (3, 2))
-    scores = problem.scores()
+    case = make_case(name, Draw(n=4, m=5, d=2))
+    averages, lse = case.attend(backend, (3, 2))
+    scores = case.scores()
     for i in range(4):
         weights = [math.exp(scores[i, j]) for j in range(5)]
-        mean = sum(w * problem.values[j] for j, w in enumerate(weights)) / sum(weights)
+        mean = sum(w * case.values[j] for j, w in enumerate(weights)) / sum(weights)
         torch.testing.assert_close(lse[i].exp().item(), sum(weights))
         torch.testing.assert_close(averages[i], mean)
 
@@ -77,11 +75,11 @@ def test_squared_distances_by_hand(backend: str) -> None:
 @pytest.mark.parametrize("reduction", ["log_mix", "attend"])
 @pytest.mark.parametrize("name", TERMS)
 def test_gradcheck(name: str, reduction: str, backend: str) -> None:
-    problem = make_problem(name, Draw(n=3, m=4, d=2, lead=(2,)), weights="batch", dead=0.2)
-    tensors = [t.requires_grad_() if t.is_floating_point() else t for t in problem.tensors]
+    case = make_case(name, Draw(n=3, m=4, d=2, lead=(2,)), weights="batch", dead=0.2)
+    tensors = [t.requires_grad_() if t.is_floating_point() else t for t in case.tensors]
 
     def reduce(*tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        return getattr(problem.with_tensors(tensors), reduction)(backend, (2, 3))
+        return getattr(case.with_tensors(tensors), reduction)(backend, (2, 3))
 
     assert torch.autograd.gradcheck(reduce, tensors, atol=1e-6, fast_mode=True)
 
@@ -96,23 +94,23 @@ def scattered(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TERMS)
 def test_strided_inputs(name: str, backend: str) -> None:
-    problem = make_problem(name, Draw(n=5, m=4, d=2), weights="row")
-    strided = problem.map(scattered)
+    case = make_case(name, Draw(n=5, m=4, d=2), weights="row")
+    strided = case.map(scattered)
     assert not any(t.is_contiguous() for t in strided.tensors if t.numel() > 1)
-    assert_same(strided, backend, (2, 3), oracle=problem)
+    assert_same(strided, backend, (2, 3), oracle=case)
 
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize("name", TERMS)
 def test_a_query_that_meets_nothing(name: str, backend: str) -> None:
-    problem = make_problem(name, Draw(n=3, m=4, d=2), weights="row")
-    problem.log_weights[1] = -torch.inf
-    (averages, lse, mixed), gradients = evaluate(problem, backend, (2, 3))
+    case = make_case(name, Draw(n=3, m=4, d=2), weights="row")
+    case.log_weights[1] = -torch.inf
+    (averages, lse, mixed), gradients = evaluate(case, backend, (2, 3))
     assert torch.equal(averages[1], torch.zeros(2).double())
     assert lse[1] == mixed[1] == -torch.inf
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
     assert not gradients[0][1].any()
-    query = problem.terms[0].tensors[0]
+    query = case.terms[0].tensors[0]
     if query.is_floating_point() and query.shape[-2:-1] == (3,):
         assert not gradients[2][1].any()
     others = [0, 2]
@@ -122,9 +120,9 @@ def test_a_query_that_meets_nothing(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 def test_components_of_weight_zero_get_no_gradient(backend: str) -> None:
-    problem = make_problem("squared-scalar", Draw(n=3, m=4, d=2))
-    problem.log_weights[2] = -torch.inf
-    _, (to_weights, to_values, _, to_components, _) = evaluate(problem, backend, (2, 3))
+    case = make_case("squared-scalar", Draw(n=3, m=4, d=2))
+    case.log_weights[2] = -torch.inf
+    _, (to_weights, to_values, _, to_components, _) = evaluate(case, backend, (2, 3))
     alive = [0, 1, 3]
     for gradient in (to_weights, to_values, to_components):
         assert not gradient[2].any()
@@ -134,16 +132,16 @@ def test_components_of_weight_zero_get_no_gradient(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_leading_dimensions_of_the_values_alone(backend: str) -> None:
     """Several tables of values share one softmax, whose gradient from the logsumexp counts once."""
-    problem = make_problem("sum", Draw(n=3, m=4, d=2))
-    problem.values = torch.stack([problem.values, problem.values.flip(0)])
-    assert_same(problem, backend, (2, 3), oracle=problem)
+    case = make_case("sum", Draw(n=3, m=4, d=2))
+    case.values = torch.stack([case.values, case.values.flip(0)])
+    assert_same(case, backend, (2, 3), oracle=case)
 
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @given(split=st.integers(1, 6), dead=st.sampled_from(["none", "left", "right", "both"]))
 def test_combine_is_attention_to_the_union(backend: str, split: int, dead: str) -> None:
-    problem = make_problem("squared-ard", Draw(n=3, m=7, d=2))
-    (term,), weights, values = problem.terms, problem.log_weights, problem.values
+    case = make_case("squared-ard", Draw(n=3, m=7, d=2))
+    (term,), weights, values = case.terms, case.log_weights, case.values
     parts = [slice(0, split), slice(split, 7)]
     for part, side in zip(parts, ["left", "right"], strict=True):
         if dead in (side, "both"):
@@ -169,8 +167,8 @@ def test_combine_has_gradients_and_no_nan_beside_an_empty_shard() -> None:
 
 @pytest.mark.parametrize("name", TERMS)
 def test_score_matrix_is_every_score(name: str) -> None:
-    problem = make_problem(name, Draw(n=3, m=4, d=2, lead=(2,)), weights="row", dead=0.3)
-    torch.testing.assert_close(score_matrix(problem.terms, problem.log_weights), problem.scores())
+    case = make_case(name, Draw(n=3, m=4, d=2, lead=(2,)), weights="row", dead=0.3)
+    torch.testing.assert_close(score_matrix(case.terms, case.log_weights), case.scores())
 
 
 def test_auto_takes_whole_matrices_while_they_are_small() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kdmkit._core.precision import compute_dtype
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, attend, log_mix
 from kdmkit.ops.terms import distance
-from ops.problems import BACKENDS, TERMS, Draw, Problem, bump, evaluate, make_problem
+from ops.cases import BACKENDS, TERMS, Case, Draw, bump, evaluate, make_case
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -23,13 +23,13 @@ def one_hot(m: int, classes: int = 5) -> Tensor:
     return torch.nn.functional.one_hot(torch.arange(m) % classes, classes).float()
 
 
-def problem_of(term: Term, m: int) -> Problem:
+def case_of(term: Term, m: int) -> Case:
     """Class probabilities under uniform weights."""
-    return Problem((term,), torch.full((m,), -math.log(m)), one_hot(m))
+    return Case((term,), torch.full((m,), -math.log(m)), one_hot(m))
 
 
-def isotropic(x: Tensor, c: Tensor, sigma: float) -> Problem:
-    return problem_of(SquaredDistance(x, c, torch.full((1, 1), 1 / sigma)), len(c))
+def isotropic(x: Tensor, c: Tensor, sigma: float) -> Case:
+    return case_of(SquaredDistance(x, c, torch.full((1, 1), 1 / sigma)), len(c))
 
 
 def clusters(d: int, spread: float = 30.0) -> tuple[Tensor, Tensor]:
@@ -38,24 +38,24 @@ def clusters(d: int, spread: float = 30.0) -> tuple[Tensor, Tensor]:
     return centres.repeat(20, 1) + normal(200, d, seed=2), centres.repeat(8, 1) + normal(80, d, seed=3)
 
 
-def metric(d: int) -> Problem:
+def metric(d: int) -> Case:
     x, c = clusters(d)
     factor = torch.eye(d) + 0.3 * normal(d, d, seed=4).tril(-1) / math.sqrt(d)
-    return problem_of(SquaredDistance(x, c, factor, metric=True), len(c))
+    return case_of(SquaredDistance(x, c, factor, metric=True), len(c))
 
 
-def per_component(d: int) -> Problem:
+def per_component(d: int) -> Case:
     x, c = clusters(d)
-    return problem_of(ComponentDistance(x, c, 0.5 + normal(len(c), 1, seed=4).sigmoid()), len(c))
+    return case_of(ComponentDistance(x, c, 0.5 + normal(len(c), 1, seed=4).sigmoid()), len(c))
 
 
-def outlier(d: int) -> Problem:
+def outlier(d: int) -> Case:
     x, c = clusters(d)
     c[0] += 1e4
     return isotropic(x, c, 1.0)
 
 
-CONTRACT: dict[str, Callable[[], Problem]] = {
+CONTRACT: dict[str, Callable[[], Case]] = {
     "128 dimensions": lambda: isotropic(normal(256, 128), normal(64, 128, seed=1), 1.0),
     "128 dimensions, offset": lambda: isotropic(normal(256, 128) + 1e3, normal(64, 128, seed=1) + 1e3, 1.0),
     "narrow": lambda: isotropic(normal(256, 2), normal(500, 2, seed=1), 0.01),
@@ -71,11 +71,11 @@ CONTRACT: dict[str, Callable[[], Problem]] = {
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", CONTRACT)
-def test_float32_keeps_the_contract(case: str, backend: str) -> None:
-    problem = CONTRACT[case]()
-    (probs, lse, _), gradients = evaluate(problem, backend, (150, len(problem.values) // 2 + 1))
-    (exact_probs, exact_lse, _), exact_gradients = evaluate(problem.to(torch.float64), "reference")
+@pytest.mark.parametrize("name", CONTRACT)
+def test_float32_keeps_the_contract(name: str, backend: str) -> None:
+    case = CONTRACT[name]()
+    (probs, lse, _), gradients = evaluate(case, backend, (150, len(case.values) // 2 + 1))
+    (exact_probs, exact_lse, _), exact_gradients = evaluate(case.to(torch.float64), "reference")
     assert lse.dtype == torch.float32
     assert (probs - exact_probs).abs().max() <= 1e-4
     assert ((lse - exact_lse).abs() <= 1e-4 * (1 + exact_lse.abs())).all()
@@ -87,18 +87,18 @@ def test_float32_keeps_the_contract(case: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_responsible_components_move(backend: str) -> None:
     """Public implementations have exactly zero gradients here."""
-    problem = CONTRACT["128 dimensions"]()
-    _, (_, _, _, to_components, _) = evaluate(problem, backend)
-    responsible = problem.scores().argmax(-1).unique()
+    case = CONTRACT["128 dimensions"]()
+    _, (_, _, _, to_components, _) = evaluate(case, backend)
+    responsible = case.scores().argmax(-1).unique()
     assert to_components[responsible].any(-1).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_million_components(backend: str) -> None:
     m = 10**6
-    problem = isotropic(normal(2, 2), normal(m, 2, seed=1), 0.1)
-    averages, lse = problem.attend(backend, (2, 10**5))
-    wanted, wanted_lse = problem.to(torch.float64).attend("chunked", (2, 10**5))
+    case = isotropic(normal(2, 2), normal(m, 2, seed=1), 0.1)
+    averages, lse = case.attend(backend, (2, 10**5))
+    wanted, wanted_lse = case.to(torch.float64).attend("chunked", (2, 10**5))
     assert (averages - wanted).abs().max() <= 1e-4
     assert ((lse - wanted_lse).abs() <= 1e-4 * (1 + wanted_lse.abs())).all()
 
@@ -127,10 +127,10 @@ def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [name for name in TERMS if "squared" in name or name == "sum"])
 def test_float32_scores(name: str, backend: str) -> None:
-    problem = make_problem(name, Draw(n=5, m=6, d=2, dtype=torch.float32), weights="row", dead=0.3)
-    problem.log_weights[1] = -torch.inf
-    outputs, gradients = evaluate(problem, backend, (2, 4))
-    exact, exact_gradients = evaluate(problem.to(torch.float64), "reference")
+    case = make_case(name, Draw(n=5, m=6, d=2, dtype=torch.float32), weights="row", dead=0.3)
+    case.log_weights[1] = -torch.inf
+    outputs, gradients = evaluate(case, backend, (2, 4))
+    exact, exact_gradients = evaluate(case.to(torch.float64), "reference")
     torch.testing.assert_close(outputs, exact, rtol=1e-4, atol=1e-4, check_dtype=False)
     torch.testing.assert_close(gradients, exact_gradients, rtol=1e-4, atol=1e-4, check_dtype=False)
 
@@ -148,12 +148,12 @@ def test_float32_scores_tell_components_apart_from_afar(backend: str) -> None:
     assert lse.item() == pytest.approx(-1e8, rel=1e-6)
 
 
-def attended(problem: Problem, backend: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def attended(case: Case, backend: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The outputs of `attend` by small blocks, and gradients of a combination of them."""
-    problem = problem.map(lambda t: t.detach().requires_grad_(t.is_floating_point()))
-    averages, lse = problem.attend(backend, (5, 6))
+    case = case.map(lambda t: t.detach().requires_grad_(t.is_floating_point()))
+    averages, lse = case.attend(backend, (5, 6))
     total = averages.double().sin().sum() + torch.where(torch.isneginf(lse), 0.0, lse.double()).cos().sum()
-    leaves = [t for t in problem.tensors if t.requires_grad]
+    leaves = [t for t in case.tensors if t.requires_grad]
     return (averages.detach(), lse.detach()), torch.autograd.grad(total, leaves)
 
 
@@ -161,7 +161,7 @@ def attended(problem: Problem, backend: str) -> tuple[tuple[Tensor, ...], tuple[
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize("name", TERMS)
 def test_half_inputs_are_computed_in_float32(name: str, backend: str, dtype: torch.dtype) -> None:
-    half = make_problem(name, Draw(n=13, m=20, d=2, dtype=dtype), weights="row", dead=0.1)
+    half = make_case(name, Draw(n=13, m=20, d=2, dtype=dtype), weights="row", dead=0.1)
     outputs, gradients = attended(half, backend)
     exact, exact_gradients = attended(half.to(torch.float64), "reference")
     for got, wanted in zip(outputs, exact, strict=True):
@@ -176,21 +176,21 @@ def test_half_inputs_are_computed_in_float32(name: str, backend: str, dtype: tor
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize("name", TERMS)
 def test_autocast_changes_nothing(name: str, backend: str) -> None:
-    problem = make_problem(name, Draw(n=4, m=5, d=2, dtype=torch.float32)).map(
+    case = make_case(name, Draw(n=4, m=5, d=2, dtype=torch.float32)).map(
         lambda t: t.requires_grad_(t.is_floating_point())
     )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = problem.attend(backend, (2, 3))
-    torch.testing.assert_close(inside, problem.attend(backend, (2, 3)), rtol=0, atol=0)
+        inside = case.attend(backend, (2, 3))
+    torch.testing.assert_close(inside, case.attend(backend, (2, 3)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_blocks_are_recomputed_outside_autocast(name: str) -> None:
     """A backward pass inside autocast meets the same scores as the forward pass did."""
-    problem = make_problem(name, Draw(n=4, m=5, d=2, dtype=torch.float32))
-    _, wanted = evaluate(problem, "chunked", (2, 3))
+    case = make_case(name, Draw(n=4, m=5, d=2, dtype=torch.float32))
+    _, wanted = evaluate(case, "chunked", (2, 3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, got = evaluate(problem, "chunked", (2, 3))
+        _, got = evaluate(case, "chunked", (2, 3))
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -5,15 +5,15 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from ops.problems import BACKENDS, TERMS, Draw, Problem, loss, make_problem
+from ops.cases import BACKENDS, TERMS, Case, Draw, loss, make_case
 
 SIZE = 3
 
 
-def batch_of(name: str) -> tuple[Problem, list[Tensor], list[int]]:
+def batch_of(name: str) -> tuple[Case, list[Tensor], list[int]]:
     """A reduction whose every tensor has a batch dimension, and the positions of the floating ones."""
     elements = [
-        make_problem(name, Draw(n=4, m=5, d=2, generator=torch.Generator().manual_seed(seed)))
+        make_case(name, Draw(n=4, m=5, d=2, generator=torch.Generator().manual_seed(seed)))
         for seed in range(SIZE)
     ]
     stacked = [torch.stack(tensors) for tensors in zip(*(e.tensors for e in elements), strict=True)]
@@ -23,10 +23,10 @@ def batch_of(name: str) -> tuple[Problem, list[Tensor], list[int]]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TERMS)
 def test_vmap(name: str, backend: str) -> None:
-    problem, stacked, _ = batch_of(name)
+    case, stacked, _ = batch_of(name)
 
     def reduce(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        return problem.with_tensors(tensors).attend(backend, (2, 3))
+        return case.with_tensors(tensors).attend(backend, (2, 3))
 
     got = vmap(reduce)(*stacked)
     for b in range(SIZE):
@@ -36,11 +36,11 @@ def test_vmap(name: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", TERMS)
 def test_gradients_of_a_vmap(name: str, backend: str) -> None:
-    problem, stacked, floating = batch_of(name)
+    case, stacked, floating = batch_of(name)
     leaves = [t.requires_grad_(t.is_floating_point()) for t in stacked]
-    total = vmap(lambda *tensors: loss(problem.with_tensors(tensors), backend))(*leaves).sum()
+    total = vmap(lambda *tensors: loss(case.with_tensors(tensors), backend))(*leaves).sum()
     got = torch.autograd.grad(total, [leaves[i] for i in floating])
-    separate = sum(loss(problem.with_tensors([t[b] for t in leaves]), "reference") for b in range(SIZE))
+    separate = sum(loss(case.with_tensors([t[b] for t in leaves]), "reference") for b in range(SIZE))
     wanted = torch.autograd.grad(separate, [leaves[i] for i in floating])  # type: ignore[arg-type]
     torch.testing.assert_close(got, wanted)
 
@@ -49,13 +49,13 @@ def test_gradients_of_a_vmap(name: str, backend: str) -> None:
 @pytest.mark.parametrize("name", TERMS)
 def test_gradients_per_sample(name: str, backend: str) -> None:
     """vmap over the queries of a gradient to everything: components are shared, their gradients are not."""
-    problem, stacked, floating = batch_of(name)
+    case, stacked, floating = batch_of(name)
     queries = {2 if name.startswith("squared") or name in ("lookup", "score") else None} - {None}
     in_dims = tuple(0 if i in (0, *queries) else None for i in range(len(stacked)))
     tensors = [t if dim == 0 else t[0] for t, dim in zip(stacked, in_dims, strict=True)]
 
     def of(backend: str):  # type: ignore[no-untyped-def]
-        return grad(lambda *t: loss(problem.with_tensors(t), backend), argnums=tuple(floating))
+        return grad(lambda *t: loss(case.with_tensors(t), backend), argnums=tuple(floating))
 
     got = vmap(of(backend), in_dims=in_dims)(*tensors)
     for b in range(SIZE):
@@ -64,14 +64,14 @@ def test_gradients_per_sample(name: str, backend: str) -> None:
 
 
 def test_second_derivatives_by_whole_matrices() -> None:
-    problem = make_problem("squared-ard", Draw(n=2, m=3, d=2))
-    leaves = [t.requires_grad_() for t in problem.tensors]
-    assert torch.autograd.gradgradcheck(lambda *t: problem.with_tensors(t).attend("torch"), leaves)
+    case = make_case("squared-ard", Draw(n=2, m=3, d=2))
+    leaves = [t.requires_grad_() for t in case.tensors]
+    assert torch.autograd.gradgradcheck(lambda *t: case.with_tensors(t).attend("torch"), leaves)
 
 
 def test_second_derivatives_by_blocks_say_what_to_do() -> None:
-    problem = make_problem("squared-ard", Draw(n=2, m=3, d=2))
-    query = problem.terms[0].tensors[0].requires_grad_()
-    (gradient,) = torch.autograd.grad(problem.log_mix("chunked").sum(), query, create_graph=True)
+    case = make_case("squared-ard", Draw(n=2, m=3, d=2))
+    query = case.terms[0].tensors[0].requires_grad_()
+    (gradient,) = torch.autograd.grad(case.log_mix("chunked").sum(), query, create_graph=True)
     with pytest.raises(NotImplementedError, match='backend: expected "torch" for second derivatives'):
         gradient.square().sum().backward()

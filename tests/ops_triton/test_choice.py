@@ -3,13 +3,17 @@
 import math
 import subprocess
 import sys
+from typing import Never
 
 import pytest
 import torch
 from torch import Tensor
 
-from kdmkit.ops import Backend, SquaredDistance, api, choose_backend, log_mix, triton_backend
-from kdmkit.ops import triton_staging as staging
+from kdmkit.ops import BACKENDS, SquaredDistance, choose_backend, implementations, log_mix
+from kdmkit.ops.implementations import IMPLEMENTATIONS, Implementation
+from kdmkit.ops.reduction import Reduction
+from kdmkit.ops.triton import backend as triton_backend
+from kdmkit.ops.triton import staging
 
 
 def term(
@@ -58,8 +62,10 @@ def test_no_interpreter_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_forgetful")
 def test_one_warning_says_why(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
     monkeypatch.setitem(triton_backend._REASONS, "cuda", "OSError: no C compiler found")
-    assert not triton_backend.usable_or_warn("cuda")
-    assert not triton_backend.usable_or_warn("cuda")
+    monkeypatch.setattr(Reduction, "device_type", "cuda")
+    reduction = Reduction([term()[0]], term()[1])
+    assert not triton_backend.is_usable(reduction)
+    assert not triton_backend.is_usable(reduction)
     (warning,) = recwarn.list
     assert warning.category is RuntimeWarning
     assert str(warning.message) == (
@@ -71,11 +77,14 @@ def test_one_warning_says_why(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.W
 def test_a_failing_kernel_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` on a GPU where a kernel does not compile: a warning, and the result of `chunked`."""
 
-    def fail(*_: object) -> None:
+    def fail(reduction: Reduction) -> Never:
         raise triton_backend.KernelError("out of registers")
 
-    monkeypatch.setattr(api, "choose_backend", lambda *_: "triton")
-    monkeypatch.setattr(api, "fused", fail)
+    def works(reduction: Reduction) -> bool:
+        return triton_backend.why_unusable(reduction.device_type) is None
+
+    failing = Implementation("failing", "triton", fail, automatic=works)
+    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", (failing, *IMPLEMENTATIONS))
     squared, log_weights = term()
     with pytest.warns(RuntimeWarning, match="out of registers"):
         lse = log_mix(squared, log_weights)
@@ -117,7 +126,7 @@ def test_unsupported_problems(
     squared: SquaredDistance, log_weights: Tensor, values: Tensor | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match='^backend "triton": .*' + message):
-        api._reduce(squared, log_weights, values, "triton", None)
+        implementations.reduce(Reduction([squared], log_weights, values), "triton")
 
 
 def test_sums_of_terms_are_unsupported() -> None:
@@ -127,8 +136,7 @@ def test_sums_of_terms_are_unsupported() -> None:
 
 
 def test_backends_are_named() -> None:
-    names: tuple[Backend, ...] = api.BACKENDS
-    assert "triton" in names
+    assert {"auto", *(implementation.backend for implementation in IMPLEMENTATIONS)} == set(BACKENDS)
 
 
 @pytest.mark.parametrize("programs", [1, 8, 32, 500])

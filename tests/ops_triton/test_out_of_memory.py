@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kdmkit.ops import blocks, chunked
-from ops.problems import Draw, evaluate, make_problem
+from ops.cases import Draw, evaluate, make_case
 
 
 def test_halves_the_larger_side() -> None:
@@ -32,8 +32,8 @@ def limited(function: Callable[..., Any], limit: int, seen: list[int], *, rows: 
 
 
 def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = make_problem("squared-metric", Draw(n=9, m=11, d=2))
-    wanted = evaluate(problem, "reference")
+    case = make_case("squared-metric", Draw(n=9, m=11, d=2))
+    wanted = evaluate(case, "reference")
     forward: list[int] = []
     backward: list[int] = []
     monkeypatch.setattr(
@@ -42,7 +42,7 @@ def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         chunked._Backward, "_block", limited(chunked._Backward._block, 12, backward, rows=1, columns=2)
     )
-    got = evaluate(problem, "chunked", (8, 8))
+    got = evaluate(case, "chunked", (8, 8))
     torch.testing.assert_close(got, wanted)
     # Once for each of the two reductions: halved until a block fits, and no larger one is tried again.
     assert forward == [64, 32, 16, 8, 8, 2] * 2
@@ -51,9 +51,9 @@ def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_left_to_halve(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = make_problem("squared-metric", Draw(n=3, m=4, d=2))
+    case = make_case("squared-metric", Draw(n=3, m=4, d=2))
     seen: list[int] = []
     monkeypatch.setattr(chunked, "_rows_forward", limited(chunked._rows_forward, 0, seen, rows=3, columns=4))
     with pytest.raises(torch.OutOfMemoryError):
-        problem.log_mix("chunked", (2, 2))
+        case.log_mix("chunked", (2, 2))
     assert seen == [4, 2, 1]

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from kdmkit.ops import SquaredDistance, attend, log_mix
-from kdmkit.ops import triton_staging as staging
-from ops.problems import Draw, Problem, evaluate, make_problem
+from kdmkit.ops.triton import staging
+from ops.cases import Case, Draw, evaluate, make_case
 
 # Relative to the largest entry of an output or gradient.
 TOLERANCE = {"highest": 5e-6, "high": 3e-3, "medium": 3e-3}
@@ -23,9 +23,9 @@ def difference(got: Tensor, wanted: Tensor) -> float:
     )
 
 
-def check(problem: Problem, tolerance: float = TOLERANCE["highest"]) -> None:
-    got = evaluate(problem, "triton")
-    wanted = evaluate(problem.to(torch.float64), "reference")
+def check(case: Case, tolerance: float = TOLERANCE["highest"]) -> None:
+    got = evaluate(case, "triton")
+    wanted = evaluate(case.to(torch.float64), "reference")
     for mine, reference in zip(got, wanted, strict=True):
         for a, b in zip(mine, reference, strict=True):
             assert difference(a, b) <= tolerance
@@ -36,11 +36,11 @@ def draw(n: int, m: int, d: int, *, lead: tuple[int, ...] = (), seed: int = 0) -
     return Draw(n=n, m=m, d=d, lead=lead, dtype=torch.float32, generator=generator)
 
 
-def make(name: str, n: int, m: int, d: int, v: int, *, dead: float = 0.0) -> Problem:
-    """A problem whose distances are of the order of one bandwidth."""
-    problem = make_problem(name, draw(n, m, d), dead=dead, v=v)
-    log_weights, values, query, components, scale = problem.tensors
-    return problem.with_tensors([log_weights, values, query, components, scale / d**0.5])
+def make(name: str, n: int, m: int, d: int, v: int, *, dead: float = 0.0) -> Case:
+    """A case whose distances are of the order of one bandwidth."""
+    case = make_case(name, draw(n, m, d), dead=dead, v=v)
+    log_weights, values, query, components, scale = case.tensors
+    return case.with_tensors([log_weights, values, query, components, scale / d**0.5])
 
 
 # By differences up to 16 dimensions and 16 values, by products of halves beyond.
@@ -84,26 +84,26 @@ def test_splits_segments_and_blocks(d: int, v: int, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("d", [3, 20])
 def test_nothing_to_meet(d: int) -> None:
-    problem = make("squared-ard", 4, 6, d, 2, dead=1.0)
-    outputs, gradients = evaluate_finite(problem)
+    case = make("squared-ard", 4, 6, d, 2, dead=1.0)
+    outputs, gradients = evaluate_finite(case)
     assert torch.equal(outputs[1], torch.full((4,), -torch.inf))
     assert not outputs[0].any()
     assert not any(gradient.any() for gradient in gradients)
 
 
-def evaluate_finite(problem: Problem) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def evaluate_finite(case: Case) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """As `evaluate`, with an upstream gradient that is finite where logsumexps are not."""
-    leaves = [t.detach().requires_grad_() for t in problem.tensors]
-    outputs = problem.with_tensors(leaves).attend("triton")
+    leaves = [t.detach().requires_grad_() for t in case.tensors]
+    outputs = case.with_tensors(leaves).attend("triton")
     return outputs, torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs])
 
 
 @pytest.mark.parametrize("d", [3, 20])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_inputs(dtype: torch.dtype, d: int) -> None:
-    problem = make("squared-ard", 12, 30, d, 3).to(dtype)
-    outputs, gradients = evaluate(problem, "triton")
-    wanted, wanted_gradients = evaluate(problem.to(torch.float64), "reference")
+    case = make("squared-ard", 12, 30, d, 3).to(dtype)
+    outputs, gradients = evaluate(case, "triton")
+    wanted, wanted_gradients = evaluate(case.to(torch.float64), "reference")
     assert all(output.dtype == torch.float32 for output in outputs)
     assert all(difference(a, b) <= 1e-5 for a, b in zip(outputs, wanted, strict=True))
     for gradient, reference in zip(gradients, wanted_gradients, strict=True):
@@ -120,45 +120,45 @@ def test_strided_inputs(d: int) -> None:
     values = torch.randn(20, 6, generator=generator)[:, ::2]
     log_weights = torch.zeros(1).expand(20)
     scale = torch.full((1, 1), 0.3).expand(1, d)
-    check(Problem((SquaredDistance(query, components, scale),), log_weights, values))
+    check(Case((SquaredDistance(query, components, scale),), log_weights, values))
 
 
 @pytest.mark.parametrize("d", [2, 20])
 def test_leading_dimensions_of_queries(d: int) -> None:
-    problem = make("squared-ard", 12, 9, d, 2)
-    log_weights, values, query, components, scale = problem.tensors
+    case = make("squared-ard", 12, 9, d, 2)
+    log_weights, values, query, components, scale = case.tensors
     tensors = [log_weights.view(1, 1, -1), values, query.view(2, 2, 3, d), components, scale]
-    check(problem.with_tensors(tensors))
+    check(case.with_tensors(tensors))
 
 
 @pytest.mark.parametrize("d", [2, 20])
 def test_no_queries(d: int) -> None:
-    problem = make("squared-ard", 0, 5, d, 3)
-    outputs, gradients = evaluate_finite(problem)
+    case = make("squared-ard", 0, 5, d, 3)
+    outputs, gradients = evaluate_finite(case)
     assert [tuple(output.shape) for output in outputs] == [(0, 3), (0,)]
-    assert [g.shape for g in gradients] == [t.shape for t in problem.tensors]
+    assert [g.shape for g in gradients] == [t.shape for t in case.tensors]
     assert not any(gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("d", [3, 40])
 def test_offset_data(d: int) -> None:
-    problem = make("squared-ard", 20, 60, d, 3)
-    log_weights, values, query, components, scale = problem.tensors
-    check(problem.with_tensors([log_weights, values, query + 1e3, components + 1e3, scale]), 1e-5)
+    case = make("squared-ard", 20, 60, d, 3)
+    log_weights, values, query, components, scale = case.tensors
+    check(case.with_tensors([log_weights, values, query + 1e3, components + 1e3, scale]), 1e-5)
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e12])
 @pytest.mark.parametrize("d", [3, 20])
 def test_scales_of_numbers(size: float, d: int) -> None:
     """Half precision ends at 65504 and 6e-8; powers of two keep everything within."""
-    problem = make("squared-ard", 20, 60, d, 3)
-    log_weights, values, query, components, scale = problem.tensors
-    check(problem.with_tensors([log_weights, values * size, query * size, components * size, scale / size]))
+    case = make("squared-ard", 20, 60, d, 3)
+    log_weights, values, query, components, scale = case.tensors
+    check(case.with_tensors([log_weights, values * size, query * size, components * size, scale / size]))
 
 
 def test_an_outlier_disturbs_nobody() -> None:
-    problem = make("squared-scalar", 20, 60, 20, 3)
-    log_weights, _, query, components, scale = problem.tensors
+    case = make("squared-scalar", 20, 60, 20, 3)
+    log_weights, _, query, components, scale = case.tensors
     components[7] = 1e5
     term = SquaredDistance(query, components, scale)
     wanted = log_mix(term, log_weights, backend="reference")
@@ -180,21 +180,21 @@ def test_far_from_everything() -> None:
 
 
 def test_gradients_only_where_needed() -> None:
-    problem = make("squared-ard", 12, 30, 20, 3)
-    for i, tensor in enumerate(problem.tensors):
-        tensors = [t.detach() for t in problem.tensors]
+    case = make("squared-ard", 12, 30, 20, 3)
+    for i, tensor in enumerate(case.tensors):
+        tensors = [t.detach() for t in case.tensors]
         tensors[i] = tensor.detach().requires_grad_()
-        averages, lse = problem.with_tensors(tensors).attend("triton")
+        averages, lse = case.with_tensors(tensors).attend("triton")
         (gradient,) = torch.autograd.grad(averages.sum() + lse.sin().sum(), tensors[i])
-        all_tensors = [t.detach().requires_grad_() for t in problem.tensors]
-        averages, lse = problem.with_tensors(all_tensors).attend("triton")
+        all_tensors = [t.detach().requires_grad_() for t in case.tensors]
+        averages, lse = case.with_tensors(all_tensors).attend("triton")
         together = torch.autograd.grad(averages.sum() + lse.sin().sum(), all_tensors)
         torch.testing.assert_close(gradient, together[i])
 
 
 def test_vmap() -> None:
-    problem = make("squared-ard", 6, 10, 20, 3)
-    log_weights, values, query, components, scale = problem.tensors
+    case = make("squared-ard", 6, 10, 20, 3)
+    log_weights, values, query, components, scale = case.tensors
 
     def total(x: Tensor, c: Tensor) -> Tensor:
         averages, lse = attend(SquaredDistance(x, c, scale), log_weights, values, backend="triton")
@@ -208,8 +208,8 @@ def test_vmap() -> None:
 
 
 def test_second_derivatives_are_refused() -> None:
-    problem = make("squared-ard", 3, 4, 20, 1)
-    query = problem.tensors[2].requires_grad_()
-    (gradient,) = torch.autograd.grad(problem.log_mix("triton").sum(), query, create_graph=True)
+    case = make("squared-ard", 3, 4, 20, 1)
+    query = case.tensors[2].requires_grad_()
+    (gradient,) = torch.autograd.grad(case.log_mix("triton").sum(), query, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivatives"):
         gradient.sum().backward()

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_log
 from kdmkit._core.precision import at_least_float32, compute_dtype, full_precision
 from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import add_row, result_dtype, row_constant
-from kdmkit.ops.streamed import streamed, streams
+from kdmkit.ops.dense import add_row, sum_rows
+from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term, total_shape
 
 # Pairs per block: large enough to hide the interpreter, small enough for the caches of a CPU.
@@ -34,7 +33,7 @@ class _Plan:
     """Everything about a reduction that is not a tensor."""
 
     terms: tuple[Term, ...]
-    block: tuple[int, int]
+    block: Block
     dtype: torch.dtype
     has_values: bool
 
@@ -51,7 +50,7 @@ class _Plan:
         return rebuilt
 
 
-def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> tuple[int, int]:
+def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> Block:
     """Queries and components per block."""
     pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // max(1, math.prod(lead)))
     columns = min(m, _COLUMNS.get(device.type, _COLUMNS_DEFAULT))
@@ -275,32 +274,13 @@ def _accumulate(target: Tensor, gradient: Tensor) -> None:
     target.add_(gradient.sum_to_size(target.shape))
 
 
-def chunked(
-    terms: Sequence[Term],
-    log_weights: Float[Tensor, "*weights m"],
-    values: Float[Tensor, "*#lead m v"] | None,
-    block: tuple[int, int] | None = None,
-) -> tuple[Tensor | None, Tensor]:
-    """The reduction by blocks; `block` is (queries, components) and by default fits the caches."""
-    if torch.compiler.is_compiling():
-        # Excluding a function imports the compiler, and that takes seconds: only where someone compiles.
-        from kdmkit.ops.untraced import reduce_untraced
-
-        return reduce_untraced(terms, log_weights, values, block)
-    return reduce_chunked(terms, log_weights, values, block)
-
-
-def reduce_chunked(
-    terms: Sequence[Term], log_weights: Tensor, values: Tensor | None, block: tuple[int, int] | None
-) -> tuple[Tensor | None, Tensor]:
-    lead, n, m = total_shape(terms)
-    others = (log_weights,) if values is None else (log_weights, values)
-    dtype = result_dtype(terms, *others)
-    if streams(terms, log_weights, values):
-        return streamed(terms[0].tensors, log_weights, values, block, dtype)
-    block = block or default_block(lead, n, m, log_weights.device)
-    terms = [term.prepared() for term in terms]
+def reduce(reduction: Reduction) -> Result:
+    """The reduction by blocks of queries and components."""
+    values, dtype = reduction.values, reduction.dtype
+    block = reduction.block or default_block(*reduction.shape, reduction.log_weights.device)
+    terms = [term.prepared() for term in reduction.terms]
     plan = _Plan(tuple(terms), block, dtype, values is not None)
     tensors = [tensor for term in terms for tensor in term.tensors]
+    log_weights = reduction.log_weights
     *averages, lse = _Chunked.apply(plan, log_weights, log_weights if values is None else values, *tensors)
-    return (averages[0] if averages else None), add_row(lse, row_constant(terms)).to(dtype)
+    return (averages[0] if averages else None), add_row(lse, sum_rows(terms)).to(dtype)

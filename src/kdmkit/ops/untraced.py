@@ -1,12 +1,17 @@
-"""What `torch.compile` leaves to the interpreter. Importing this imports the compiler."""
+"""Functions that `torch.compile` does not trace. Importing this module imports the compiler."""
 
 import torch
 
-from kdmkit.ops.chunked import reduce_chunked
-from kdmkit.ops.triton_backend import find_reason
+from kdmkit.ops.implementations import choose
+from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.triton.backend import find_reason
 
-#: A loop over blocks would unroll into a graph without end.
-reduce_untraced = torch.compiler.disable(reduce_chunked)
 
-#: Whether Triton works is found out by trying, once, and does not change.
-why_unusable_untraced = torch.compiler.assume_constant_result(find_reason)
+@torch.compiler.disable
+def reduce_in_blocks(reduction: Reduction) -> Result:
+    """Backend `chunked`. Traced, the loop over blocks would be unrolled."""
+    return choose(reduction, "chunked").run(reduction)
+
+
+#: Whether Triton works is found out once, by trying, and does not change.
+find_reason_once = torch.compiler.assume_constant_result(find_reason)

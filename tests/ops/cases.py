@@ -105,7 +105,7 @@ TERMS: dict[str, Callable[[Draw], tuple[Term, ...]]] = {
 
 
 @dataclass
-class Problem:
+class Case:
     """Terms, log-weights and values: the arguments of a reduction."""
 
     terms: tuple[Term, ...]
@@ -116,19 +116,19 @@ class Problem:
     def tensors(self) -> list[Tensor]:
         return [self.log_weights, self.values, *(t for term in self.terms for t in term.tensors)]
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> "Problem":
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Case":
         log_weights, values, *rest = tensors
         terms = []
         for term in self.terms:
             count = len(term.tensors)
             terms.append(term.with_tensors(rest[:count]))
             rest = rest[count:]
-        return Problem(tuple(terms), log_weights, values)
+        return Case(tuple(terms), log_weights, values)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Problem":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Case":
         return self.with_tensors([function(tensor) for tensor in self.tensors])
 
-    def to(self, dtype: torch.dtype) -> "Problem":
+    def to(self, dtype: torch.dtype) -> "Case":
         return self.map(lambda t: t.to(dtype) if t.is_floating_point() else t)
 
     def attend(self, backend: str, block: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ class Problem:
         return sum((term.exact() for term in self.terms), self.log_weights)
 
 
-def make_problem(name: str, draw: Draw, *, weights: str = "shared", dead: float = 0.0, v: int = 2) -> Problem:
+def make_case(name: str, draw: Draw, *, weights: str = "shared", dead: float = 0.0, v: int = 2) -> Case:
     """A reduction over the terms called `name`.
 
     Args:
@@ -156,22 +156,22 @@ def make_problem(name: str, draw: Draw, *, weights: str = "shared", dead: float 
     log_weights = torch.randn(shapes[weights], generator=draw.generator, dtype=torch.float64)
     gone = torch.rand(shapes[weights], generator=draw.generator) < dead
     log_weights = log_weights.masked_fill(gone, -torch.inf).to(draw.dtype)
-    return Problem(TERMS[name](draw), log_weights, draw.normal(draw.m, v))
+    return Case(TERMS[name](draw), log_weights, draw.normal(draw.m, v))
 
 
 def evaluate(
-    problem: Problem, backend: str, block: tuple[int, int] | None = None
+    case: Case, backend: str, block: tuple[int, int] | None = None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The outputs of both reductions, and the gradients of a fixed combination of them to every tensor."""
-    problem = problem.map(lambda t: t.detach().requires_grad_(t.is_floating_point()))
-    outputs = (*problem.attend(backend, block), problem.log_mix(backend, block))
+    case = case.map(lambda t: t.detach().requires_grad_(t.is_floating_point()))
+    outputs = (*case.attend(backend, block), case.log_mix(backend, block))
     generator = torch.Generator().manual_seed(1)
     upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outputs]
-    leaves = [t for t in problem.tensors if t.requires_grad]
+    leaves = [t for t in case.tensors if t.requires_grad]
     return tuple(o.detach() for o in outputs), torch.autograd.grad(outputs, leaves, upstream)
 
 
-def loss(problem: Problem, backend: str) -> Tensor:
+def loss(case: Case, backend: str) -> Tensor:
     """A number that depends on all of a reduction's outputs."""
-    averages, lse = problem.attend(backend, (2, 3))
+    averages, lse = case.attend(backend, (2, 3))
     return averages.sin().sum() + torch.where(torch.isneginf(lse), 0.0, lse).sum()

@@ -6,7 +6,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from kdmkit.ops.triton_kernels import (
+from kdmkit.ops.triton.kernels import (
     GROUP,
     LOG2E,
     PEAK,

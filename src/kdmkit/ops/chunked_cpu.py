@@ -1,7 +1,7 @@
-"""One squared distance on a CPU, block by block in buffers that stay in its caches.
+"""Backend `chunked` for one squared distance on a CPU: blocks in buffers that stay in its caches.
 
-What `chunked` does for any terms, for the one that large mixtures consist of: no block allocates memory, and
-derivatives are written out. Memory is bounded by one block.
+Large mixtures consist of this reduction. It computes what `chunked` does, with explicit gradients and
+without allocating memory for every block. Memory is bounded by one block.
 """
 
 from __future__ import annotations
@@ -15,64 +15,52 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_
-from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import full_precision
+from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
-from kdmkit.ops.matrices import Geometry, finite_top
-from kdmkit.ops.terms import SquaredDistance, Term
+from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.scaled_points import ScaledPoints, finite_top
 
 # Pairs per block: small enough for the caches of a CPU, large enough to hide the interpreter.
 _PAIRS = 1 << 19
 _ROWS = 128
 
 
-def streams(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> bool:
-    """Whether there is nothing but one squared distance of plain matrices on a CPU."""
-    (first, *rest) = terms
-    return (
-        isinstance(first, SquaredDistance)
-        and not rest
-        and first.plain
-        and log_weights.ndim == 1
-        and (values is None or values.ndim == 2)
-        and log_weights.device.type == "cpu"
-        and only_reverse_mode()
-    )
+def supports(reduction: Reduction) -> str | None:
+    """Why this implementation cannot compute a reduction, or None."""
+    if len(reduction.terms) > 1 or reduction.log_weights.ndim != 1 or reduction.device_type != "cpu":
+        return "expected one term and weights of shape (m,) on a CPU"
+    return dense_explicit.supports(reduction)
 
 
-def streamed(
-    tensors: Sequence[Tensor],
-    log_weights: Float[Tensor, " m"],
-    values: Float[Tensor, "m v"] | None,
-    block: Block | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor | None, Tensor]:
-    """`chunked` where `streams` holds, on the tensors of the term; results in `dtype`."""
-    n, m = len(tensors[0]), len(tensors[1])
+def reduce(reduction: Reduction) -> Result:
+    """The reduction, as `chunked.reduce`."""
+    _, n, m = reduction.shape
     rows = max(1, min(n, _ROWS))
-    block = block or (rows, min(m, _PAIRS // rows))
-    averages, lse = _Streamed.apply(block, dtype, log_weights, values, *tensors)
+    block = reduction.block or (rows, min(m, _PAIRS // rows))
+    tensors = reduction.terms[0].tensors
+    averages, lse = _Chunked.apply(block, reduction.dtype, reduction.log_weights, reduction.values, *tensors)
     return averages, lse
 
 
 class _Blocks:
     """The blocks of a matrix of scores, each written over the last."""
 
-    def __init__(self, geometry: Geometry, bias: Tensor, block: Block, dtype: torch.dtype) -> None:
-        self.geometry = geometry
-        self.column = geometry.column + bias.to(geometry.column.dtype)
+    def __init__(self, points: ScaledPoints, bias: Tensor, block: Block, dtype: torch.dtype) -> None:
+        self.points = points
+        self.column = points.column + bias.to(points.column.dtype)
         self.block = block
-        size = min(block[0], len(geometry.x)) * min(block[1], len(geometry.c))
-        self._scores, self._weights = geometry.x.new_empty(size), geometry.x.new_empty(size, dtype=dtype)
+        size = min(block[0], len(points.x)) * min(block[1], len(points.c))
+        self._scores, self._weights = points.x.new_empty(size), points.x.new_empty(size, dtype=dtype)
 
     def rows(self) -> Iterator[slice]:
-        return slices(len(self.geometry.x), self.block[0])
+        return slices(len(self.points.x), self.block[0])
 
     def columns(self) -> Iterator[slice]:
-        return slices(len(self.geometry.c), self.block[1])
+        return slices(len(self.points.c), self.block[1])
 
     def scores(self, rows: slice, columns: slice) -> Float[Tensor, "n m"]:
-        x, c = self.geometry.x[rows], self.geometry.c[columns]
+        x, c = self.points.x[rows], self.points.c[columns]
         out = self._scores[: len(x) * len(c)].view(len(x), len(c))
         return torch.addmm(self.column[columns], x, c.mT, alpha=2, out=out)
 
@@ -82,7 +70,7 @@ class _Blocks:
         return exp_(torch.sub(scores, offset, out=out))
 
 
-class _Streamed(torch.autograd.Function):
+class _Chunked(torch.autograd.Function):
     """(block, dtype, log_weights, values, query, components, scale) → averages, or None, and logsumexp."""
 
     @staticmethod
@@ -96,7 +84,7 @@ class _Streamed(torch.autograd.Function):
         components: Tensor,
         scale: Tensor,
     ) -> tuple[Tensor | None, Tensor]:
-        blocks = _Blocks(Geometry.of(query, components, scale, dtype), log_weights, block, dtype)
+        blocks = _Blocks(ScaledPoints.of(query, components, scale, dtype), log_weights, block, dtype)
         lse = torch.empty(len(query), dtype=torch.float64)
         averages = None if values is None else torch.empty(len(query), values.shape[1], dtype=dtype)
         used = None if values is None else values.to(dtype)
@@ -107,7 +95,7 @@ class _Streamed(torch.autograd.Function):
         ctx.block, ctx.dtype = block, dtype
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(log_weights, values, query, components, scale, averages, lse)
-        return averages, (lse + blocks.geometry.row).to(dtype)
+        return averages, (lse + blocks.points.row).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_averages: Tensor | None, grad_lse: Tensor | None) -> Any:
@@ -171,7 +159,7 @@ class _Backward:
     ) -> None:
         log_weights, values, query, components, scale = inputs
         self.inputs, self.needs = inputs, needs
-        self.blocks = _Blocks(Geometry.of(query, components, scale, dtype), log_weights, block, dtype)
+        self.blocks = _Blocks(ScaledPoints.of(query, components, scale, dtype), log_weights, block, dtype)
         self.offset = torch.where(torch.isneginf(lse), 0.0, lse).unsqueeze(-1)
         self.values = None if values is None else values.to(dtype)
         self.grad_averages = grad_averages
@@ -179,8 +167,8 @@ class _Backward:
         if grad_averages is not None and averages is not None:
             slope = slope - (grad_averages * averages).sum(-1, keepdim=True)
         self.slope = slope
-        # Sums over many blocks are as precise as the geometry; autograd's dtypes are restored at the end.
-        kind = self.blocks.geometry.x.dtype
+        # Sums over many blocks are as precise as the points; autograd's dtypes are restored at the end.
+        kind = self.blocks.points.x.dtype
         self.grads = [
             torch.zeros_like(t, dtype=kind) if need else None for t, need in zip(inputs, needs, strict=True)
         ]
@@ -205,7 +193,7 @@ class _Backward:
         slopes = weights.mul_(slope)
         if grad_weights is not None:
             grad_weights[columns] += slopes.sum(0)
-        found = blocks.geometry.block(rows, columns).gradients(slopes, self.needs[2:])
+        found = blocks.points.block(rows, columns).gradients(slopes, self.needs[2:])
         targets = (grad_query, rows), (grad_components, columns), (grad_scale, slice(None))
         for gradient, (target, place) in zip(found, targets, strict=True):
             if gradient is not None and target is not None:

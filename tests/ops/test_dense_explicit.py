@@ -1,4 +1,4 @@
-"""Written-out derivatives agree with their differentiable twins, wherever the code takes another way."""
+"""Explicit gradients agree with those of autograd on `dense`, in every branch of the code."""
 
 import math
 from collections.abc import Callable
@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kdmkit.ops import Lookup, SquaredDistance, Term, log_mix, log_mix_both
-from kdmkit.ops.by_hand import applies, both_by_hand, reduce_by_hand
-from kdmkit.ops.dense import dense, dense_both
-from kdmkit.ops.matrices import Geometry
+from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix, log_mix_both
+from kdmkit.ops.reduction import Reduction
+from kdmkit.ops.scaled_points import ScaledPoints
 
 N, M, D, K = 7, 5, 3, 4
 Leaves = list[Tensor]
@@ -32,10 +31,10 @@ def labels(spread: float = 1.0) -> tuple[Tensor, Tensor]:
     return torch.arange(N).unsqueeze(-1) % K, table
 
 
-def compare(by_hand: Callable[[], tuple], twin: Callable[[], tuple], inputs: Leaves) -> None:
+def compare(explicit: Callable[[], tuple], differentiable: Callable[[], tuple], inputs: Leaves) -> None:
     """Values, and gradients under random upstream ones."""
     results = []
-    for function in (by_hand, twin):
+    for function in (explicit, differentiable):
         outputs = [output for output in function() if output is not None]
         loss = sum((normal(*o.shape, seed=9 + i) * o).sum() for i, o in enumerate(outputs))
         results.append((outputs, torch.autograd.grad(loss, inputs)))
@@ -48,21 +47,17 @@ def test_one_term(width: int, values: Tensor | None) -> None:
     *tensors, log_weights = inputs = leaves(width)
     terms = [SquaredDistance(*tensors)]
     inputs = inputs if values is None else [*inputs, values]
-    compare(
-        lambda: reduce_by_hand(terms, log_weights, values), lambda: dense(terms, log_weights, values), inputs
-    )
+    reduction = Reduction(terms, log_weights, values)
+    compare(lambda: dense_explicit.reduce(reduction), lambda: dense.reduce(reduction), inputs)
 
 
 def test_other_terms_join_the_bias() -> None:
     *tensors, log_weights = inputs = leaves()
     codes, table = labels()
     terms: list[Term] = [SquaredDistance(*tensors), Lookup(codes, table)]
-    assert applies(terms, log_weights)
-    compare(
-        lambda: reduce_by_hand(terms, log_weights, None),
-        lambda: dense(terms, log_weights, None),
-        [*inputs, table],
-    )
+    reduction = Reduction(terms, log_weights)
+    assert dense_explicit.supports(reduction) is None
+    compare(lambda: dense_explicit.reduce(reduction), lambda: dense.reduce(reduction), [*inputs, table])
 
 
 @pytest.mark.parametrize("spread", [1.0, 60.0], ids=["likely labels", "labels rarer than 1e-12"])
@@ -70,11 +65,11 @@ def test_labels(spread: float) -> None:
     *tensors, log_weights = inputs = leaves()
     codes, table = labels(spread)
     terms, more = [SquaredDistance(*tensors)], [Lookup(codes, table)]
-    lse, joint = dense_both(terms, more, log_weights)
+    lse, joint = dense.reduce_both(terms, more, log_weights)
     assert bool((joint - lse < math.log(1e-12)).any()) == (spread > 1)
     compare(
-        lambda: both_by_hand(terms, more, log_weights),
-        lambda: dense_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_both(terms, more, log_weights),
+        lambda: dense.reduce_both(terms, more, log_weights),
         [*inputs, table],
     )
 
@@ -84,8 +79,8 @@ def test_more_labels_than_a_product_is_worth() -> None:
     table = torch.log_softmax(normal(M, 100, seed=4), -1).requires_grad_()
     terms, more = [SquaredDistance(*tensors)], [Lookup(14 * torch.arange(N).unsqueeze(-1), table)]
     compare(
-        lambda: both_by_hand(terms, more, log_weights),
-        lambda: dense_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_both(terms, more, log_weights),
+        lambda: dense.reduce_both(terms, more, log_weights),
         [*inputs, table],
     )
 
@@ -97,8 +92,8 @@ def test_a_distance_of_the_output_too() -> None:
     ]
     terms, more = [SquaredDistance(*tensors)], [SquaredDistance(*output)]
     compare(
-        lambda: both_by_hand(terms, more, log_weights),
-        lambda: dense_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_both(terms, more, log_weights),
+        lambda: dense.reduce_both(terms, more, log_weights),
         [*inputs, *output],
     )
 
@@ -112,7 +107,7 @@ def test_components_of_no_weight_and_labels_that_cannot_be() -> None:
     table = table.detach().clone()
     table[:, 1] = -math.inf
     table.requires_grad_()
-    lse, joint = both_by_hand([SquaredDistance(*tensors)], [Lookup(codes, table)], log_weights)
+    lse, joint = dense_explicit.reduce_both([SquaredDistance(*tensors)], [Lookup(codes, table)], log_weights)
     assert torch.equal(torch.isneginf(joint), codes.squeeze(-1) == 1)
     possible = joint[codes.squeeze(-1) != 1].sum() + lse.sum()
     for gradient in torch.autograd.grad(possible, [*tensors, log_weights, table]):
@@ -122,7 +117,7 @@ def test_components_of_no_weight_and_labels_that_cannot_be() -> None:
 def test_no_components_of_any_weight() -> None:
     *tensors, _ = leaves()
     nothing = torch.full((M,), -math.inf, dtype=torch.float64)
-    averages, lse = reduce_by_hand([SquaredDistance(*tensors)], nothing, normal(M, 2))
+    averages, lse = dense_explicit.reduce(Reduction([SquaredDistance(*tensors)], nothing, normal(M, 2)))
     assert averages is not None
     assert torch.equal(averages, torch.zeros(N, 2, dtype=torch.float64))
     assert torch.isneginf(lse).all()
@@ -132,9 +127,8 @@ def test_no_components_of_any_weight() -> None:
 
 def test_no_queries() -> None:
     _, components, scale, log_weights = leaves()
-    averages, lse = reduce_by_hand(
-        [SquaredDistance(normal(0, D), components, scale)], log_weights, normal(M, 2)
-    )
+    terms = [SquaredDistance(normal(0, D), components, scale)]
+    averages, lse = dense_explicit.reduce(Reduction(terms, log_weights, normal(M, 2)))
     assert averages is not None
     assert (averages.shape, lse.shape) == ((0, 2), (0,))
     gradients = torch.autograd.grad(averages.sum() + lse.sum(), [components, scale, log_weights])
@@ -151,7 +145,7 @@ def test_float32_gradients(spread: float, width: int) -> None:
     centres = spread * normal(M, D, seed=1, dtype=torch.float32)
     points = centres.repeat(40, 1) + 0.5 * normal(40 * M, D, dtype=torch.float32)
     scale = torch.ones(1, width)
-    assert (Geometry.of(points, centres, scale, torch.float32).x.dtype == torch.float64) == (spread > 1)
+    assert (ScaledPoints.of(points, centres, scale, torch.float32).x.dtype == torch.float64) == (spread > 1)
 
     def gradients(dtype: torch.dtype) -> list[Tensor]:
         tensors = [t.to(dtype, copy=True).requires_grad_() for t in (points, centres, scale)]

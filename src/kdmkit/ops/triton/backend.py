@@ -1,6 +1,6 @@
-"""Backend `triton`: when it can be used, and its reduction as a function that autograd knows.
+"""Backend `triton`: when it can be used, and its reduction as a function with gradients.
 
-Triton itself is imported with the first use: this module costs nothing where there is none.
+Triton is imported with the first use, so that the library imports without it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
 from kdmkit._core.precision import full_precision
 from kdmkit.ops.blocks import one_by_one
-from kdmkit.ops.terms import SquaredDistance, Term, total_shape
+from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.terms import SquaredDistance
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_D = 512
@@ -36,9 +35,9 @@ class KernelError(RuntimeError):
 def why_unusable(device_type: str) -> str | None:
     """Why Triton cannot run kernels on this type of device, or None."""
     if torch.compiler.is_compiling():
-        from kdmkit.ops.untraced import why_unusable_untraced
+        from kdmkit.ops.untraced import find_reason_once
 
-        return why_unusable_untraced(device_type)
+        return find_reason_once(device_type)
     return find_reason(device_type)
 
 
@@ -57,7 +56,7 @@ def _try_triton(device_type: str) -> str | None:
 
         if device_type != "cuda" and not (device_type == "cpu" and triton.knobs.runtime.interpret):
             return f"expected tensors on a CUDA device, got {device_type}"
-        from kdmkit.ops.triton_staging import stage
+        from kdmkit.ops.triton.staging import stage
 
         one = torch.ones(1, device=device_type)
         stage(one.view(1, 1), one, one, width=16, passes=1)
@@ -66,9 +65,11 @@ def _try_triton(device_type: str) -> str | None:
     return None
 
 
-def usable_or_warn(device_type: str) -> bool:
-    """Whether Triton works here; the first time that it does not, a warning says why."""
-    reason = why_unusable(device_type)
+def is_usable(reduction: Reduction) -> bool:
+    """Whether the tensors are on a CUDA device and Triton works there; if not, one warning says why."""
+    if reduction.device_type != "cuda":
+        return False
+    reason = why_unusable("cuda")
     if reason is not None:
         _warn(reason)
     return reason is None
@@ -91,55 +92,46 @@ def _warn(reason: str) -> None:
         )
 
 
-def why_unsupported(
-    terms: Sequence[Term], log_weights: Tensor, values: Tensor | None
-) -> tuple[str, object] | None:
-    """What this backend expects and a problem has instead, or None."""
+def supports(reduction: Reduction) -> str | None:
+    """What this backend expects and the reduction has instead, or None if it can compute the reduction."""
+    terms, log_weights, values = reduction.terms, reduction.log_weights, reduction.values
     term = terms[0]
     if len(terms) != 1 or not isinstance(term, SquaredDistance):
-        return "one term of squared distances", [type(term).__name__ for term in terms]
+        return f"expected one term of squared distances, got {[type(term).__name__ for term in terms]}"
     tensors = [*term.tensors, log_weights, *([] if values is None else [values])]
     for tensor in tensors:
         if tensor.dtype not in _DTYPES:
-            return "float32, bfloat16 or float16", tensor.dtype
+            return f"expected float32, bfloat16 or float16, got {tensor.dtype}"
         if tensor.device != term.query.device:
-            return f"all tensors on {term.query.device}", tensor.device
+            return f"expected all tensors on {term.query.device}, got {tensor.device}"
     for tensor in tensors[1:]:
-        # Leading dimensions may be the queries' alone: everything else is shared by all of them.
+        # Only queries may have leading dimensions: everything else is shared by all of them.
         own = 1 if tensor is log_weights else 2
         if tensor.ndim > term.query.ndim or tensor.numel() != tensor.shape[-own:].numel():
-            return "components, scale, weights and values without leading dimensions", tuple(tensor.shape)
+            wanted = "components, scale, weights and values without leading dimensions"
+            return f"expected {wanted}, got {tuple(tensor.shape)}"
     if term.query.shape[-1] > _LARGEST_D:
-        return f"at most {_LARGEST_D} dimensions", term.query.shape[-1]
+        return f"expected at most {_LARGEST_D} dimensions, got {term.query.shape[-1]}"
     if values is not None and not 1 <= values.shape[-1] <= _LARGEST_V:
-        return f"1 to {_LARGEST_V} values", values.shape[-1]
+        return f"expected 1 to {_LARGEST_V} values, got {values.shape[-1]}"
     return None
 
 
-def check_usable(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None) -> None:
-    """Raises unless this backend can do it, with the reason."""
-    reason = why_unusable(log_weights.device.type)
-    if reason is not None:
-        raise RuntimeError(f'backend: "triton" does not work here ({reason})')
-    unsupported = why_unsupported(terms, log_weights, values)
-    if unsupported is not None:
-        raise ValueError(bad_argument('backend "triton"', *unsupported))
-
-
-def fused(
-    terms: Sequence[Term],
-    log_weights: Float[Tensor, "*weights m"],
-    values: Float[Tensor, "*#lead m v"] | None,
-) -> tuple[Tensor | None, Tensor]:
-    """The reduction, for problems that `why_unsupported` has nothing against."""
-    term = terms[0]
+def reduce(reduction: Reduction) -> Result:
+    """The reduction, where `supports` returns None; raises if Triton does not work here."""
+    term, values = reduction.terms[0], reduction.values
     assert isinstance(term, SquaredDistance)
-    lead, n, m = total_shape(terms)
-    d = term.query.shape[-1]
-    query, scale = term.query.reshape(-1, d), term.scale.reshape(term.scale.shape[-2:])
-    used = None if values is None else values.reshape(m, values.shape[-1])
+    reason = why_unusable(reduction.device_type)
+    if reason is not None:
+        raise KernelError(f'backend: "triton" does not work here ({reason})')
+    (lead, n, m), d = reduction.shape, term.query.shape[-1]
     averages, lse, _, _ = _operator()(
-        query, term.components.reshape(m, d), log_weights.reshape(m), used, scale, term.metric
+        term.query.reshape(-1, d),
+        term.components.reshape(m, d),
+        reduction.log_weights.reshape(m),
+        None if values is None else values.reshape(m, values.shape[-1]),
+        term.scale.reshape(term.scale.shape[-2:]),
+        term.metric,
     )
     lse = lse.reshape(*lead, n)
     return (None if values is None else averages.reshape(*lead, n, values.shape[-1])), lse
@@ -159,7 +151,7 @@ def _as_kernel_error() -> Iterator[None]:
 def _operator() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     """The reduction: to the compiler one opaque operator, else a function that `torch.func` can transform."""
     if torch.compiler.is_compiling():
-        from kdmkit.ops.triton_operators import reduce
+        from kdmkit.ops.triton.operators import reduce
 
         return reduce
     return _Fused.apply
@@ -174,7 +166,7 @@ def run_forward(
     metric: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with full_precision(query.device.type), _as_kernel_error():
-        from kdmkit.ops.fused import Operands, forward
+        from kdmkit.ops.triton.forward import Operands, forward
 
         return forward(Operands(query, components, log_weights, values, scale, metric))
 
@@ -196,8 +188,8 @@ def run_backward(
 ) -> list[Tensor]:
     """Gradients by those of query, components, log-weights, values and scale that are needed."""
     with full_precision(query.device.type), _as_kernel_error():
-        from kdmkit.ops.fused import Operands
-        from kdmkit.ops.fused_backward import backward
+        from kdmkit.ops.triton.backward import backward
+        from kdmkit.ops.triton.forward import Operands
 
         gradients = backward(
             Operands(query, components, log_weights, values, scale, metric),

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.ops.fused import Operands, Outputs, Problem
-from kdmkit.ops.triton_backward import components_kernel, points_kernel
-from kdmkit.ops.triton_direct import components_direct, points_direct
-from kdmkit.ops.triton_staging import Config, Staged, choose_splits, launch, on_device, slices
+from kdmkit.ops.triton.backward_kernels import components_kernel, points_kernel
+from kdmkit.ops.triton.direct_kernels import components_direct, points_direct
+from kdmkit.ops.triton.forward import Operands, Outputs, Problem
+from kdmkit.ops.triton.staging import Config, Staged, choose_splits, launch, on_device, slices
 
 # The kernels' weights are at most 2^14, and the values they see less than 2^15.
 _LIFT = 14

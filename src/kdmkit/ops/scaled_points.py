@@ -1,4 +1,4 @@
-"""Squared distances as whole matrices: their scores, exponentials and gradients without autograd."""
+"""Squared distances by matrix products: scores, exponentials and explicit gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FLOAT32_REACH = 256.0
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """Queries and components about a common centre in units of the bandwidth, as precise as they need to be.
+class ScaledPoints:
+    """Queries x and components c minus a common centre, in units of the bandwidth.
 
-    Squared lengths −‖x‖² and −‖c‖² are `row` and `column`.
+    `row` is −‖x‖² and `column` is −‖c‖²: −‖x_i − c_j‖² = row_i + 2 x_i·c_j + column_j.
     """
 
     x: Float[Tensor, "n d"]
@@ -31,7 +31,8 @@ class Geometry:
     column: Float[Tensor, " m"]
 
     @classmethod
-    def of(cls, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype) -> Geometry:
+    def of(cls, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype) -> ScaledPoints:
+        """In `dtype`; on a CPU in float64 where float32 products would lose too many digits."""
         if dtype == torch.float32 and query.device.type == "cpu":
             near = cls.about(components.mean(0, dtype=dtype), query, components, scale, dtype)
             if near.reach <= _FLOAT32_REACH:
@@ -42,7 +43,7 @@ class Geometry:
     @classmethod
     def about(
         cls, centre: Tensor, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype
-    ) -> Geometry:
+    ) -> ScaledPoints:
         centre, scale = centre.to(dtype), scale.to(dtype)
         x, c = (query.to(dtype) - centre).mul_(scale), (components.to(dtype) - centre).mul_(scale)
         return cls(x, c, scale, torch.linalg.vecdot(x, x).neg_(), torch.linalg.vecdot(c, c).neg_())
@@ -58,9 +59,9 @@ class Geometry:
             return 0.0
         return (math.sqrt(-self.row.amin().item()) + math.sqrt(-self.column.amin().item())) ** 2
 
-    def block(self, rows: slice, columns: slice) -> Geometry:
+    def block(self, rows: slice, columns: slice) -> ScaledPoints:
         """Some queries and some components."""
-        return Geometry(self.x[rows], self.c[columns], self.scale, self.row[rows], self.column[columns])
+        return ScaledPoints(self.x[rows], self.c[columns], self.scale, self.row[rows], self.column[columns])
 
     def scores(self, bias: Float[Tensor, "*n m"]) -> Float[Tensor, "n m"]:
         """−‖x_i − c_j‖² + bias_j, or + bias_ij, less the constant `row` of every query."""
@@ -104,6 +105,6 @@ def exponentials(
     return weights, weights.sum(-1), top.squeeze(-1)
 
 
-def shares(gradient: Tensor | float, total: Tensor) -> Float[Tensor, "n 1"]:
-    """gradient / total, finite where a query meets nothing: its weights are 0."""
+def divide_by_total(gradient: Tensor | float, total: Tensor) -> Float[Tensor, "n 1"]:
+    """gradient / total; where a total is 0 the result is finite, since the weights it multiplies are 0."""
     return (gradient / total.clamp_min(torch.finfo(total.dtype).tiny)).unsqueeze(-1)

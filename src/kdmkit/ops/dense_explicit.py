@@ -1,8 +1,8 @@
-"""Whole-matrix reductions of one squared distance, forward and backward written out.
+"""Backend `torch` for a squared distance and other terms: all scores at once, with explicit gradients.
 
-This is the step that training repeats. `dense` says the same in differentiable operations and remains what
-second derivatives, forward mode, `torch.func` and the compiler see; here one matrix of exponentials serves
-both passes, and products are in float64 only where the spread of the data asks for it.
+Training consists of this reduction. `dense` computes the same by differentiable operations, for second
+derivatives, forward mode, `torch.func` and the compiler. Here one matrix of exponentials serves the forward
+and the backward pass, and products are in float64 only where the spread of the data requires it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import at_least_float32, full_precision
-from kdmkit.ops.dense import add_row, reduce_scores, result_dtype, row_constant, sum_matrix
-from kdmkit.ops.matrices import Geometry, exponentials, shares
+from kdmkit.ops.dense import add_row, reduce_scores, sum_rows, sum_scores
+from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
 
 # Labels no rarer than this given x are read from the weights of x, which are exact to 1e-38 of the largest.
@@ -26,41 +27,38 @@ _RAREST = 1e-12
 _MOST_LABELS = 64
 
 
-def applies(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None = None) -> bool:
-    """Whether the first term is a squared distance of plain matrices and nothing else has a batch."""
-    first = terms[0]
-    return (
-        isinstance(first, SquaredDistance)
-        and first.plain
-        and log_weights.ndim <= 2
-        and (values is None or values.ndim == 2)
-        and all(not term.shape[0] for term in terms[1:])
-        and only_reverse_mode()
-    )
+def supports(reduction: Reduction) -> str | None:
+    """Why this implementation cannot compute a reduction, or None."""
+    first, *rest = reduction.terms
+    if not isinstance(first, SquaredDistance) or not first.plain:
+        return "expected a squared distance without batch or metric as the first term"
+    batched = reduction.log_weights.ndim > 2 or any(term.shape[0] for term in rest)
+    if batched or (reduction.values is not None and reduction.values.ndim != 2):
+        return "expected terms, weights and values without a batch"
+    return None if only_reverse_mode() else "expected eager code outside of torch.func and forward mode"
 
 
-def reduce_by_hand(
-    terms: Sequence[Term], log_weights: Float[Tensor, "*n m"], values: Float[Tensor, "m v"] | None
-) -> tuple[Tensor | None, Tensor]:
-    """`dense` where `applies` holds."""
-    dtype = result_dtype(terms, log_weights, *(() if values is None else (values,)))
-    first, rest = terms[0], [term.prepared() for term in terms[1:]]
-    averages, lse = _Reduce.apply(dtype, *first.tensors, sum_matrix(rest, log_weights), values)
-    return averages, add_row(lse, row_constant(rest)).to(dtype)
+def reduce(reduction: Reduction) -> Result:
+    """The reduction, as `dense.reduce`."""
+    dtype, (first, *others) = reduction.dtype, reduction.terms
+    rest = [term.prepared() for term in others]
+    bias = sum_scores(rest, reduction.log_weights)
+    averages, lse = _Reduce.apply(dtype, *first.tensors, bias, reduction.values)
+    return averages, add_row(lse, sum_rows(rest)).to(dtype)
 
 
-def both_by_hand(
+def reduce_both(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*n m"]
 ) -> tuple[Tensor, Tensor]:
-    """`dense_both` where `applies` holds."""
-    dtype = result_dtype([*terms, *more], log_weights)
+    """Both logsumexps, as `dense.reduce_both`."""
+    dtype = Reduction([*terms, *more], log_weights).dtype
     first, rest = terms[0], [term.prepared() for term in terms[1:]]
-    bias, row = sum_matrix(rest, log_weights), row_constant(rest)
+    bias, row = sum_scores(rest, log_weights), sum_rows(rest)
     if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MOST_LABELS:
         extra, codes, more_row = more[0].table, more[0].codes, row
     else:
         more = [term.prepared() for term in more]
-        extra, codes, more_row = sum_matrix(more[1:], more[0].matrix()), None, row_constant([*rest, *more])
+        extra, codes, more_row = sum_scores(more[1:], more[0].matrix()), None, sum_rows([*rest, *more])
     lse, joint = _Both.apply(dtype, *first.tensors, bias, extra, codes)
     return add_row(lse, row).to(dtype), add_row(joint, more_row).to(dtype)
 
@@ -78,21 +76,21 @@ class _Reduce(torch.autograd.Function):
         bias: Tensor,
         values: Tensor | None,
     ) -> tuple[Tensor | None, Tensor]:
-        geometry = Geometry.of(query, components, scale, dtype)
-        weights, total, top = exponentials(geometry.scores(bias), dtype)
-        lse = (total.log() + (top + geometry.row)).to(dtype)
-        averages = None if values is None else (weights @ values.to(dtype)).mul_(shares(1.0, total))
-        _save(ctx, dtype, (query, components, scale, bias, values), geometry, averages, weights, total)
+        points = ScaledPoints.of(query, components, scale, dtype)
+        weights, total, top = exponentials(points.scores(bias), dtype)
+        lse = (total.log() + (top + points.row)).to(dtype)
+        averages = None if values is None else (weights @ values.to(dtype)).mul_(divide_by_total(1.0, total))
+        _save(ctx, dtype, (query, components, scale, bias, values), points, averages, weights, total)
         return averages, lse
 
     @staticmethod
     def backward(ctx: Any, grad_averages: Tensor | None, grad_lse: Tensor | None) -> Any:
-        inputs, geometry, (averages, weights, total) = _saved(ctx, 5)
+        inputs, points, (averages, weights, total) = _saved(ctx, 5)
         needs, values = ctx.needs_input_grad[1:], inputs[4]
         if torch.is_grad_enabled():
             return None, *_pull(_plain_reduce(ctx.dtype), inputs, needs, (grad_averages, grad_lse))
         with full_precision(weights.device.type):
-            share, grad_values = shares(1.0, total), None
+            share, grad_values = divide_by_total(1.0, total), None
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
             if grad_averages is not None:
                 if needs[4]:
@@ -102,7 +100,7 @@ class _Reduce(torch.autograd.Function):
                 slopes = torch.addmm(start, grad_averages, values.to(ctx.dtype).mT)
             if slopes is None:
                 return (None,) * 6
-            return None, *_gradients(inputs[:4], geometry, weights * (slopes * share), needs), grad_values
+            return None, *_gradients(inputs[:4], points, weights * (slopes * share), needs), grad_values
 
 
 class _Both(torch.autograd.Function):
@@ -123,8 +121,8 @@ class _Both(torch.autograd.Function):
         extra: Tensor,
         codes: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        geometry = Geometry.of(query, components, scale, dtype)
-        scores = geometry.scores(bias)
+        points = ScaledPoints.of(query, components, scale, dtype)
+        scores = points.scores(bias)
         second: tuple[Tensor | None, Tensor, Tensor] | None
         # Whether the first exponentials serve is seen from them: on a GPU that look would stop the queue.
         if codes is None or codes.device.type != "cpu":
@@ -134,21 +132,21 @@ class _Both(torch.autograd.Function):
             first = exponentials(scores, dtype)
             second = _served(first, extra, codes)
             if second is None:
-                second = exponentials(geometry.scores(bias) + _read(extra, codes), dtype)
+                second = exponentials(points.scores(bias) + _read(extra, codes), dtype)
         inputs = (query, components, scale, bias, extra, codes)
-        _save(ctx, dtype, inputs, geometry, *first[:2], *second[:2])
-        lse, joint = (total.log() + (top + geometry.row) for _, total, top in (first, second))
+        _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
+        lse, joint = (total.log() + (top + points.row) for _, total, top in (first, second))
         return lse.to(dtype), joint.to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_lse: Tensor | None, grad_joint: Tensor | None) -> Any:
-        inputs, geometry, (weights, total, others, other_total) = _saved(ctx, 6)
+        inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_pull(_plain_both(ctx.dtype), inputs, needs, (grad_lse, grad_joint))
         with full_precision(weights.device.type):
             pairs = (grad_lse, total), (grad_joint, other_total)
-            first, second = (shares(0.0 if g is None else g, sums) for g, sums in pairs)
+            first, second = (divide_by_total(0.0 if g is None else g, sums) for g, sums in pairs)
             if others is not None:
                 joint_slopes = others * second
                 grad_extra = _unread(joint_slopes, extra, codes) if needs[4] else None
@@ -158,7 +156,7 @@ class _Both(torch.autograd.Function):
                 chosen = _at(codes, second, extra)
                 grad_extra = (weights.mT @ chosen).mul_(likelihood).to(extra.dtype) if needs[4] else None
                 slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
-            return None, *_gradients(inputs[:4], geometry, slopes, needs), grad_extra, None
+            return None, *_gradients(inputs[:4], points, slopes, needs), grad_extra, None
 
 
 def _served(
@@ -187,10 +185,10 @@ def _at(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Ten
 
 
 def _gradients(
-    inputs: Sequence[Tensor], geometry: Geometry, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
+    inputs: Sequence[Tensor], points: ScaledPoints, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
 ) -> list[Tensor | None]:
     """From gradients of the scores to those of query, components, scale and bias."""
-    gradients = [*geometry.gradients(slopes, needs[:3]), None]
+    gradients = [*points.gradients(slopes, needs[:3]), None]
     if needs[3]:
         gradients[3] = slopes.sum_to_size(inputs[3].shape)
     return [g if g is None else g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
@@ -200,18 +198,18 @@ def _save(
     ctx: Any,
     dtype: torch.dtype,
     inputs: tuple[Tensor | None, ...],
-    geometry: Geometry,
+    points: ScaledPoints,
     *intermediate: Tensor | None,
 ) -> None:
     ctx.dtype = dtype
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs, *geometry.tensors, *intermediate)
+    ctx.save_for_backward(*inputs, *points.tensors, *intermediate)
 
 
-def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], Geometry, tuple[Any, ...]]:
+def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tuple[Any, ...]]:
     saved = ctx.saved_tensors
     inputs, (x, c, scale, row, column) = saved[:n_inputs], saved[n_inputs : n_inputs + 5]
-    return inputs, Geometry(x, c, scale, row, column), saved[n_inputs + 5 :]
+    return inputs, ScaledPoints(x, c, scale, row, column), saved[n_inputs + 5 :]
 
 
 # ---- the differentiable twins, for whoever differentiates a derivative
@@ -220,7 +218,7 @@ def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], Geometry, tuple[An
 def _plain_reduce(dtype: torch.dtype) -> Callable[..., tuple[Tensor | None, Tensor]]:
     def plain(query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, values: Tensor | None) -> Any:
         term = SquaredDistance(query, components, scale).prepared()
-        return reduce_scores(sum_matrix([term], bias), term.row(), values, dtype)
+        return reduce_scores(sum_scores([term], bias), term.row(), values, dtype)
 
     return plain
 
@@ -230,7 +228,7 @@ def _plain_both(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
         query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, extra: Tensor, codes: Tensor | None
     ) -> Any:
         term = SquaredDistance(query, components, scale).prepared()
-        scores, row = sum_matrix([term], bias), term.row()
+        scores, row = sum_scores([term], bias), term.row()
         lse = reduce_scores(scores, row, None, dtype)[1]
         return lse, reduce_scores(scores + _read(at_least_float32(extra), codes), row, None, dtype)[1]
 

@@ -4,8 +4,8 @@
 In few dimensions points lie many bandwidths from the centre and close to each other. Expanding the square
 there subtracts large numbers from each other; differences lose nothing, and few of them cost little.
 Gradients are sums of g_ij (z_j − y_i), which do not cancel either. Tiles have the dimension that is summed
-over first: every thread then keeps whole sums to itself. Arguments are those of `triton_forward` and
-`triton_backward`, with all operands in float32.
+over first: every thread then keeps whole sums to itself. Arguments are those of `forward_kernels` and
+`backward_kernels`, with all operands in float32.
 """
 
 from typing import no_type_check
@@ -13,7 +13,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from kdmkit.ops.triton_kernels import COPIES, LOG2E, PEAK
+from kdmkit.ops.triton.kernels import COPIES, LOG2E, PEAK
 
 
 @triton.jit

@@ -16,8 +16,8 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from kdmkit.ops.terms import robust_centre
-from kdmkit.ops.triton_backend import KernelError
-from kdmkit.ops.triton_kernels import COPIES, GROUP, stage_kernel
+from kdmkit.ops.triton.backend import KernelError
+from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
 
 # Bytes of staged components at a time: little enough to stay in the second-level cache of a GPU.
 SEGMENT_BYTES = 24 << 20
@@ -96,7 +96,7 @@ def slices(length: int, step: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows in halves, padded: see `triton_kernels`. What a use has no need of is any tensor."""
+    """Rows in halves, padded: see `kernels`. What a use has no need of is any tensor."""
 
     rows: int
     high: Tensor

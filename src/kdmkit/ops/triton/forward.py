@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.ops.triton_direct import forward_direct
-from kdmkit.ops.triton_forward import combine_kernel, forward_kernel
-from kdmkit.ops.triton_staging import (
+from kdmkit.ops.triton.direct_kernels import forward_direct
+from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
+from kdmkit.ops.triton.staging import (
     Config,
     Plan,
     Staged,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit.ops.triton_backend import run_backward, run_forward
+from kdmkit.ops.triton.backend import run_backward, run_forward
 
 _INPUTS = "Tensor query, Tensor components, Tensor log_weights, Tensor? values, Tensor scale, bool metric"
 _OUTPUTS = "Tensor averages, Tensor lse, Tensor maxima, Tensor shares"

@@ -1,0 +1,103 @@
+"""The table of implementations, and the choice of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kdmkit.ops import chunked, chunked_cpu, dense, dense_explicit
+from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.terms import Term
+from kdmkit.ops.triton import backend as triton
+
+Backend = Literal["auto", "reference", "torch", "chunked", "triton"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked", "triton")
+
+# Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
+_DENSE_PAIRS = {"cpu": 1 << 22}
+_DENSE_PAIRS_DEFAULT = 1 << 24
+
+
+def _always(reduction: Reduction) -> bool:
+    return True
+
+
+def _anything(reduction: Reduction) -> str | None:
+    return None
+
+
+def _is_small(reduction: Reduction) -> bool:
+    lead, n, m = reduction.shape
+    return math.prod(lead) * n * m <= _DENSE_PAIRS.get(reduction.device_type, _DENSE_PAIRS_DEFAULT)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a reduction.
+
+    Args:
+        name: tells the implementations of one backend apart.
+        backend: the argument `backend` that selects it.
+        run: computes the reduction.
+        run_both: computes `log_mix_both` of terms, more terms and log-weights; None: by two reductions.
+        supports: returns why the implementation cannot compute a reduction, None if it can.
+        automatic: whether `"auto"` takes the implementation for a reduction that it supports.
+    """
+
+    name: str
+    backend: Backend
+    run: Callable[[Reduction], Result]
+    run_both: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] | None = None
+    supports: Callable[[Reduction], str | None] = _anything
+    automatic: Callable[[Reduction], bool] = _always
+
+
+#: In the order of preference. `chunked` supports everything, so that `auto` never comes to the reference.
+IMPLEMENTATIONS = (
+    Implementation(
+        "dense, explicit gradients",
+        "torch",
+        dense_explicit.reduce,
+        dense_explicit.reduce_both,
+        dense_explicit.supports,
+        _is_small,
+    ),
+    Implementation("dense", "torch", dense.reduce, dense.reduce_both, automatic=_is_small),
+    Implementation("triton", "triton", triton.reduce, supports=triton.supports, automatic=triton.is_usable),
+    Implementation("chunked on a CPU", "chunked", chunked_cpu.reduce, supports=chunked_cpu.supports),
+    Implementation("chunked", "chunked", chunked.reduce),
+    Implementation("reference", "reference", dense.reduce_exact),
+)
+
+
+def choose(reduction: Reduction, backend: Backend = "auto") -> Implementation:
+    """The first implementation of the backend that supports the reduction; raises the reason if none does."""
+    reason = None
+    for implementation in IMPLEMENTATIONS:
+        if backend in ("auto", implementation.backend):
+            reason = implementation.supports(reduction)
+            if reason is None and (backend != "auto" or implementation.automatic(reduction)):
+                return implementation
+    raise ValueError(f'backend "{backend}": {reason}')
+
+
+def reduce(reduction: Reduction, backend: Backend) -> Result:
+    """The result of the chosen implementation; `"auto"` does without Triton once a kernel has failed."""
+    implementation = choose(reduction, backend)
+    if backend == "auto" and implementation.backend == "triton":
+        try:
+            return implementation.run(reduction)
+        except triton.KernelError as error:
+            triton.give_up(reduction.device_type, error)
+        implementation = choose(reduction)
+    if implementation.backend == "chunked" and torch.compiler.is_compiling():
+        # Importing this imports the compiler, which takes seconds: only where someone compiles.
+        from kdmkit.ops.untraced import reduce_in_blocks
+
+        return reduce_in_blocks(reduction)
+    return implementation.run(reduction)
