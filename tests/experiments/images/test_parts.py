@@ -22,7 +22,7 @@ from kdmkit.experiments.images.models import (
     make_layer,
     make_layout,
 )
-from kdmkit.experiments.images.objectives import Dense, Discriminative, Taught, lesson
+from kdmkit.experiments.images.objectives import Dense, Discriminative, Distillation, distillation_targets
 from kdmkit.experiments.images.phases import Setting, train_decoder
 from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
@@ -110,10 +110,10 @@ def test_pixels_stay_pixels(augment: Augment) -> None:
 # ---- what the KDM is taught
 
 
-def test_lesson_is_between_label_and_teacher() -> None:
+def test_distillation_targets_are_between_label_and_teacher() -> None:
     recipe = changed(RECIPES["digits", "paper"], {"smoothing": 0.1, "teaching": 0.25})
     logits, y = torch.randn(6, 10), torch.arange(6)
-    target = lesson(logits, y, recipe)
+    target = distillation_targets(logits, y, recipe)
     label = 0.9 * torch.nn.functional.one_hot(y, 10) + 0.01
     assert torch.allclose(target, 0.75 * label + 0.25 * logits.softmax(-1), atol=1e-6)
     assert torch.allclose(target.sum(-1), torch.ones(6))
@@ -170,7 +170,7 @@ def test_weight_decay_is_for_networks_alone() -> None:
     dense = DenseModel(encoder, make_head(recipe), make_layout(Shape(1, 8), recipe))
     maps = {name for name, p in dense.named_parameters() if p.ndim > 1}
     assert decayed_parameters(Dense(dense, recipe, None)) == {f"model.{name}" for name in maps}
-    assert decayed_parameters(Taught(layer)) == set()
+    assert decayed_parameters(Distillation(layer)) == set()
     joint = decayed_parameters(Discriminative(KDMModel(encoder, layer), dense, recipe, None))
     wanted = {f"model.{name}" if name.startswith("encoder") else name for name in maps}
     assert joint == wanted

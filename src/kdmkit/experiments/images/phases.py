@@ -1,4 +1,4 @@
-"""The paper's phases: encoder with a dense head, KDM and encoder, maximum likelihood, decoder."""
+"""The phases of the paper: encoder with a dense head, encoder and KDM, maximum likelihood, decoder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
     Dense,
     Discriminative,
+    Distillation,
     Reconstruction,
-    Taught,
-    lesson,
+    distillation_targets,
 )
 from kdmkit.experiments.images.recipes import Drawing, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
@@ -126,14 +126,14 @@ class ImageFit(PhasedFit):
         return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
 
     def head_objective(self) -> nn.Module:
-        return Taught(self.layer)
+        return Distillation(self.layer)
 
     def head_rows(self, rows: Rows) -> Rows:
         """Latent vectors, and the targets that the dense head gives for them."""
         assert self.dense is not None
         z, y = self.latent_rows(rows).tensors
         with torch.no_grad():
-            target = lesson(self.dense(z).float(), y, self.recipe)
+            target = distillation_targets(self.dense(z).float(), y, self.recipe)
         return Rows((z, target))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def train_decoder(
     drawing: Drawing,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
-    _begin(decoder, data)
+    _start_at_mean_brightness(decoder, data)
     kernel = model.layer.kernels["x"]
     assert isinstance(kernel, RBF)
     objective = Reconstruction(
@@ -196,7 +196,7 @@ def train_decoder(
 
 def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, drawing: Drawing) -> None:
     """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
-    _begin(vae.decoder, data)
+    _start_at_mean_brightness(vae.decoder, data)
     epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + drawing.epochs
     _fit_drawing("vae", Evidence(vae), Rows((data.x_train, data.y_train)), setting, drawing, epochs)
 
@@ -208,8 +208,8 @@ def _fit_drawing(
     fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
 
 
-def _begin(decoder: nn.Sequential, data: Pictures) -> None:
-    """First images as bright as the mean of all. From ½, black is so near that sigmoids saturate there."""
+def _start_at_mean_brightness(decoder: nn.Sequential, data: Pictures) -> None:
+    """Makes the first decoded images as bright as the mean image: from ½ dark ones saturate the sigmoid."""
     brightness = data.x_train.float().mean().item() / 255
     last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
     assert last.bias is not None
