@@ -18,12 +18,11 @@ import kdmkit.kernels
 SOURCE = Path(kdmkit.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 400
-LONGER_PENDING = {"distributions/kdm.py"}
+LONGER_PENDING: set[str] = set()
 
 #: Who may compute the exact matrix of overlaps, n × m in memory, and why.
 EXACT = {
     "ops/dense.py": 'backend="reference", the slow twin of every fast path',
-    "kernels/base.py": "defines log_overlap_matrix, an oracle for tests",
 }
 EXACT_PENDING = Counter({"estimators": 2})
 
@@ -53,10 +52,10 @@ def room_of(path: Path) -> str:
 
 
 def exact_calls(tree: ast.AST) -> Iterator[int]:
-    """Lines that call `x.exact(...)` or `x.log_overlap_matrix(...)`."""
+    """Lines that call `x.exact(...)`."""
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(called, ast.Attribute) and called.attr in ("exact", "log_overlap_matrix"):
+        if isinstance(called, ast.Attribute) and called.attr == "exact":
             yield called.lineno
 
 
