@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -199,3 +200,26 @@ def test_files_are_short() -> None:
         for name, length in lengths.items()
         if length >= LONGEST_FILE and name not in LONGER_PENDING
     }
+
+
+# ---- documents
+
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*-notes.md")]
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+    paths = [target for target in targets if "://" not in target]
+    assert not [path for path in paths if not (document.parent / path).exists()]
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/.]+(?:\.py|/))`", text))
+    assert len(named) > 30
+    assert not [name for name in named if not any((root / name).exists() for root in (SOURCE, ROOT))]
