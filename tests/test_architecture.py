@@ -7,7 +7,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,14 +25,12 @@ EXACT = {
     "ops/dense.py": 'backend="reference", the slow twin of every fast path',
     "kernels/base.py": "defines log_overlap_matrix, an oracle for tests",
 }
-EXACT_PENDING = Counter({"estimators": 2})
 
 #: Tests for a kernel's class outside `kernels`, with a reason each.
-KERNEL_CLASSES: dict[str, str] = {}
-KERNEL_CLASSES_PENDING = Counter({"estimators": 5, "experiments": 2})
-
-#: Names that experiments import although no package exports them.
-EXPERIMENTS_PENDING = 4
+KERNEL_CLASSES = {
+    "experiments/bench/fitting.py": "writes the formula of the RBF kernel out, to be compared with",
+    "experiments/images/phases.py": "to be removed",
+}
 
 
 @cache
@@ -68,8 +65,7 @@ def test_only_the_reference_computes_exact_matrices() -> None:
         if not name_of(path).startswith("ops/terms/")  # terms are made of terms
     }
     found = {name: lines for name, lines in found.items() if lines and name not in EXACT}
-    counts = Counter(name.split("/")[0] for name, lines in found.items() for _ in lines)
-    assert counts <= EXACT_PENDING, found
+    assert not found
 
 
 # ---- kernels are asked what they can do
@@ -116,8 +112,7 @@ def mentions_kernel(node: ast.AST) -> bool:
 def test_no_one_outside_kernels_tests_for_a_class_of_kernels() -> None:
     found = {name_of(path): list(class_tests(parsed(path))) for path in FILES if room_of(path) != "kernels"}
     found = {name: lines for name, lines in found.items() if lines and name not in KERNEL_CLASSES}
-    counts = Counter(name.split("/")[0] for name, lines in found.items() for _ in lines)
-    assert counts <= KERNEL_CLASSES_PENDING, found
+    assert not found
 
 
 @pytest.mark.parametrize(
@@ -187,7 +182,7 @@ def test_experiments_import_public_names_only() -> None:
         for module, name in imports(parsed(path))
         if module.split(".")[1:2] not in (["experiments"], ["_core"]) and not is_public(module, name)
     }
-    assert len(found) <= EXPERIMENTS_PENDING, found
+    assert not found
 
 
 # ---- size
