@@ -7,11 +7,11 @@ Medians of repeated calls with two threads; run it on a machine that does nothin
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ import torch
 from kdmkit._core import logspace
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
-from kdmkit.experiments.bench.run import hardware
+from kdmkit.experiments.common import Task, run_tasks
 from kdmkit.ops import chunked, chunked_cpu, dense_explicit, implementations, scaled_points
 
 CPU = torch.device("cpu")
@@ -78,17 +78,20 @@ def main() -> None:
         (Case("density", 2_000, 100_000, 8, 1, CPU), in_densities),
         (Case("density", 2_000, 100_000, 2, 1, CPU), in_densities),
     ]
-    target = Path(__file__).resolve().parents[1] / "results" / "cpu-steps.jsonl"
-    with target.open("w") as file:
-        for case, steps in cases:
-            p = case.problem()
-            call = case.calls(p)["kdmkit"]
-            for step in steps:
-                with taken_back(step):
-                    timing = time_calls(call, seconds=2.0, device=CPU)
-                record = {**hardware("cpu"), "case": case.name, "taken back": step, **asdict(timing)}
-                file.write(json.dumps(record) + "\n")
-                print(f"{case.name:50} without {step:48} {1e3 * timing.median:9.2f} ms", flush=True)
+    tasks = [
+        Task({"case": case.name, "taken back": step}, partial(measure, case, step))
+        for case, steps in cases
+        for step in steps
+    ]
+    path = Path(__file__).resolve().parents[1] / "results" / "cpu-steps.jsonl"
+    for row in run_tasks(tasks, path, fresh=True):
+        print(f"{row['case']:50} without {row['taken back']:48} {1e3 * row['median']:9.2f} ms")
+
+
+def measure(case: Case, step: str) -> dict[str, Any]:
+    call = case.peers()["kdmkit"](case.inputs())
+    with taken_back(step):
+        return asdict(time_calls(call, seconds=2.0, device=CPU))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import json
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kdmkit.experiments.bench.measure import extra_memory as peak_bytes
+from kdmkit.experiments.bench.measure import time_calls
+from kdmkit.experiments.common import FORMAT, append_row, machine, versions
 from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
 from kdmkit.ops.triton import backward, forward, staging
 from kdmkit.ops.triton.staging import Config, KernelName
@@ -47,8 +48,7 @@ START = time.time()
 
 
 def record(section: str, **fields: Any) -> None:
-    with OUT.open("a") as file:
-        file.write(json.dumps({"section": section, **fields}) + "\n")
+    append_row(OUT, {"format": FORMAT, "section": section, **fields})
     shown = "  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in fields.items())
     print(f"[{time.time() - START:5.0f}s] {section:10s} {shown}", flush=True)
 
@@ -59,36 +59,13 @@ def synchronize() -> None:
 
 
 def measure(function: Callable[[], object], *, repeats: int = 7) -> float:
-    """Median milliseconds after warm-up."""
-    if not GPU:
-        start = time.perf_counter()
-        function()
-        return 1e3 * (time.perf_counter() - start)
-    for _ in range(2):
-        function()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    """Median milliseconds after a warm-up."""
+    return 1e3 * time_calls(function, seconds=0.0, device=DEVICE, least=repeats if GPU else 2).median
 
 
 def extra_memory(function: Callable[[], object]) -> float:
     """Peak megabytes beyond what was there before, results included."""
-    if not GPU:
-        function()
-        return 0.0
-    synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = function()
-    synchronize()
-    del result
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return peak_bytes(function, DEVICE) / 2**20
 
 
 class Case:
@@ -424,11 +401,10 @@ SECTIONS = ("check", "main", "profile", "forward", "points", "components", "spli
 
 def run(sections: set[str]) -> None:
     if GPU:
-        p = torch.cuda.get_device_properties(DEVICE)
         import triton
 
-        versions = {"torch": torch.__version__, "triton": triton.__version__}
-        record("device", name=p.name, sms=p.multi_processor_count, **versions)
+        sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+        record("device", machine=machine(), sms=sms, versions={**versions(), "triton": triton.__version__})
         compile_all([*warm_jobs(sections), *sweeps(sections)])
     steps: list[tuple[str, Callable[[], None]]] = [
         ("check", check),

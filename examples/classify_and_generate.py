@@ -1,15 +1,15 @@
-"""One model classifies, doubts and generates.
+"""One model classifies, detects novelty and generates.
 
-`KDMClassifier` learns the joint distribution of inputs and labels. Asked forwards it gives p(y|x), asked
-about x alone it gives log p(x), asked backwards it draws inputs of a class.
+`KDMClassifier` learns the joint distribution of inputs and labels. It gives p(y|x) for classification,
+log p(x) for novelty, and draws from p(x|y).
 
 You learn
 
-- `predict_proba` for labels, `score_samples` for novelty, and why one needs both: far from the data class
-  probabilities are as sure as ever, log p(x) is not;
+- `predict_proba` for labels, `score_samples` for novelty, and why both are needed: far from the data, class
+  probabilities may be close to 1, but log p(x) is low;
 - `sample` for a label or for a distribution over labels;
-- how to trade: `method="discriminative"` (the default) spends its components on the boundary,
-  `method="likelihood"` on the data, and `generative_weight` mixes the two.
+- to choose a loss: `method="discriminative"` (the default) places components for the boundary between
+  classes, `method="likelihood"` for the density of the data, and `generative_weight` mixes the two.
 
     python examples/classify_and_generate.py [folder for the figure]
 """
@@ -30,13 +30,13 @@ X, labels = make_moons(800, noise=0.2, random_state=0)
 y = np.where(labels == 0, "sun", "moon")
 X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0)
 
-# ---- The hybrid: labels first, with some weight on the inputs themselves.
+# ---- The hybrid loss: −log p(y|x) − 0.5·log p(x).
 model = kdm.KDMClassifier(n_components=24, generative_weight=0.5, random_state=0).fit(X, y)
 accuracy = model.score(X_test, y_test)
 print(f"accuracy {accuracy:.3f}, mean log p(x) {model.score_samples(X_test).mean():.2f} nats")
 assert accuracy > 0.95
 
-# ---- Sure and wrong: a point far from everything.
+# ---- A point far from the data: the class probability is high, log p(x) is low.
 strange = np.array([[4.0, -3.0]])
 usual = model.score_samples(X_test)
 print(
@@ -46,15 +46,15 @@ print(
 )
 assert model.score_samples(strange)[0] < usual.min()
 
-# ---- Backwards: draws for a label, and for one in four suns.
+# ---- Draws for one label, and for a distribution over labels with one sun in four.
 suns = model.sample(300, y="sun", random_state=0)
 mixed = model.sample(300, y=[0.75, 0.25], random_state=1)  # in the order of classes_: moon, sun
 read = (model.predict(suns) == "sun").mean()
 share = (model.predict(mixed) == "sun").mean()
-print(f"draws of sun that it reads as sun: {read:.0%}; suns among draws for one in four: {share:.0%}")
+print(f"draws of sun classified as sun: {read:.0%}; suns among draws with one sun in four: {share:.0%}")
 assert read > 0.9
 
-# ---- The three ways of learning on the same data.
+# ---- The three methods on the same data.
 for settings in ({"method": "nonparametric"}, {"method": "likelihood"}, {"method": "discriminative"}):
     other = kdm.KDMClassifier(**settings, random_state=0).fit(X, y)
     print(

@@ -7,12 +7,12 @@ which tells familiar inputs from novel ones, and it runs backwards, from a label
 You learn
 
 - the order that works: pre-train the encoder with a dense head, then put components into its latent space
-  (`initialize`), then train both together. An untrained encoder has no clusters to put components on;
-- to add log p(z) with z detached: it fits the head to the latent vectors, while the encoder, which could make
-  log p(z) as large as it likes by shrinking z, does not feel it;
+  (`initialize`), then train both together. The latent vectors of an untrained encoder form no clusters yet;
+- to add log p(z) with z detached, so that it trains the head only. The encoder could make log p(z)
+  arbitrarily large by shrinking z;
 - to let the head learn alone at the end, with the encoder fixed, so that log p(z) describes the final latent
   vectors;
-- to use `rho.log_evidence` as a novelty score. Here: digits 0 to 7 are known, 8 and 9 were never shown.
+- to use `rho.log_evidence` as a novelty score. Here: digits 0 to 7 are known, 8 and 9 are novel.
 
     python examples/own_encoder.py [folder for the figure]
 """
@@ -82,7 +82,7 @@ def hybrid(x, y):
 
 train(hybrid, [encoder, head], epochs=8, rate=1e-3)
 
-# ---- 4. The head learns alone, by maximum likelihood, where the latent vectors have come to lie.
+# ---- 4. The head learns alone, by maximum likelihood of the final latent vectors.
 encoder.eval()
 
 
@@ -94,12 +94,12 @@ def likelihood(x, y):
 
 train(likelihood, [head], epochs=8, rate=1e-2)
 
-# ---- What comes out is a distribution over labels for every image, and how familiar the image is.
+# ---- The output: a distribution over labels for every image, and log p(z), which is low for novel images.
 with torch.no_grad():
     rho, rho_novel = head(encoder(x_test)), head(encoder(novel))
     accuracy = (rho.probs.argmax(-1) == y_test).float().mean().item()
     familiar, strange = rho.log_evidence, rho_novel.log_evidence
-    # Backwards: latent vectors of class 3, read again by the head.
+    # Backwards: draw latent vectors of class 3, and classify them with the same head.
     threes = head.reverse(torch.tensor(3)).sample((200,), generator=torch.Generator().manual_seed(0))
     read = (head(threes).probs.argmax(-1) == 3).float().mean().item()
 truth = torch.cat([torch.zeros_like(familiar), torch.ones_like(strange)])
@@ -108,16 +108,16 @@ confident = rho_novel.probs.amax(-1).gt(0.9).float().mean().item()
 
 print(f"accuracy on known digits            {accuracy:.3f}")
 print(f"novelty AUROC of log p(z), 8 and 9  {auroc:.3f}")
-print(f"novel digits called something, > 90 % sure: {confident:.0%}. Class probabilities alone do not tell.")
-print(f"latent vectors drawn for 3, read as 3: {read:.0%}")
+print(f"novel digits with a class probability > 90 %: {confident:.0%}")  # no sign of novelty
+print(f"latent vectors drawn for 3, classified as 3: {read:.0%}")
 assert accuracy > 0.95
 assert auroc > 0.9
 
-# ---- Picture: log p(z) of both kinds, and what the novel images look like.
+# ---- Figure: log p(z) of known and novel digits, and some of the novel images.
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.1, 1])
 low = torch.cat([familiar, strange]).quantile(0.02).item()
 bins = torch.linspace(low, familiar.max().item(), 32).tolist()
-for scores, name, color in ((familiar, "known", "#0072B2"), (strange, "8 and 9, never shown", "#D55E00")):
+for scores, name, color in ((familiar, "known", "#0072B2"), (strange, "novel: 8 and 9", "#D55E00")):
     left.hist(scores.clamp_min(low), bins, alpha=0.65, color=color, label=f"{name} ({len(scores)})")
 left.set(title="How familiar the latent vector is", xlabel="log p(z)", ylabel="held-out images")
 left.spines[["top", "right"]].set_visible(False)
@@ -127,7 +127,7 @@ left.legend(frameon=False, loc="upper right")
 order = strange.argsort(descending=True)
 shown = novel[torch.cat([order[:16], order[-16:]]), 0]
 plot_image_grid(shown, ["most familiar", "", "least familiar", ""], 8, ax=right)
-right.set_title("Digits it was never shown")
+right.set_title("Novel digits")
 
 FOLDER.mkdir(parents=True, exist_ok=True)
 figure.savefig(FOLDER / "own_encoder.png", dpi=150)

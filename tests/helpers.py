@@ -9,6 +9,7 @@ from scipy import integrate
 from torch import Tensor
 
 import kdmkit as kdm
+from kdmkit.kernels import FixedBandwidth
 
 #: Continuous kernels by name: each takes a scale as its first argument.
 CONTINUOUS: dict[str, Callable[..., Any]] = {
@@ -92,10 +93,14 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "rbf-metric": lambda: kdm.RBF.from_metric(real([[2.0, 0.0], [-1.5, 1.2]])),
     "rbf-per-component": lambda: kdm.RBF([[0.3], [0.5], [0.8], [1.2]]),
     "rbf-per-component-ard": lambda: kdm.RBF([[0.3, 1.0], [0.5, 0.9], [0.8, 0.4], [1.2, 0.6]]),
+    "rbf-fixed": lambda: kdm.RBF(FixedBandwidth("sigma", [0.3, 0.8])),
+    "rbf-fixed-per-component": lambda: kdm.RBF(FixedBandwidth("sigma", [[0.3], [0.5], [0.8], [1.2]])),
     "epanechnikov": lambda: kdm.Epanechnikov(1.5),
     "epanechnikov-ard": lambda: kdm.Epanechnikov([1.5, 0.7]),
+    "epanechnikov-per-component": lambda: kdm.Epanechnikov([[1.5], [2.0], [1.2], [0.9]]),
     "tricube": lambda: kdm.Tricube(1.5),
     "tricube-ard": lambda: kdm.Tricube([1.5, 0.7]),
+    "tricube-per-component-ard": lambda: kdm.Tricube([[1.5, 1.0], [2.0, 1.1], [1.2, 0.9], [0.9, 1.4]]),
     "cosine": lambda: kdm.Cosine(),
     "categorical": lambda: kdm.Categorical(3),
     "categorical-smooth": lambda: kdm.Categorical(3, smoothing=0.2),

@@ -1,4 +1,4 @@
-"""The tutorials run, say what they say, and draw their figure."""
+"""The examples run, print their result, and draw their figure."""
 
 import os
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# One thing that each of them must come to print.
+# A line that each example prints.
 LINES = {
     "density": "integral over the plane: 1.0000",
-    "classify_and_generate": "draws of sun that it reads as sun",
+    "classify_and_generate": "draws of sun classified as sun",
     "regression_bands": "throw: 90 % intervals hold",
-    "label_proportions": "votes guessed right",
+    "label_proportions": "votes predicted correctly",
     "own_encoder": "novelty AUROC of log p(z)",
     "uncertain_inputs_and_chains": "a bird of 18 g",
 }
@@ -25,7 +25,7 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("name", LINES)
 def test_example(name: str, tmp_path: Path) -> None:
-    # Small batches: threads would wait for each other, the more so where tests run side by side.
+    # Batches are small: threads would wait for each other, and tests run side by side.
     settings = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}
     run = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", tmp_path],

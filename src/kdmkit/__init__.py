@@ -1,10 +1,15 @@
 """kdmkit: kernel density matrices for probabilistic deep learning."""
 
-from kdmkit import metrics, nn, ops, training
+from typing import TYPE_CHECKING, Any
+
+from kdmkit import metrics, nn, ops
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
 from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Kernel, Tricube
-from kdmkit.serialize import load, save
+
+if TYPE_CHECKING:
+    from kdmkit import training
+    from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
+    from kdmkit.serialize import load, save
 
 __version__ = "0.1.0"
 
@@ -29,3 +34,30 @@ __all__ = [
     "save",
     "training",
 ]
+
+#: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
+#: safetensors take seconds to import.
+_LAZY = {
+    "KDMClassifier": "kdmkit.estimators",
+    "KDMDensity": "kdmkit.estimators",
+    "KDMProportionClassifier": "kdmkit.estimators",
+    "KDMRegressor": "kdmkit.estimators",
+    "load": "kdmkit.serialize",
+    "save": "kdmkit.serialize",
+    "training": "kdmkit.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports one of the lazy names and keeps it (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(_LAZY[name])
+    value = globals()[name] = module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,16 +6,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-from rich.console import Console
-from rich.table import Table
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+except ImportError as error:
+    raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.experiments import density, tabular
-from kdmkit.experiments._results import Report
+if TYPE_CHECKING:
+    from kdmkit.experiments.common import Report
 
+# Experiments are imported by the commands that run them: --help needs none of them.
 app = typer.Typer(help="Kernel density matrices: demonstration and experiments.", no_args_is_help=True)
 reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
@@ -24,6 +27,11 @@ errors = Console(stderr=True)
 
 Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
+OnlyReport = Annotated[
+    bool,
+    typer.Option("--only-report", help="Write the tables of the lines that there are, no more."),
+]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the same time.")]
 
 
 @app.callback()
@@ -57,41 +65,61 @@ def bench(
     ] = 3.0,
     growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
     device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
+    only_report: OnlyReport = False,
 ) -> None:
     """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     import torch
 
-    from kdmkit.experiments.bench import run
+    from kdmkit.experiments import bench
 
     cuda = torch.cuda.is_available()
-    if device == "cuda" and not cuda:
+    if device == "cuda" and not (cuda or only_report):
         raise typer.BadParameter("expected 'cpu' where there is no CUDA device, got 'cuda'")
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
-    for each in devices if device is None else (device,):
-        console.print(f"wrote {run(output, device=each, seconds=seconds, growth=growth)}")
+    with _errors_in_one_line():
+        for each in devices if device is None else (device,):
+            if only_report:
+                _show(bench.summarize(output, each))
+            else:
+                _show(bench.run(output, device=each, seconds=seconds, growth=growth))
 
 
 @reproduce.command("density")
 def reproduce_density(
     output: Output = Path("results"),
     folds: Annotated[int, typer.Option(min=2, help="Folds of the outer cross-validation.")] = 5,
+    only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Held-out log-likelihood beside Gaussian mixtures and kernel density estimates."""
-    _show(density.run(output, folds=folds, fresh=fresh))
+    from kdmkit.experiments import density
+
+    with _errors_in_one_line():
+        if only_report:
+            _show(density.summarize(output, folds=folds))
+        else:
+            _show(density.run(output, folds=folds, fresh=fresh))
 
 
 @reproduce.command("estimators")
 def reproduce_estimators(
     output: Output = Path("results"),
     only: Annotated[
-        list[tabular.Measure] | None, typer.Option(help="Take this measure; may be repeated.")
+        list[str] | None,
+        typer.Option(help="accuracy, encoder, digits, intervals or scale; may be repeated."),
     ] = None,
+    only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
     """Accuracy, calibration, novelty, generation, intervals and time, with their targets."""
-    _show(tabular.run(output, only=only or (), fresh=fresh))
+    from kdmkit.experiments import tabular
+
+    with _errors_in_one_line():
+        if only_report:
+            _show(tabular.summarize(output))
+        else:
+            _show(tabular.run(output, only=only or (), fresh=fresh))
 
 
 @reproduce.command("table1")
@@ -106,7 +134,7 @@ def reproduce_table1(
     encoder: Annotated[list[str] | None, typer.Option(help="paper or resnet; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(min=1, help="Processes that train at the same time.")] = 1,
+    workers: Workers = 1,
     generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
@@ -118,10 +146,7 @@ def reproduce_table1(
             "may be repeated. Default: (m, e)."
         ),
     ] = None,
-    only_report: Annotated[
-        bool,
-        typer.Option("--only-report", help="Write the table of the lines that there are, no more."),
-    ] = False,
+    only_report: OnlyReport = False,
     output: Output = Path("results"),
     work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
     fresh: Fresh = False,
@@ -129,11 +154,13 @@ def reproduce_table1(
     """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
     from kdmkit.experiments import images
 
-    with _said_plainly():
+    with _errors_in_one_line():
         if only_report:
-            _show(images.write(output, say=console.print))
+            _show(images.summarize(output, say=console.print))
             return
-        wanted = images.wanted(
+        if vary and not search:
+            raise ValueError(f"vary: expected together with --search, got {vary[0]}")
+        plan = images.plan(
             dataset,
             model,
             encoder,
@@ -143,17 +170,17 @@ def reproduce_table1(
             device=device,
             workers=workers,
         )
-        if vary and not search:
-            raise ValueError(bad_argument("vary", "together with --search", vary[0]))
         if search:
-            _show(images.search(output, wanted, images.varied(vary), fresh=fresh, say=console.print))
+            _show(images.search(output, plan, images.search_space(vary), fresh=fresh, say=console.print))
         else:
-            _show(images.run(output, wanted, generation=generation, fresh=fresh, say=console.print))
+            _show(images.run(output, plan, generation=generation, fresh=fresh, say=console.print))
 
 
 @reproduce.command("table2")
 def reproduce_table2(
-    data_dir: Annotated[Path, typer.Option(help="The folder of adult.data, adult.test and magic04.data.")],
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of adult.data, adult.test and magic04.data.")
+    ] = Path("data"),
     dataset: Annotated[list[str] | None, typer.Option(help="adult or magic; may be repeated.")] = None,
     bag_size: Annotated[list[int] | None, typer.Option(help="8, 32, 128 or 512; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="A row of the table; may be repeated.")] = None,
@@ -162,34 +189,37 @@ def reproduce_table2(
         bool, typer.Option("--search", help="Compare settings on held-out bags instead.")
     ] = False,
     device: Annotated[str, typer.Option(help="Where LMMCM's kernel matrix lies: cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option(min=1, help="Processes that learn at the same time.")] = 1,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
     """Learning with label proportions on Adult and MAGIC, beside LMMCM and a network."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import proportions
-    from kdmkit.experiments._processes import processes
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
-    with _said_plainly(), processes(workers) as pool:
-        if search:
-            report = proportions.search(output, data_dir, **cells, fresh=fresh, pool=pool)
+    options: Any = {**cells, "workers": workers, "fresh": fresh}
+    with _errors_in_one_line():
+        if only_report:
+            _show((proportions.summarize_search if search else proportions.summarize)(output))
+        elif search:
+            _show(proportions.search(output, data_dir, **options))
         else:
-            report = proportions.run(
-                output, data_dir, **cells, trials=trials, device=device, fresh=fresh, pool=pool
-            )
-    _show(report)
+            _show(proportions.run(output, data_dir, **options, trials=trials, device=device))
 
 
 @reproduce.command("uci-regression")
 def reproduce_uci_regression(
-    data_dir: Annotated[Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")],
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")
+    ] = Path("data"),
     dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
     splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that fit at the same time.")] = 1,
+    workers: Workers = 1,
     figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
+    only_report: OnlyReport = False,
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
@@ -197,7 +227,10 @@ def reproduce_uci_regression(
     os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import regression
 
-    with _said_plainly():
+    with _errors_in_one_line():
+        if only_report:
+            _show(regression.summarize(output, figures=figures))
+            return
         report = regression.run(
             output,
             data_dir,
@@ -208,25 +241,30 @@ def reproduce_uci_regression(
             workers=workers,
             fresh=fresh,
         )
-    _show(report)
+        _show(report)
 
 
 @reproduce.command("regression-others")
 def reproduce_regression_others(
     seeds: Annotated[int, typer.Option(min=1, help="Draws of every problem.")] = 5,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that fit at the same time.")] = 1,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
     """Regression on twenty problems that the defaults were not made for: small, skewed, strange."""
     from kdmkit.experiments.regression import others
 
-    _show(others.run(output, seeds=seeds, workers=workers, fresh=fresh))
+    with _errors_in_one_line():
+        if only_report:
+            _show(others.summarize(output))
+        else:
+            _show(others.run(output, seeds=seeds, workers=workers, fresh=fresh))
 
 
 @contextmanager
-def _said_plainly() -> Iterator[None]:
-    """What is wrong with data or options is one line, not a traceback."""
+def _errors_in_one_line() -> Iterator[None]:
+    """Prints one line about bad options, data or lines of results instead of a traceback."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -235,10 +273,11 @@ def _said_plainly() -> Iterator[None]:
 
 
 def _show(report: Report) -> None:
-    table = Table(*report.header, title=report.title, title_justify="left")
-    for row in report.rows:
-        table.add_row(*row)
-    console.print(table)
+    if report.header:
+        table = Table(*report.header, title=report.title, title_justify="left")
+        for row in report.rows:
+            table.add_row(*row)
+        console.print(table)
     for file in report.files:
         console.print(f"wrote {file}")
 

@@ -1,6 +1,8 @@
 """Constructors, expansion and moves."""
 
 import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 import kdmkit as kdm
 from helpers import close, normal, real, simplex
+from kdmkit.distributions.inference import Inferred
 
 
 def test_expand_repeats_without_copying_components():
@@ -251,3 +254,103 @@ def test_only_continuous_kdms_are_shifted() -> None:
     rho = kdm.KDM.from_samples(torch.zeros(3, 2), kdm.RBF(1.0))
     with pytest.raises(ValueError, match="by: expected shape"):
         rho.shifted(torch.zeros(3))
+
+
+# ---- copies of what was inferred
+
+
+def _inferred(x: Any = None, **options: Any) -> kdm.KDM:
+    layer = kdm.nn.JointLayer(2, 2, 6, out_kernel=kdm.RBF(0.5 + simplex(6, 2, seed=0)), dtype=torch.float64)
+    with torch.no_grad():
+        layer.components["x"].copy_(normal(6, 2, seed=1))
+        layer.components["y"].copy_(normal(6, 2, seed=2))
+        layer.logits.copy_(normal(6, seed=3))
+    rho: kdm.KDM = layer.joint().infer(x=normal(4, 2, seed=4) if x is None else x, target="y", **options)
+    return rho
+
+
+INFERRED: dict[str, Callable[[], kdm.KDM]] = {
+    "points": _inferred,
+    "missing evidence": lambda: _inferred(observed={"x": torch.tensor([True, False, True, True])}),
+    "a KDM": lambda: _inferred(kdm.KDM(normal(4, 7, 2, seed=5), None, kdm.RBF(1.0))),
+    "an inferred KDM": lambda: _inferred(_inferred().with_kernel(kdm.RBF(1.0))),
+    "one KDM": lambda: _inferred(kdm.KDM(normal(7, 2, seed=5), None, kdm.RBF(1.0))).expand((4,)),
+    "shifted": lambda: _inferred().shifted(normal(4, 2, seed=6)),
+    "convolved": lambda: _inferred().convolved(normal(4, 2, seed=6).square().requires_grad_() * 2),
+    "shifted and convolved": lambda: (
+        _inferred().convolved(normal(4, 2, seed=6).square()).shifted(normal(4, 2, seed=7))
+    ),
+    "coordinates": lambda: _inferred().convolved(normal(4, 2, seed=6).square()).coordinates([1, 0]),
+    "expanded": lambda: _inferred(normal(1, 2, seed=4)).expand((4,)),
+}
+every_inferred = pytest.mark.parametrize("name", INFERRED)
+COPIES: dict[str, Callable[[kdm.KDM], kdm.KDM]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda rho: pickle.loads(pickle.dumps(rho)),
+    "to": lambda rho: rho.to("cpu", torch.float64),
+}
+
+
+@every_inferred
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("asked", [False, True])
+def test_copies_of_inferred_kdms_answer_alike_and_stay_inferred(name: str, way: str, asked: bool) -> None:
+    rho = INFERRED[name]()
+    y = normal(3, 4, 2, seed=8)
+    if asked:  # cached values must not get in the way
+        _ = rho.log_weights, rho.log_evidence
+    copied = COPIES[way](rho)
+    assert isinstance(copied._weights, Inferred)
+    assert copied.kernel is not rho.kernel
+    close(copied.log_prob(y).detach(), rho.log_prob(y).detach())
+    close(copied.log_evidence.detach(), rho.log_evidence.detach())
+    close(copied.mean.detach(), rho.mean.detach())
+
+
+@every_inferred
+def test_inferred_kdms_expand_without_computing_weights(name: str) -> None:
+    rho = INFERRED[name]()
+    wide = rho.expand((3, 4))
+    assert isinstance(wide._weights, Inferred)
+    assert wide.batch_shape == (3, 4)
+    y = normal(2, 3, 4, 2, seed=8)
+    close(wide.log_prob(y), rho.log_prob(y))
+    close(wide.log_prob(y[0, 0, 0]), rho.log_prob(y[0, 0, 0]).expand(3, 4))
+    close(wide.log_evidence, rho.log_evidence.expand(3, 4))
+    close(wide.mean, rho.mean.expand(3, 4, 2))
+    close(wide.log_weights, rho.log_weights.expand(3, 4, 6))
+    assert wide.sample((2,)).shape == (2, 3, 4, 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_shapes_that_a_batch_does_not_expand_to() -> None:
+    batched = kdm.KDM(normal(3, 5, 2, seed=0), None, kdm.RBF(0.5))
+    for rho in (batched, kdm.KDM(normal(5, 2, seed=0), simplex(3, 5, seed=1), kdm.RBF(0.5))):
+        for shape in [(4,), (3, 1), ()]:
+            with pytest.raises(ValueError, match="batch_shape"):
+                rho.expand(shape)
+
+
+def test_copies_are_independent_but_results_stay_in_the_graph() -> None:
+    c, logits = normal(4, 2, seed=0).requires_grad_(), normal(4, seed=1).requires_grad_()
+    rho = kdm.KDM(c, None, kdm.RBF(0.5, trainable=True), log_weights=logits.log_softmax(-1))
+    copied = copy.deepcopy(rho)
+    copied.log_prob(normal(3, 2, seed=2)).sum().backward()
+    assert logits.grad is not None  # the weights were computed from it
+    assert c.grad is None  # copied as a leaf, as torch does
+    assert copied.components.grad is not None
+    assert copied.kernel.bandwidth.raw.grad is not None  # type: ignore[union-attr]
+    with torch.no_grad():
+        copied.components.zero_()
+    assert c.any()
+
+
+def test_joints_are_copied_with_their_kernels() -> None:
+    joint = kdm.JointKDM(
+        {"x": normal(4, 2, seed=0), "y": torch.arange(4)}, None, {"x": kdm.RBF(0.5), "y": kdm.Categorical(4)}
+    )
+    x, y = normal(3, 2, seed=1), torch.arange(3)
+    for copied in (copy.deepcopy(joint), pickle.loads(pickle.dumps(joint))):
+        close(copied.log_prob(x=x, y=y), joint.log_prob(x=x, y=y))
+        copied.kernels["x"].sigma = 9.0
+    assert joint.kernels["x"].sigma.item() == pytest.approx(0.5)  # type: ignore[union-attr, operator]

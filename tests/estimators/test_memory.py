@@ -9,7 +9,7 @@ import torch
 
 import kdmkit as kdm
 from estimators.problems import Array
-from kdmkit.estimators.common.leave_one_out import leave_one_out
+from kdmkit.estimators.common.leave_one_out import average_over_others, log_overlap_with_others
 from kdmkit.estimators.regression import memory as fitting
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.nn import ResidualMemory
@@ -53,9 +53,9 @@ def test_far_from_all_rows_nothing_is_remembered() -> None:
 def test_a_row_left_out_is_not_there(rows: torch.Tensor) -> None:
     x, r = some()
     kernel, log_weights = kdm.RBF(0.7), torch.rand(40, generator=torch.Generator().manual_seed(1)).log()
-    means, log_overlaps = leave_one_out(kernel, x, log_weights, r, rows)
+    means, log_overlaps = average_over_others(kernel, x, log_weights, r, rows)
     own = log_weights[rows] - 1.0
-    with_own = leave_one_out(kernel, x, log_weights, r, rows, own)[1]
+    with_own = log_overlap_with_others(kernel, x, log_weights, rows, own)
     for place, row in enumerate(rows.tolist()):
         others = torch.arange(40) != row
         wanted = kdm.ops.attend(kernel.term(x[row : row + 1], x[others]), log_weights[others], r[others])

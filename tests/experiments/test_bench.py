@@ -8,23 +8,24 @@ import torch
 
 from kdmkit.experiments.bench import peers
 from kdmkit.experiments.bench.cases import Case
+from kdmkit.experiments.bench.fitting import EpochCase
 from kdmkit.experiments.bench.measure import extra_memory, worst_error
-from kdmkit.experiments.bench.peers import Problem
-from kdmkit.experiments.bench.report import plot_growth, table
-from kdmkit.experiments.bench.run import hardware, measure
+from kdmkit.experiments.bench.peers import Inputs
+from kdmkit.experiments.bench.run import summarize, tasks
+from kdmkit.experiments.common import read_rows, run_tasks
 
 CPU = torch.device("cpu")
 
 
 def test_ways_to_attend_agree() -> None:
-    p = Problem.random(20, 30, 5, 4, CPU)
+    p = Inputs.random(20, 30, 5, 4, CPU)
     truth = peers.plain_attend(p.double())
     for attend in (peers.kdmkit_attend, peers.plain_attend, peers.sdpa_attend, peers.materialised_attend):
         assert worst_error(attend(p), truth) < 1e-5
 
 
 def test_heads_have_the_same_loss_and_gradient() -> None:
-    p = Problem.random(20, 30, 5, 4, CPU)
+    p = Inputs.random(20, 30, 5, 4, CPU)
     heads = [peers.KdmkitHead(p), peers.PlainHead(p), peers.MaterialisedHead(p)]
     losses = [peers.training_step(head, p)() for head in heads]
     assert torch.stack(losses).std() < 1e-5
@@ -34,21 +35,35 @@ def test_heads_have_the_same_loss_and_gradient() -> None:
 
 
 def test_densities_agree() -> None:
-    p = Case("density", 20, 50, 3, 1, CPU).problem()
+    p = Case("density", 20, 50, 3, 1, CPU).inputs()
     truth = peers.kdmkit_density(p.double())
     assert worst_error(peers.sklearn_density(p)(), truth) < 1e-4
     assert worst_error(peers.mixture_density(p), truth) < 1e-5
 
 
-def test_records_and_table(tmp_path: Path) -> None:
-    records = measure(Case("attend", 8, 16, 4, 3, CPU), 0.01)
-    assert [record["peer"] for record in records] == ["kdmkit", "plain torch", "torch SDPA", "materialised"]
-    assert all(record["error"] < 1e-5 and record["median"] > 0 for record in records)
-    text = table(records, hardware("cpu"))
+def test_lines_and_table(tmp_path: Path) -> None:
+    path = tmp_path / "bench-cpu.jsonl"
+    cases = [Case("attend", 8, 16, 4, 3, CPU), Case("attend", 8, 32, 4, 3, CPU)]
+    run_tasks(tasks(cases[:1], 0.01) + tasks(cases, 0.01, growth=True), path, verbose=False)
+    rows = read_rows(path)
+    names = ["kdmkit", "plain torch", "torch SDPA", "materialised"]
+    assert [(row["peer"], row["growth"]) for row in rows] == [
+        (name, growth) for growth in (False, True, True) for name in names
+    ]
+    assert all(row["error"] < 1e-5 and row["median"] > 0 and row["versions"] for row in rows)
+    written = summarize(tmp_path, "cpu")
+    text = (tmp_path / "bench-cpu.md").read_text(encoding="utf-8")
     assert "## attend 8 × 16, d=4, 3 values" in text
     assert text.count("\n| ") == 5
-    plot_growth(records, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").stat().st_size > 0
+    assert [file.name for file in written.files] == ["bench-cpu.jsonl", "bench-cpu.md", "bench-cpu.png"]
+    assert (tmp_path / "bench-cpu.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("peer", ["kdmkit", "materialised"])
+def test_epochs_are_timed(peer: str) -> None:
+    result = EpochCase(200, 20, components=16, repetitions=2).measure(peer, 0.0)
+    assert result["repetitions"] == 2
+    assert result["low"] <= result["median"] <= result["high"]
 
 
 def test_memory_is_what_a_call_takes() -> None:
@@ -63,6 +78,6 @@ def test_a_result_that_is_not_a_number_has_infinite_error() -> None:
 @pytest.mark.parametrize("kind", ["training step", "attend, forward and backward"])
 def test_every_kind_runs(kind: str) -> None:
     case = Case(kind, 4, 6, 3, 2, CPU)
-    calls = {name: call for name, call in case.calls(case.problem()).items() if "compile" not in name}
-    assert len(calls) >= 2
-    assert all(bool(torch.isfinite(call()).all()) for call in calls.values())
+    found = {name: peer for name, peer in case.peers().items() if "compile" not in name}
+    assert len(found) >= 2
+    assert all(bool(torch.isfinite(peer(case.inputs())()).all()) for peer in found.values())

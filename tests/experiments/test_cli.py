@@ -1,5 +1,6 @@
 """The command line."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from typer.testing import CliRunner
 
 from kdmkit import cli
 from kdmkit.experiments import density, tabular
-from kdmkit.experiments._results import Report
+from kdmkit.experiments.common import Report
 
+RESULTS = Path(__file__).parents[2] / "results"
 REPORT = Report("Title", ["what", "value"], [["something", "0.123"]], files=(Path("results/x.md"),))
 
 
@@ -50,5 +52,28 @@ def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked == {"only": [tabular.Measure.scale, tabular.Measure.digits], "fresh": True}
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (["bench", "--device", "cuda"], "bench-cuda.md"),
+        (["reproduce", "density"], "density.md"),
+        (["reproduce", "estimators"], "estimators.md"),
+        (["reproduce", "table1"], "table1.md"),
+        (["reproduce", "table2"], "table2.md"),
+        (["reproduce", "table2", "--search"], "table2-search.md"),
+        (["reproduce", "uci-regression", "--no-figures"], "uci-regression.md"),
+        (["reproduce", "regression-others"], "regression-others.md"),
+    ],
+)
+def test_reports_are_those_of_the_committed_lines(command: list[str], file: str, tmp_path: Path) -> None:
+    """Every table under `results` is what its lines give, whatever the version of the library."""
+    for path in [*RESULTS.glob("*.jsonl"), *RESULTS.glob("uci-regression-*.png")]:
+        shutil.copy(path, tmp_path)
+    invoke(*command, "--only-report", "--output", str(tmp_path))
+    assert (tmp_path / file).read_text(encoding="utf-8") == (RESULTS / file).read_text(encoding="utf-8")
+
+
 def test_unknown_measure_is_refused() -> None:
-    assert CliRunner().invoke(cli.app, ["reproduce", "estimators", "--only", "taste"]).exit_code == 2
+    result = CliRunner().invoke(cli.app, ["reproduce", "estimators", "--only", "taste"])
+    assert result.exit_code == 2
+    assert "only: expected one of 'accuracy'" in result.output

@@ -11,8 +11,10 @@ def rows(values: dict[str, float]) -> list[dict]:  # type: ignore[type-arg]
     here = {"machine": {"cpu": "x", "cores": 1, "threads": 1, "accelerator": "none"}, "versions": {}}
     return [
         {
-            "task": {"dataset": "iris", "fold": fold, "method": name},
-            "result": {"log_likelihood": value + step},
+            "dataset": "iris",
+            "fold": fold,
+            "method": name,
+            "log_likelihood": value + step,
             "seconds": 1.0,
             "finished": "2026-01-01T00:00:00+00:00",
             **here,

@@ -25,7 +25,7 @@ DRAWS = 4000
 
 def density(kernel: Kernel, x: Tensor, c: Tensor) -> Tensor:
     """All pairs, of shape `(n, m)`."""
-    return (kernel.log_overlap_matrix(x, c) + kernel.log_norm(c)).exp()
+    return (kernel.term(x, c).exact() + kernel.log_norm(c)).exp()
 
 
 @pytest.mark.parametrize("name", ONE_DIMENSION)
@@ -50,7 +50,7 @@ def test_probabilities_sum_to_one_over_all_events(name: str) -> None:
     c = events(kernel, M, seed=0)
     every = torch.eye(3).double() if name == "cosine" else torch.arange(3)
     norm = kernel.log_norm(c)
-    probs = (kernel.log_overlap_matrix(every, c) + norm).exp().mT
+    probs = (kernel.term(every, c).exact() + norm).exp().mT
     torch.testing.assert_close(probs.sum(-1), torch.ones(M), check_dtype=False)
     torch.testing.assert_close(kernel.probs(c), probs)
 
@@ -58,7 +58,7 @@ def test_probabilities_sum_to_one_over_all_events(name: str) -> None:
 def test_amplitudes_sum_to_one_over_any_orthogonal_basis() -> None:
     basis, _ = torch.linalg.qr(normal(5, 5, seed=0))
     lengths = torch.arange(1, 6).double()  # orthogonal is enough
-    overlaps = kdm.Cosine().log_overlap_matrix(lengths[:, None] * basis.mT, normal(M, 5, seed=1)).exp()
+    overlaps = kdm.Cosine().term(lengths[:, None] * basis.mT, normal(M, 5, seed=1)).exact().exp()
     torch.testing.assert_close(overlaps.sum(0), torch.ones(M).double())
 
 
@@ -67,20 +67,20 @@ def test_labels_are_basis_vectors() -> None:
     one_hot = torch.eye(3).double()[labels]
     for dtype in (torch.int64, torch.int32, torch.uint8):
         codes = labels.to(dtype)
-        torch.testing.assert_close(kernel.log_overlap_matrix(codes, c), kernel.log_overlap_matrix(one_hot, c))
+        torch.testing.assert_close(kernel.term(codes, c).exact(), kernel.term(one_hot, c).exact())
         torch.testing.assert_close(
             kernel.log_overlap(codes[:, None], c), kernel.log_overlap(one_hot[:, None], c)
         )
         batched = kernel.term(codes.expand(2, 3), c.expand(2, M, 3)).exact()
-        torch.testing.assert_close(batched[1], kernel.log_overlap_matrix(one_hot, c))
+        torch.testing.assert_close(batched[1], kernel.term(one_hot, c).exact())
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
 def test_codes_of_any_integer_dtype(dtype: torch.dtype) -> None:
     kernel = kdm.Categorical(3, smoothing=0.2)
     codes = torch.tensor([2, 0, 1])
-    wanted = kernel.log_overlap_matrix(codes, codes)
-    torch.testing.assert_close(kernel.log_overlap_matrix(codes.to(dtype), codes.to(dtype)), wanted)
+    wanted = kernel.term(codes, codes).exact()
+    torch.testing.assert_close(kernel.term(codes.to(dtype), codes.to(dtype)).exact(), wanted)
 
 
 def draws(kernel: Kernel, c: Tensor, seed: int = 3) -> Tensor:

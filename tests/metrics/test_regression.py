@@ -10,7 +10,7 @@ from kdmkit.metrics import (
     crps,
     interval_coverage,
     interval_width,
-    nll,
+    mean_nll,
     pit,
     quantile_calibration,
     quantile_calibration_error,
@@ -21,20 +21,20 @@ def test_nll_is_the_mean_of_the_rows():
     rho = kdm.KDM(normal(4, 1, seed=0), simplex(3, 4, seed=1), kdm.RBF(0.5))
     y = normal(3, seed=2)
     wanted = -rho.log_prob(y.unsqueeze(-1)).mean()
-    close(nll(rho, y), wanted)
-    close(nll(rho, y.numpy()), wanted)
-    close(nll(rho, y.unsqueeze(-1)), wanted)
+    close(mean_nll(rho, y), wanted)
+    close(mean_nll(rho, y.numpy()), wanted)
+    close(mean_nll(rho, y.unsqueeze(-1)), wanted)
 
 
 def test_nll_of_labels_and_of_several_dimensions():
     probs = simplex(5, 3, seed=0)
     labels = np.array([0, 2, 1, 1, 0])
-    close(nll(kdm.KDM.from_probs(probs), labels), -probs[range(5), labels].log().mean())
+    close(mean_nll(kdm.KDM.from_probs(probs), labels), -probs[range(5), labels].log().mean())
     codes = kdm.KDM(torch.arange(3), probs[0], kdm.Categorical(3))
-    close(nll(codes, labels), -probs[0, labels].log().mean())
+    close(mean_nll(codes, labels), -probs[0, labels].log().mean())
     rho = kdm.KDM(normal(4, 3, seed=1), simplex(3, 4, seed=2), kdm.RBF(0.5))
     y = normal(3, 3, seed=3)
-    close(nll(rho, y), -rho.log_prob(y).mean())
+    close(mean_nll(rho, y), -rho.log_prob(y).mean())
 
 
 @pytest.mark.parametrize("family", CONTINUOUS)
@@ -83,16 +83,16 @@ def test_scores_are_of_one_scale_with_their_units():
     c, w, y = normal(5, 1, seed=0), simplex(3, 5, seed=1), normal(3, seed=2)
     one, thousand = kdm.KDM(c, w, kdm.RBF(0.5)), kdm.KDM(1e3 * c, w, kdm.RBF(500.0))
     close(crps(thousand, 1e3 * y), 1e3 * crps(one, y))
-    close(nll(thousand, 1e3 * y), nll(one, y) + np.log(1e3))
+    close(mean_nll(thousand, 1e3 * y), mean_nll(one, y) + np.log(1e3))
     close(pit(thousand, 1e3 * y), pit(one, y))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nll(3, [0.0]), TypeError, "rho: expected a KDM, got int|parameter 'rho'"),
+        (lambda: mean_nll(3, [0.0]), TypeError, "rho: expected a KDM, got int|parameter 'rho'"),
         (
-            lambda: nll(kdm.KDM([[0.0]], None, kdm.RBF(1.0)), torch.zeros(0, 1)),
+            lambda: mean_nll(kdm.KDM([[0.0]], None, kdm.RBF(1.0)), torch.zeros(0, 1)),
             ValueError,
             "y: expected at least one row",
         ),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import kdmkit as kdm
 from estimators.problems import ConvNet, Deconv, bags, blobs
+from kdmkit.kernels import FixedBandwidth
 from kdmkit.nn import DensityLayer, JointLayer, Variable
 
 X, y = blobs(80)
@@ -306,6 +307,12 @@ def test_joint_distributions(tmp_path: Path) -> None:
     assert torch.equal(loaded.infer(x=x, target="y").probs, rho.infer(x=x, target="y").probs)
 
 
+def _inferred() -> kdm.KDM:
+    layer = JointLayer(2, 2, 5, out_kernel=kdm.RBF(torch.rand(5, 2) + 0.1))
+    rho: kdm.KDM = layer.joint().infer(x=torch.randn(4, 2), target="y")
+    return rho
+
+
 KDMS: dict[str, Callable[[], kdm.KDM]] = {
     "rbf": lambda: kdm.KDM(torch.randn(5, 2), None, kdm.RBF(torch.tensor([0.1, 3.0]))),
     "float64": lambda: kdm.KDM(torch.randn(5, 2, dtype=torch.float64), None, kdm.RBF(1 / 3)),
@@ -315,6 +322,22 @@ KDMS: dict[str, Callable[[], kdm.KDM]] = {
     ),
     "batch of components": lambda: kdm.KDM(torch.randn(3, 5, 2), None, kdm.Tricube(4.0)),
     "categorical": lambda: kdm.KDM(torch.tensor([0, 2]), None, kdm.Categorical(3, 0.25)),
+    "fixed bandwidth": lambda: kdm.KDM(torch.randn(5, 2), None, kdm.RBF(FixedBandwidth("sigma", [0.1, 3.0]))),
+    "batch of bandwidths": lambda: kdm.KDM(
+        torch.randn(5, 2), None, kdm.Epanechnikov(FixedBandwidth("h", 1 + torch.rand(3, 5, 2)))
+    ),
+    "inferred by a layer": lambda: _inferred(),
+    "shifted": lambda: _inferred().shifted(torch.randn(4, 2)),
+    "convolved": lambda: _inferred().convolved(torch.rand(4, 2)),
+    "convolved with gradients": lambda: _inferred().convolved(torch.rand(4, 2, requires_grad=True) * 2),
+    "shifted, convolved, moved": lambda: (
+        _inferred().shifted(torch.randn(4, 2)).convolved(torch.rand(4, 2)).to(torch.float64)
+    ),
+    "coordinates": lambda: _inferred().convolved(torch.rand(4, 2)).coordinates(1),
+    "coordinates of a metric": lambda: kdm.KDM(
+        torch.randn(5, 2), None, kdm.RBF.from_metric(torch.tensor([[1.0, 0], [3, 2]]))
+    ).coordinates([1, 0]),
+    "expanded": lambda: _inferred().convolved(torch.rand(4, 2)).expand((3, 4)),
     "inferred": lambda: joint().infer(x=torch.randn(4, 2), target="y"),
     "marginal": lambda: joint().marginal("x"),
 }

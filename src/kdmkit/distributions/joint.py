@@ -190,6 +190,26 @@ class JointKDM:
         if not names or len(set(names)) < len(names):
             raise ValueError(bad_argument("target", "one or more different variables", list(names)))
 
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: str,
+        observed: Mapping[str, Any] | None = None,
+        **evidence: Any,
+    ) -> KDM: ...
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: Sequence[str] | None = None,
+        observed: Mapping[str, Any] | None = None,
+        **evidence: Any,
+    ) -> KDM | JointKDM: ...
     def infer(
         self,
         given: JointKDM | None = None,
@@ -198,12 +218,12 @@ class JointKDM:
         target: str | Sequence[str] | None = None,
         observed: Mapping[str, Any] | None = None,
         **evidence: Any,
-    ) -> Any:
+    ) -> KDM | JointKDM:
         """The distribution of some variables given others (the paper's Algorithm 1).
 
         p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)): for points Bayes' rule, for KDMs the weighted
         sum over their components. The result shares this joint's components; only its weights carry a batch,
-        and they are computed when asked for.
+        and they are computed when they are first read.
 
         Args:
             given: evidence on several variables at once, a JointKDM over some of them.
@@ -267,7 +287,7 @@ class JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
         return self._mapped(*moves(*args, **kwargs))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> JointKDM:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
         return self._mapped(*copies(memo))
 
     def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> JointKDM:

@@ -389,7 +389,7 @@ class KDM(Distribution):
         """
         return self._mapped(*moves(*args, **kwargs))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KDM:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> KDM:
         return self._mapped(*copies(memo))
 
     def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> KDM:

@@ -60,10 +60,8 @@ class Weights(ABC):
 class Given(Weights):
     """Weights that are known as numbers."""
 
-    def __init__(
-        self, log_weights: Float[Tensor, "*batch m"], log_evidence: Float[Tensor, "*batch"] | None = None
-    ) -> None:
-        self._log_weights, self._log_evidence = log_weights, log_evidence
+    def __init__(self, log_weights: Float[Tensor, "*batch m"]) -> None:
+        self._log_weights = log_weights
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -72,10 +70,6 @@ class Given(Weights):
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
         return self._log_weights
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        return super().log_evidence if self._log_evidence is None else self._log_evidence
 
     def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         weights = self._log_weights.to(values.dtype).exp()
@@ -89,13 +83,10 @@ class Given(Weights):
         return mix(entries, self._log_weights)[1]
 
     def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Given:
-        evidence = self._log_evidence
-        return Given(on_tensor(self._log_weights), None if evidence is None else on_tensor(evidence))
+        return Given(on_tensor(self._log_weights))
 
     def expand(self, batch_shape: torch.Size) -> Given:
-        evidence = self._log_evidence
-        log_weights = self._log_weights.expand(*batch_shape, self._log_weights.shape[-1])
-        return Given(log_weights, None if evidence is None else evidence.expand(batch_shape))
+        return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]))
 
 
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
@@ -131,10 +122,15 @@ def moves(*args: Any, **kwargs: Any) -> tuple[TensorMap, KernelMap]:
     return on_tensor, lambda kernel: copy.deepcopy(kernel).to(*args, **kwargs)
 
 
-def copies(memo: dict[int, Any]) -> tuple[TensorMap, KernelMap]:
+def copies(memo: dict[Any, Any]) -> tuple[TensorMap, KernelMap]:
     """What `copy.deepcopy` does to tensors and to kernels.
 
-    A copy has storage of its own and stays in the graph: gradients flow to where the original's do. (torch
-    refuses to copy tensors that are results of a computation.)
+    Data and parameters are copied as such. torch refuses to copy results of a computation that carry
+    gradients: here their copies have storage of their own and stay in the graph.
     """
-    return torch.clone, lambda kernel: copy.deepcopy(kernel, memo)
+
+    def on_tensor(tensor: Tensor) -> Tensor:
+        copied: Tensor = copy.deepcopy(tensor, memo) if tensor.is_leaf else tensor.clone()
+        return copied
+
+    return on_tensor, lambda kernel: copy.deepcopy(kernel, memo)

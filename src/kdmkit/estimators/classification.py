@@ -238,8 +238,8 @@ class KDMClassifier(JointClassifier):
 
         def answer(points: Tensor, share: Tensor) -> Tensor:
             z = self.module_.encode(points.flatten(0, 1)).unflatten(0, points.shape[:2])
-            kernel: Any = self.module_.layer.kernels["x"]
-            return self.module_.layer(KDM(z, share, kernel, validate_args=False)).probs
+            layer = self.module_.layer
+            return layer(KDM(z, share, layer.kernel("x"), validate_args=False)).probs
 
         return normalized(self._rowwise(answer, to_tensor(array), distribution("weights", share, lead)))
 
@@ -255,6 +255,8 @@ class KDMClassifier(JointClassifier):
         """
         check_is_fitted(self)
         n_samples = check_count("n_samples", n_samples)
+        if not spread > 0:
+            raise ValueError(bad_argument("spread", "> 0", spread))
         model = self.module_
         if model.encoder is not None and model.decoder is None:
             raise ValueError(
@@ -262,7 +264,8 @@ class KDMClassifier(JointClassifier):
             )
         evidence = KDM.from_probs(self._label_probs(y).to(self._device))
         with torch.no_grad():
-            rho = narrowed(model.layer.reverse(evidence), spread)
+            rho = model.layer.reverse(evidence, target="x")
+            rho = rho.with_kernel(rho.kernel.scaled(spread))
             z = rho.sample((n_samples,), generator=self._generator(random_state))
             return np.asarray(model.decode(z).cpu())
 
@@ -280,12 +283,3 @@ class KDMClassifier(JointClassifier):
         """The joint distribution, in the units of X (of the latent space behind an encoder)."""
         check_is_fitted(self)
         return self.module_.joint()
-
-
-def narrowed(rho: KDM, spread: float) -> KDM:
-    """The same mixture with its kernel `spread` times as wide."""
-    if not spread > 0:
-        raise ValueError(bad_argument("spread", "> 0", spread))
-    kernel = rho.kernel
-    assert isinstance(kernel, RBF)
-    return KDM(rho.components, None, RBF(kernel.sigma * spread), log_weights=rho.log_weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,18 @@ from sklearn.neighbors import KernelDensity
 from sklearn.preprocessing import StandardScaler
 
 from kdmkit.estimators import KDMDensity
-from kdmkit.experiments._results import Report, Row, Task, complete, provenance, write_report
+from kdmkit.experiments.common import (
+    Mean,
+    Report,
+    Row,
+    Task,
+    newest,
+    provenance,
+    read_rows,
+    run_tasks,
+    select,
+    write_report,
+)
 
 Array = NDArray[Any]
 
@@ -91,8 +103,14 @@ def run(folder: Path, *, folds: int = 5, fresh: bool = False, verbose: bool = Tr
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    rows = complete(tasks(folds), folder / "density.jsonl", fresh=fresh, verbose=verbose)
+    rows = run_tasks(tasks(folds), folder / "density.jsonl", fresh=fresh, verbose=verbose)
     return write_report(report(rows, folds), folder / "density.md")
+
+
+def summarize(folder: Path, *, folds: int = 5) -> Report:
+    """Writes `density.md` from the lines that there are."""
+    rows = [row for row in read_rows(folder / "density.jsonl") if row["folds"] == folds]
+    return write_report(report(newest(rows, ("dataset", "method")), folds), folder / "density.md")
 
 
 def tasks(folds: int) -> list[Task]:
@@ -127,7 +145,7 @@ def held_out(method: Method, train: Array, test: Array) -> dict[str, Any]:
 
 def report(rows: Sequence[Row], folds: int) -> Report:
     """Means over folds, and the distance of every KDM from the best of the others."""
-    names = list(dict.fromkeys(row["task"]["dataset"] for row in rows))
+    names = list(dict.fromkeys(row["dataset"] for row in rows))
     means = {method.name: {name: _mean(rows, method.name, name) for name in names} for method in METHODS}
     best = {name: max(means[method.name][name] for method in METHODS if method.peer) for name in names}
     table = [[method.name, *(f"{means[method.name][name]:.3f}" for name in names)] for method in METHODS]
@@ -148,13 +166,8 @@ def report(rows: Sequence[Row], folds: int) -> Report:
 
 
 def _mean(rows: Sequence[Row], method: str, dataset: str) -> float:
-    wanted = (method, dataset)
-    values = [
-        row["result"]["log_likelihood"]
-        for row in rows
-        if (row["task"]["method"], row["task"]["dataset"]) == wanted
-    ]
-    return float(np.mean(values))
+    some = select(rows, method=method, dataset=dataset)
+    return Mean.of([row["log_likelihood"] for row in some]).mean if some else math.nan
 
 
 def _braced(values: Sequence[int]) -> str:

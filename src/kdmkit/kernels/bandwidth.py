@@ -68,16 +68,15 @@ class Bandwidth(nn.Module, ABC):
 
     def coordinates(self, index: Sequence[int]) -> FixedBandwidth:
         """The bandwidth of some dimensions; gradients flow back to this one."""
-        value = self.value
-        if self.shape and self.shape[-1] > 1:
-            value = value[..., list(index)]
+        one_for_all = not self.shape or self.shape[-1] == 1
+        value = self.value.clone() if one_for_all else self.value[..., list(index)]
         return FixedBandwidth(self.name, value, validate=False)
 
     def arranged(self, place: Callable[[Tensor], Tensor]) -> Bandwidth:
         """The bandwidth with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
         return FixedBandwidth(self.name, place(self.value), validate=False) if self.batch_shape else self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Bandwidth:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Bandwidth:
         return copy_with_graph(self, memo)
 
 
@@ -225,7 +224,7 @@ def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
     return FixedBandwidth(name, value)
 
 
-def copy_with_graph(module: Any, memo: dict[int, Any]) -> Any:
+def copy_with_graph(module: Any, memo: dict[Any, Any]) -> Any:
     """`copy.deepcopy` of a module whose buffers may be results of a computation.
 
     torch refuses to copy such tensors. Here the copy is part of the same graph: it has storage of its own,

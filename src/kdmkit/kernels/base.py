@@ -197,7 +197,7 @@ class Kernel(nn.Module, ABC):
         with full_precision(x.device.type):
             return term.exact()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         copied: Self = copy_with_graph(self, memo)
         return copied
 

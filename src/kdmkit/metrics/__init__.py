@@ -8,7 +8,7 @@ from kdmkit.metrics.calibration import (
 )
 from kdmkit.metrics.coverage import interval_coverage, interval_width
 from kdmkit.metrics.crps import crps
-from kdmkit.metrics.likelihood import nll
+from kdmkit.metrics.likelihood import mean_nll
 from kdmkit.metrics.reliability import ReliabilityCurve, expected_calibration_error, reliability_curve
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "expected_calibration_error",
     "interval_coverage",
     "interval_width",
-    "nll",
+    "mean_nll",
     "pit",
     "quantile_calibration",
     "quantile_calibration_error",

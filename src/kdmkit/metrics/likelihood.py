@@ -12,10 +12,10 @@ from kdmkit.distributions import KDM
 from kdmkit.metrics._inputs import as_values, check_kdm
 
 
-def nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
+def mean_nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
     """−(1/n)·Σ_i log f̂_i(y_i): the mean over all rows, in nats. Lower is better.
 
-    `kdmkit.training.nll` gives the rows one by one.
+    `kdmkit.training.nll` gives one value per row.
 
     Args:
         rho: predictive distributions of batch shape `(n,)`, or one distribution for all rows.
@@ -23,9 +23,9 @@ def nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
             rho is one-dimensional with batch shape `(n,)`.
 
     >>> import torch, kdmkit as kdm
-    >>> from kdmkit.metrics import nll
+    >>> from kdmkit.metrics import mean_nll
     >>> rho = kdm.KDM.from_probs(torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
-    >>> nll(rho, torch.tensor([0, 1]))      # −(log 0.9 + log 0.8)/2
+    >>> mean_nll(rho, torch.tensor([0, 1]))      # −(log 0.9 + log 0.8)/2
     tensor(0.1643)
     """
     log_prob = check_kdm("rho", rho).log_prob(as_values(rho, y))

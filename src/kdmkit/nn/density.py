@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -10,12 +11,11 @@ from torch import nn
 from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.parameters import attach, dtype_name, initialize_from, kernels_of, options_from
-from kdmkit.nn.store import ComponentStore
+from kdmkit.nn.layer import KDMLayer, options_from
 from kdmkit.nn.variable import Variable
 
 
-class DensityLayer(nn.Module):
+class DensityLayer(KDMLayer):
     """A trainable KDM over one variable.
 
     Args:
@@ -32,10 +32,9 @@ class DensityLayer(nn.Module):
     torch.Size([50])
     """
 
-    variables: dict[str, Variable]
-    components: ComponentStore
-    kernels: nn.ModuleDict
-    logits: nn.Parameter
+    if TYPE_CHECKING:
+
+        def __call__(self) -> KDM: ...
 
     def __init__(
         self,
@@ -52,18 +51,22 @@ class DensityLayer(nn.Module):
         super().__init__()
         kernel = RBF(1.0) if kernel is None else kernel
         variable = Variable("x", kernel, features if kernel.event_dim else ())
-        self._train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
-        attach(self, [variable], n_components, self._train, dtype, device)
-
-    @property
-    def n_components(self) -> int:
-        return self.logits.shape[0]
+        self._build(
+            [variable],
+            n_components,
+            {
+                "train_components": train_components,
+                "train_weights": train_weights,
+                "train_kernels": train_kernels,
+                "dtype": dtype,
+                "device": device,
+            },
+        )
 
     def forward(self) -> KDM:
         """The layer's distribution; gradients flow to the parameters."""
         log_weights = torch.log_softmax(self.logits, -1)
-        kernel = kernels_of(self)["x"]
-        return KDM(self.components["x"], None, kernel, log_weights=log_weights, validate_args=False)
+        return KDM(self.components["x"], None, self.kernel("x"), log_weights=log_weights, validate_args=False)
 
     def initialize(
         self,
@@ -74,22 +77,20 @@ class DensityLayer(nn.Module):
         generator: torch.Generator | None = None,
     ) -> DensityLayer:
         """Sets components, weights and bandwidth from data, as in `JointLayer.initialize`."""
-        initialize_from(self, {"x": x}, method, sigma, generator)
-        return self
+        return self._initialize({"x": x}, method, sigma, generator)
 
     def config(self) -> dict[str, Any]:
-        """As `JointLayer.config`."""
         return {
             "layer": "DensityLayer",
             "variable": self.variables["x"].config(),
-            "n_components": self.n_components,
-            "train": dict(self._train),
-            "dtype": dtype_name(self),
+            **self._common_config(),
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> DensityLayer:
-        variable = Variable.from_config(config["variable"])
+    def from_config(
+        cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
+    ) -> DensityLayer:
+        variable = Variable.from_config(config["variable"], encoder=(encoders or {}).get("x"))
         features = variable.shape[0] if variable.shape else 1
         return cls(features, config["n_components"], kernel=variable.kernel, **options_from(config))
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 from torch import nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions import JointKDM
+from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import RBF, Cosine, Kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.parameters import attach, by_name, dtype_name, initialize_from, kernels_of, options_from
-from kdmkit.nn.store import ComponentStore
+from kdmkit.nn.layer import KDMLayer, LayerOptions, by_name, options_from
 from kdmkit.nn.variable import Variable
 
 
-class JointLayer(nn.Module):
+class JointLayer(KDMLayer):
     """A trainable joint KDM: inputs go in, the distribution of the outputs comes out.
 
     `JointLayer(in_features, out_features, n_components)` has the variables `x` and `y`;
@@ -42,10 +41,8 @@ class JointLayer(nn.Module):
     torch.Size([2, 4])
     """
 
-    variables: dict[str, Variable]
-    components: ComponentStore
-    kernels: nn.ModuleDict
-    logits: nn.Parameter
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
     def __init__(
         self,
@@ -67,8 +64,14 @@ class JointLayer(nn.Module):
             Variable("x", RBF(1.0) if in_kernel is None else in_kernel, in_features),
             Variable("y", out_kernel, out_features if out_kernel.event_dim else ()),
         ]
-        train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
-        self._build(variables, ["x"], n_components, train, dtype, device)
+        options: LayerOptions = {
+            "train_components": train_components,
+            "train_weights": train_weights,
+            "train_kernels": train_kernels,
+            "dtype": dtype,
+            "device": device,
+        }
+        self._make(variables, ["x"], n_components, options)
 
     @classmethod
     def from_variables(
@@ -77,13 +80,12 @@ class JointLayer(nn.Module):
         n_components: int,
         *,
         inputs: Sequence[str],
-        train_components: bool = True,
-        train_weights: bool = True,
-        train_kernels: bool = True,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **options: Unpack[LayerOptions],
     ) -> JointLayer:
         """A layer over named variables; `inputs` are those that `forward` takes, the rest it infers.
+
+        `options` are those of the constructor: `train_components`, `train_weights`, `train_kernels`, `dtype`,
+        `device`.
 
         >>> import kdmkit as kdm
         >>> from kdmkit.nn import JointLayer, Variable
@@ -101,18 +103,11 @@ class JointLayer(nn.Module):
         """
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
-        layer._build(list(variables), list(inputs), n_components, train, dtype, device)
+        layer._make(list(variables), list(inputs), n_components, options)
         return layer
 
-    def _build(
-        self,
-        variables: list[Variable],
-        inputs: list[str],
-        n_components: int,
-        train: dict[str, bool],
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
+    def _make(
+        self, variables: list[Variable], inputs: list[str], n_components: int, options: LayerOptions
     ) -> None:
         names = [variable.name for variable in variables]
         if len(set(names)) < len(names) or not names:
@@ -122,37 +117,45 @@ class JointLayer(nn.Module):
             raise ValueError(bad_argument("inputs", f"some but not all of {names}", inputs))
         self.inputs = tuple(inputs)
         self.outputs = tuple(name for name in names if name not in inputs)
-        self._train = train
-        attach(self, variables, n_components, train, dtype, device)
-
-    @property
-    def n_components(self) -> int:
-        return self.logits.shape[0]
+        self._build(variables, n_components, options)
 
     def joint(self) -> JointKDM:
         """The layer's distribution over all its variables; gradients flow to the parameters."""
         return JointKDM(
             dict(self.components),
             None,
-            kernels_of(self),
+            {name: self.kernel(name) for name in self.variables},
             log_weights=torch.log_softmax(self.logits, -1),
             validate_args=False,
         )
 
-    def forward(self, *values: Any, **named: Any) -> Any:
-        """The distribution of the outputs given the inputs.
+    @overload
+    def forward(self, *values: Any, target: str, **named: Any) -> KDM: ...
+    @overload
+    def forward(self, *values: Any, **named: Any) -> KDM | JointKDM: ...
+    def forward(self, *values: Any, **named: Any) -> KDM | JointKDM:
+        """The distribution of the outputs given the inputs: a KDM of one output, a JointKDM of several.
 
         Args:
             values: tensors or KDMs, in the order of `inputs`; those left out are marginalised.
-            named: the same by name; `observed` masks as in `JointKDM.infer`.
+            named: the same by name; `target` and `observed` as in `JointKDM.infer`.
         """
-        named.setdefault("target", self.outputs)
-        return self.joint().infer(**by_name("values", self.inputs, values, named))
+        return self._infer(self.inputs, self.outputs, values, named)
 
-    def reverse(self, *values: Any, **named: Any) -> Any:
+    @overload
+    def reverse(self, *values: Any, target: str, **named: Any) -> KDM: ...
+    @overload
+    def reverse(self, *values: Any, **named: Any) -> KDM | JointKDM: ...
+    def reverse(self, *values: Any, **named: Any) -> KDM | JointKDM:
         """The distribution of the inputs given the outputs."""
-        named.setdefault("target", self.inputs)
-        return self.joint().infer(**by_name("values", self.outputs, values, named))
+        return self._infer(self.outputs, self.inputs, values, named)
+
+    def _infer(
+        self, given: Sequence[str], target: Sequence[str], values: Sequence[Any], named: dict[str, Any]
+    ) -> KDM | JointKDM:
+        named.setdefault("target", target)
+        rho: KDM | JointKDM = self.joint().infer(**by_name("values", given, values, named))
+        return rho
 
     def initialize(
         self,
@@ -175,25 +178,20 @@ class JointLayer(nn.Module):
             named: the same tensors by name.
         """
         data = by_name("values", list(self.variables), values, named)
-        initialize_from(self, data, method, sigma, generator)
-        return self
+        return self._initialize(data, method, sigma, generator)
 
     def config(self) -> dict[str, Any]:
-        """A JSON-ready description of the layer as it was made; `state_dict` holds the numbers."""
         return {
             "layer": "JointLayer",
             "variables": [variable.config() for variable in self.variables.values()],
             "inputs": list(self.inputs),
-            "n_components": self.n_components,
-            "train": dict(self._train),
-            "dtype": dtype_name(self),
+            **self._common_config(),
         }
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
     ) -> JointLayer:
-        """The layer that `config` describes; `encoders` are those of Composed kernels, by variable."""
         encoders = {} if encoders is None else encoders
         variables = [Variable.from_config(v, encoder=encoders.get(v["name"])) for v in config["variables"]]
         options = options_from(config)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn.joint import JointLayer
 from kdmkit.nn.mlp import MLP
 from kdmkit.nn.scaler import Scaler
@@ -39,6 +38,10 @@ class Predictor(nn.Module):
     >>> predictor(torch.randn(5, 4)).probs.shape
     torch.Size([5, 3])
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> KDM: ...
 
     scaler: Scaler | None
     encoder: nn.Module | None
@@ -121,7 +124,7 @@ class Predictor(nn.Module):
         With a trend its y is the residual y − f(x).
         """
         layer = self.layer
-        kernels: dict[str, Any] = dict(layer.kernels.items())
+        kernels = {name: layer.kernel(name) for name in layer.variables}
         components = {name: value.detach() for name, value in layer.components.items()}
         return JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
 
@@ -183,11 +186,11 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
     """The same joint in float64, over x instead of (x − shift)/scale for every variable with a scaler."""
 
-    def kernel_of(name: str) -> Kernel:
-        kernel: Any = layer.kernels[name]
-        return RBF(kernel.sigma.double() * scalers[name].scale) if name in scalers else kernel
-
-    variables = [Variable(name, kernel_of(name), v.shape) for name, v in layer.variables.items()]
+    kernels = {
+        name: layer.kernel(name).scaled(scalers[name].scale) if name in scalers else layer.kernel(name)
+        for name in layer.variables
+    }
+    variables = [Variable(name, kernels[name], v.shape) for name, v in layer.variables.items()]
     moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
     with torch.no_grad():
         moved.logits.copy_(layer.logits)

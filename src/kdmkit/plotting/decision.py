@@ -94,7 +94,7 @@ def _joint_functions(joint: JointKDM, log_prob: Function | None) -> tuple[Functi
 
     def predict(points: Array) -> Any:
         with torch.no_grad():
-            return joint.infer(x=torch.as_tensor(points).to(like)).probs
+            return joint.infer(x=torch.as_tensor(points).to(like), target="y").probs
 
     if log_prob is None and joint.kernels["x"].has_density:
         marginal = joint.marginal("x")

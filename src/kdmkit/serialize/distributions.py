@@ -1,4 +1,8 @@
-"""Distributions: components, log-weights and the states of kernels."""
+"""Distributions: components, log-weights and the states of kernels.
+
+The weights of an inferred KDM are computed and saved as numbers: the file holds neither the joint nor the
+evidence, so what is loaded has no `log_evidence`.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kdmkit.experiments.images import Wanted, data, wanted
+from kdmkit.experiments.images import Plan, data, plan
 from kdmkit.experiments.images.data import Pictures
 
 
@@ -21,5 +21,5 @@ def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def digits(tmp_path: Path) -> Wanted:
-    return wanted(["digits"], data_dir=tmp_path / "data", work_dir=tmp_path / "runs", runs=1, device="cpu")
+def digits(tmp_path: Path) -> Plan:
+    return plan(["digits"], data_dir=tmp_path / "data", work_dir=tmp_path / "runs", runs=1, device="cpu")

@@ -11,7 +11,6 @@ from torch import nn
 from kdmkit.experiments.images import claims, report
 from kdmkit.experiments.images.architectures import Shape, features, paper_decoder, paper_encoder
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
-from kdmkit.experiments.images.claims import Interval
 from kdmkit.experiments.images.data import Pictures, _fitted, pictures
 from kdmkit.experiments.images.generation import KDMGenerator, nearest
 from kdmkit.experiments.images.measures import classification, frechet
@@ -25,7 +24,7 @@ from kdmkit.experiments.images.models import (
 )
 from kdmkit.experiments.images.objectives import Dense, Discriminative, lesson
 from kdmkit.experiments.images.phases import Setting, train_decoder
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, decisive
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.nn import JointLayer
 
@@ -155,13 +154,13 @@ def test_encoder_pays_for_what_it_has_lost(objective: str, weight: float) -> Non
 def test_weights_depend_on_what_was_trained(phase: str, setting: str, matters: bool) -> None:
     recipe = RECIPES["digits", "paper"]
     other = changed(recipe, {setting: getattr(recipe, setting) / 2})
-    assert (decisive(recipe, phase) != decisive(other, phase)) is matters
+    assert (settings_of_phase(recipe, phase) != settings_of_phase(other, phase)) is matters
 
 
 def test_layout_matters_from_the_start() -> None:
     recipe = RECIPES["digits", "paper"]
     other = changed(recipe, {"layout_weight": 0.7})
-    assert decisive(recipe, "encoder") != decisive(other, "encoder")
+    assert settings_of_phase(recipe, "encoder") != settings_of_phase(other, "encoder")
 
 
 # ---- measures
@@ -305,12 +304,6 @@ def line(model: str, accuracy: float, **more: object) -> dict[str, object]:
     times = {"seconds": 1.0, "finished": "2026-01-01T00:00:00+00:00", "machine": here, "versions": {}}
     fields = {"dataset": "cifar10", "encoder": "paper", "model": model, "test_accuracy": accuracy}
     return {**common, **times, "novelty_auroc": {}, **fields, **more}
-
-
-def test_interval_is_students() -> None:
-    values = [0.85, 0.86, 0.87, 0.85, 0.86, 0.87, 0.85, 0.86, 0.87, 0.86]
-    assert Interval.of(values).half == pytest.approx(3.250 * np.std(values, ddof=1) / math.sqrt(10), rel=1e-3)
-    assert Interval.of([0.5]).text == "0.5000"
 
 
 def test_targets_are_compared_with_means() -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.estimators.common.checks import check_number
+from kdmkit.estimators.common.leave_one_out import log_overlap_with_others
 from kdmkit.kernels import RBF
 from kdmkit.nn.scaler import normalized_weights
+from kdmkit.ops import log_mix
 
 RULES = ("scott", "silverman", "loo")
-# Leave-one-out looks at this many rows, against all components, so many pairs at a time.
+# Leave-one-out looks at about this many rows, against all components.
 _ROWS = 1024
-_PAIRS = 1 << 22
+# Where that is more pairs than this, every sixteenth of these rows chooses from the grid first.
+_PAIRS, _FEWER = 1 << 22, 16
 # Factors of Scott's bandwidth that leave-one-out tries, and of the best of them that it tries next.
-_FACTORS = torch.logspace(math.log10(0.05), math.log10(5.0), 25, dtype=torch.float64)
-_REFINEMENT = 1.03 ** torch.arange(-6, 7, dtype=torch.float64)
+_FACTORS = torch.logspace(math.log10(0.05), math.log10(5.0), 25, dtype=torch.float64).tolist()
+_REFINEMENT = (1.03 ** torch.arange(-6, 7, dtype=torch.float64)).tolist()
+# The least log-likelihood of a row: a row far from all others must not decide alone.
+_LEAST = -1e6
 
 
 def choose_sigma(
@@ -29,9 +35,10 @@ def choose_sigma(
     weights: Float[Tensor, " n"] | None,
     labels: Int[Tensor, " n"] | None = None,
 ) -> float:
-    """The paper's σ (√2 times a standard deviation) by a rule, or the number given.
+    """σ = √2·s·n^(−1/(d+4)) by Scott's rule with the spread s of x, by another rule, or the number given.
 
-    Sample weights count as repetitions. With labels, leave-one-out maximises the likelihood of the labels.
+    Silverman's rule has n·(d+2)/4 in place of n. `"loo"` maximises Σ_i w_i·log p(x_i) under the KDM of all
+    other rows, or with labels Σ_i w_i·log p(y_i|x_i). Sample weights count as repetitions.
     """
     if not is_rule(sigma):
         return check_number("sigma", sigma, "a number > 0, 'scott', 'silverman' or 'loo'", positive=True)
@@ -40,7 +47,7 @@ def choose_sigma(
     n, d = _effective_size(w), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))
     rule = math.sqrt(2) * _spread(x, w) * max(factor, 1e-3)
-    return rule if sigma != "loo" else _leave_one_out(x, w, labels, rule)
+    return rule if sigma != "loo" else rule * _best_factor((x - x.mean(0)) / rule, w, labels)
 
 
 def is_rule(sigma: Any) -> bool:
@@ -59,40 +66,67 @@ def _spread(x: Tensor, w: Tensor) -> float:
     return math.sqrt(variance) if variance > 1e-24 * float(x.abs().max()) ** 2 else 1.0
 
 
-def _leave_one_out(x: Tensor, w: Tensor, labels: Tensor | None, rule: float) -> float:
-    """The best factor of a grid, then of a finer one around it."""
+def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None) -> float:
+    """The leave-one-out bandwidth of rows in units of the rule's: from a grid, then from a finer one."""
     if len(x) < 2:
-        return rule
+        return 1.0
+    # Grid points are 3 % apart: float32 tells them apart.
+    x = x.float()
     rows = torch.arange(0, len(x), max(1, len(x) // _ROWS))
-    for factors in (_FACTORS, _REFINEMENT):
-        sigmas = rule * factors
-        rule = float(sigmas[_held_out_losses(x, w, labels, rows, sigmas).argmin()])
-    return rule
+
+    def loss(factor: float) -> float:
+        return _held_out_loss(x, w, labels, rows, factor)
+
+    if len(rows) * len(x) <= _PAIRS:
+        factor = min(_FACTORS, key=loss)
+        return min((factor * step for step in _REFINEMENT), key=loss)
+    first = min(_FACTORS, key=lambda factor: _held_out_loss(x, w, labels, rows[::_FEWER], factor))
+    factor = _FACTORS[_descend(lambda i: loss(_FACTORS[i]), _FACTORS.index(first), len(_FACTORS))]
+    middle = len(_REFINEMENT) // 2
+    return factor * _REFINEMENT[_descend(lambda i: loss(factor * _REFINEMENT[i]), middle, len(_REFINEMENT))]
 
 
-def _held_out_losses(
-    x: Tensor, w: Tensor, labels: Tensor | None, rows: Tensor, sigmas: Float[Tensor, " k"]
-) -> Float[Tensor, " k"]:
-    """−Σ_i w_i log p of row i under the KDM of all the others, for every bandwidth."""
-    losses = torch.zeros_like(sigmas)
-    for block in rows.split(max(1, _PAIRS // len(x))):
-        overlap = RBF(1.0).log_overlap_matrix(x[block], x)
-        log_w = w.log().repeat(len(block), 1)
-        # One repetition of the row itself leaves; the others stay.
-        log_w[torch.arange(len(block)), block] = (w[block] - 1).clamp_min(0).log()
-        for k, sigma in enumerate(sigmas.tolist()):
-            log_density = _log_held_out(overlap / sigma**2 + log_w, labels, block)
-            norm = -x.shape[1] * math.log(sigma) if labels is None else 0.0
-            losses[k] -= (w[block] * (log_density + norm).clamp_min(-1e6)).sum()
-    return losses
+def _descend(loss: Callable[[int], float], start: int, n: int) -> int:
+    """From a point of a grid, neighbour by neighbour, to one whose neighbours are no better."""
+    loss, best = cache(loss), start
+    while True:
+        better = min((i for i in (best - 1, best, best + 1) if 0 <= i < n), key=loss)
+        if loss(better) >= loss(best):
+            return best
+        best = better
 
 
-def _log_held_out(scores: Tensor, labels: Tensor | None, block: Tensor) -> Float[Tensor, " n"]:
-    """log p(x) up to constants, or log p(y|x) where there are labels."""
-    total = safe_logsumexp(scores)
-    if labels is None:
-        return total
-    same = labels[block].unsqueeze(-1) == labels
-    log_proba = safe_logsumexp(torch.where(same, scores, -torch.inf)) - total
-    # A row whose class has no other member says nothing about the bandwidth.
-    return torch.where(torch.isfinite(log_proba), log_proba, torch.zeros_like(log_proba))
+def _held_out_loss(
+    x: Tensor, w: Tensor, labels: Tensor | None, rows: Int[Tensor, " q"], sigma: float
+) -> float:
+    """−Σ_i w_i·log p of some rows under the KDM of all other rows, up to constants."""
+    log_likelihood = (
+        _log_density(x, w, rows, sigma) if labels is None else _log_proba(x, w, labels, rows, sigma)
+    )
+    return -float((w[rows] * log_likelihood.double().clamp_min(_LEAST)).sum())
+
+
+def _log_density(x: Tensor, w: Tensor, rows: Int[Tensor, " q"], sigma: float) -> Float[Tensor, " q"]:
+    """log p(x_i), up to a constant."""
+    # One repetition of the row itself is left out; the others stay.
+    own = (w[rows] - 1).clamp_min(0).log()
+    overlap = log_overlap_with_others(RBF(sigma), x, w.log().float(), rows, own.float())
+    return overlap - x.shape[1] * math.log(sigma)
+
+
+def _log_proba(
+    x: Tensor, w: Tensor, labels: Int[Tensor, " n"], rows: Int[Tensor, " q"], sigma: float
+) -> Float[Tensor, " q"]:
+    """log p(y_i|x_i) = −log(1 + Σ_{other labels}/Σ_{same label}); 0 where no other row has the label.
+
+    A row whose label nobody shares says nothing about the bandwidth.
+    """
+    log_proba = torch.zeros(len(rows))
+    for label in torch.unique(labels[rows]).tolist():
+        same, asked = labels == label, labels[rows] == label
+        place = torch.cumsum(same, 0)[rows[asked]] - 1
+        inside = _log_density(x[same], w[same], place, sigma) + x.shape[1] * math.log(sigma)
+        term = RBF(sigma).term(x[rows[asked]], x[~same])
+        found = -torch.nn.functional.softplus(log_mix(term, w[~same].log().float()) - inside)
+        log_proba[asked] = torch.where(torch.isneginf(inside), torch.zeros_like(found), found)
+    return log_proba

@@ -1,39 +1,71 @@
-"""Averages and overlaps of a row with all other rows."""
+"""Averages over all rows but one, and overlaps with them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.kernels import Kernel
-from kdmkit.ops import attend, combine
+from kdmkit.ops import attend, combine, log_mix
+
+T = TypeVar("T")
 
 
-def leave_one_out(
+def log_overlap_with_others(
+    kernel: Kernel,
+    x: Float[Tensor, "n d"],
+    log_weights: Float[Tensor, " n"],
+    rows: Int[Tensor, " q"],
+    own: Float[Tensor, " q"] | None = None,
+) -> Float[Tensor, " q"]:
+    """log Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i.
+
+    Args:
+        kernel: k.
+        x, log_weights: of all rows.
+        rows: indices of the rows to leave out one at a time, each once.
+        own: the log-weight that a row keeps in its own sum; None is −∞.
+    """
+
+    def reduce(components: Tensor, weights: Tensor) -> Tensor:
+        return log_mix(kernel.term(x[rows], x[components]), weights)
+
+    return _in_two_parts(reduce, torch.logaddexp, log_weights, rows, own)
+
+
+def average_over_others(
     kernel: Kernel,
     x: Float[Tensor, "n d"],
     log_weights: Float[Tensor, " n"],
     values: Float[Tensor, "n v"],
     rows: Int[Tensor, " q"],
-    own: Float[Tensor, " q"] | None = None,
 ) -> tuple[Float[Tensor, "q v"], Float[Tensor, " q"]]:
-    """Averages of `values` under w_j·k²(x_i, x_j), j ≠ i, and log Σ_{j≠i} w_j·k²(x_i, x_j), for some rows i.
+    """Σ_{j≠i} w_j·k²(x_i, x_j)·v_j / Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i, and its log-denominator."""
 
-    Rows outside `rows` are one reduction, those inside a small matrix with the diagonal `own`: no sum is
-    corrected by a subtraction.
+    def reduce(components: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return attend(kernel.term(x[rows], x[components]), weights, values[components])
 
-    Args:
-        kernel: k.
-        x, log_weights, values: of all rows.
-        rows: the indices of the rows to leave out one at a time, each once.
-        own: the log-weight that a row keeps in its own sum; None is −∞.
+    return _in_two_parts(reduce, combine, log_weights, rows, None)
+
+
+def _in_two_parts(
+    reduce: Callable[[Tensor, Tensor], T],
+    merge: Callable[[T, T], T],
+    log_weights: Float[Tensor, " n"],
+    rows: Int[Tensor, " q"],
+    own: Float[Tensor, " q"] | None,
+) -> T:
+    """A reduction over the rows outside `rows`, and one over those inside with other weights on the diagonal.
+
+    So no sum has to be corrected by a subtraction.
     """
-    query, diagonal = x[rows], log_weights.new_full((len(rows),), -torch.inf) if own is None else own
-    inside_weights = log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal.to(log_weights))
-    inside = attend(kernel.term(query, query), inside_weights, values[rows])
-    others = torch.ones(len(x), dtype=torch.bool)
+    diagonal = log_weights.new_full((len(rows),), -torch.inf) if own is None else own
+    inside = reduce(rows, log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal))
+    others = torch.ones_like(log_weights, dtype=torch.bool)
     others[rows] = False
-    if not bool(others.any()):
-        return inside
-    return combine(inside, attend(kernel.term(query, x[others]), log_weights[others], values[others]))
+    outside = torch.nonzero(others).squeeze(-1)
+    return merge(inside, reduce(outside, log_weights[outside])) if len(outside) else inside

@@ -16,7 +16,14 @@ from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
 from kdmkit.estimators.common.rows import split_rows, weighted_rows
-from kdmkit.estimators.density.likelihood import Covariance, Frame, Likelihood, kernel_of, weigh, widen
+from kdmkit.estimators.density.likelihood import (
+    Covariance,
+    Frame,
+    Likelihood,
+    initialize_bandwidth,
+    initialize_weights,
+    kernel_of,
+)
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
 
@@ -119,8 +126,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         generator = torch.Generator().manual_seed(self._seed)
         layer.initialize(rows.tensors[0], method="kmeans", generator=generator)
         if rows.weights is not None:
-            weigh(layer, rows.tensors[0], rows.weights)
-        widen(layer, rows.tensors[0], None if start is None else start / frame.size)
+            initialize_weights(layer, rows.tensors[0], rows.weights)
+        initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)
         self.history_ = self._run(Likelihood(layer), rows, validation, "density")
         return frame.out_of(layer)
 
@@ -129,9 +136,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """The fitted density."""
         check_is_fitted(self)
         layer: DensityLayer = self.module_
-        kernel: Any = layer.kernels["x"]
         log_weights = torch.log_softmax(layer.logits.detach(), -1)
-        return KDM(layer.components["x"].detach(), None, kernel, log_weights=log_weights)
+        return KDM(layer.components["x"].detach(), None, layer.kernel("x"), log_weights=log_weights)
 
     def score_samples(self, X: Any) -> Array:
         """log p(x) of every row."""

@@ -1,10 +1,10 @@
-"""Maximum likelihood of a density: what is minimised, and in which coordinates."""
+"""Maximum likelihood of a density: the objective, its coordinates, where it starts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -17,19 +17,20 @@ from kdmkit.training import nll
 
 Covariance = Literal["spherical", "diag", "full"]
 
-# Added to a covariance before it is undone, relative to the variances.
+# Added to a covariance before it is inverted, relative to the variances.
 _RIDGE = 1e-3
-# In whitened coordinates: the narrowest start of a bandwidth, and its lower bound relative to the start.
-_NARROWEST = 0.2
+# In whitened coordinates: the smallest bandwidth to start from, the noise on samples in units of the
+# kernel's standard deviation, and the lower bound of bandwidths relative to their start.
+_SMALLEST_START = 0.2
 _NOISE = 0.3
 _BOUND = 0.1
 
 
 class Likelihood(nn.Module):
-    """−log p(x) of a layer's density, per row.
+    """−log p(x) of a layer's density, per row; in training of x + e with noise e ~ N(0, (.3·s)²).
 
-    While training, samples move by a part of the kernel's own standard deviation: the smoothing that keeps
-    few samples in many dimensions from being learned by heart.
+    s is the kernel's standard deviation. The noise is a regulariser: without it few samples in many
+    dimensions are overfitted.
     """
 
     def __init__(self, layer: DensityLayer) -> None:
@@ -39,7 +40,7 @@ class Likelihood(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rho = self.layer()
         if self.training:
-            x = x + _NOISE * rho.kernel.std.detach() * torch.randn_like(x)
+            x = x + _NOISE * _rbf(self.layer).std.detach() * torch.randn_like(x)
         return nll(rho, x)
 
 
@@ -54,7 +55,7 @@ class Frame:
     def of(
         cls, x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None, covariance: Covariance
     ) -> Frame:
-        """As much of the covariance undone as the kernel can express: a bandwidth, one per dimension, all."""
+        """W = C^(−1/2) of the covariance C as far as the kernel can express it: c·I, diagonal, or full."""
         share = normalized_weights(len(x), weights)
         shift = share @ x
         centred = x - shift
@@ -69,7 +70,7 @@ class Frame:
             variance, matrix = mean.expand_as(variance), mean * eye
         elif covariance == "diag":
             matrix = torch.diag(variance)
-        # Column by column, so that units do not matter; one that does not vary borrows from the others.
+        # Relative to each column's variance, so that units do not matter; a constant column takes the mean.
         ridge = _RIDGE * torch.where(varies, variance, mean)
         root = torch.linalg.cholesky(matrix + torch.diag(ridge))
         return cls(shift, torch.linalg.solve_triangular(root, eye, upper=False))
@@ -83,16 +84,12 @@ class Frame:
         return (x - self.shift) @ self.whiten.mT
 
     def out_of(self, layer: DensityLayer) -> DensityLayer:
-        """The same density over x: components move back, W joins the metric."""
-        rho = layer.cpu().double()()
-        kernel = rho.kernel
-        assert isinstance(kernel, RBF)
-        components = (
-            torch.linalg.solve_triangular(self.whiten, rho.components.mT, upper=False).mT + self.shift
-        )
-        metric = kernel.metric
-        if metric is not None:
-            moved = RBF.from_metric((metric @ self.whiten).detach().tril())
+        """The same density over x: components are mapped back, W becomes part of the kernel."""
+        layer = layer.cpu().double()
+        kernel, latent = _rbf(layer), layer.components["x"].detach()
+        components = torch.linalg.solve_triangular(self.whiten, latent.mT, upper=False).mT + self.shift
+        if kernel.metric is not None:
+            moved = RBF.from_metric((kernel.metric @ self.whiten).detach().tril())
         else:
             scale = self.whiten.diagonal().reciprocal()
             moved = RBF((kernel.sigma * (scale if kernel.sigma.ndim else scale[0])).detach())
@@ -104,33 +101,37 @@ class Frame:
 
 
 def kernel_of(covariance: Covariance, d: int) -> RBF:
+    """The kernel in whitened coordinates."""
     if covariance == "spherical":
         return RBF(1.0)
     return RBF(torch.ones(d), shear=torch.zeros(d, d) if covariance == "full" else None)
 
 
-def nearest(layer: DensityLayer, x: Tensor) -> Tensor:
-    """The component nearest to every row."""
-    return torch.cdist(x, layer.components["x"].detach()).argmin(1)
+def _rbf(layer: DensityLayer) -> RBF:
+    """The kernel of a layer that has one of `kernel_of`."""
+    return cast("RBF", layer.kernel("x"))
 
 
-def weigh(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
-    """Starts every component with the weight of the rows that are nearest to it."""
-    mass = torch.bincount(nearest(layer, x), weights, minlength=layer.n_components)
+def initialize_weights(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
+    """Gives every component the weight of the rows that are nearest to it."""
+    mass = torch.bincount(_nearest(layer, x), weights, minlength=layer.n_components)
     with torch.no_grad():
         layer.logits.copy_(mass.clamp_min(float(weights.min())).log())
 
 
-def widen(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
-    """Starts bandwidths from the spread inside clusters, and bounds them from below by a share of it."""
-    kernel = layer.kernels["x"]
-    assert isinstance(kernel, RBF)
+def initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
+    """Starts bandwidths from the spread inside clusters (or from σ), with a share of it as lower bound."""
     components = layer.components["x"].detach()
-    residual = x - components[nearest(layer, x)]
+    residual = x - components[_nearest(layer, x)]
     degrees = len(x) / max(1, len(x) - len(components))
-    width = (2 * degrees * residual.square().mean(0)).clamp_min(_NARROWEST**2).sqrt()
-    bandwidth = kernel.learned_bandwidth
+    width = (2 * degrees * residual.square().mean(0)).clamp_min(_SMALLEST_START**2).sqrt()
+    bandwidth = layer.kernel("x").learned_bandwidth
     if sigma is not None:
         width = torch.full_like(width, sigma)
-    value = width if bandwidth.raw.ndim else width.square().mean().sqrt()
+    value = width if bandwidth.shape else width.square().mean().sqrt()
     bandwidth.restart(value, _BOUND * float(value.min()))
+
+
+def _nearest(layer: DensityLayer, x: Tensor) -> Tensor:
+    """The component nearest to every row."""
+    return torch.cdist(x, layer.components["x"].detach()).argmin(1)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
-from kdmkit.kernels import Kernel
 from kdmkit.nn import JointLayer
 from kdmkit.training import cross_entropy
 
@@ -86,9 +85,8 @@ class BagLoss(nn.Module):
 
     def forward(self, first: Tensor, size: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
         z, weights = self.bags.answers(self.encoder, first, size)
-        kernel = self.layer.kernels["x"]
-        assert isinstance(kernel, Kernel)
-        return cross_entropy(self.layer(KDM(z, weights, kernel, validate_args=False)), shares)
+        evidence = KDM(z, weights, self.layer.kernel("x"), validate_args=False)
+        return cross_entropy(self.layer(evidence), shares)
 
     def exempt_from_decay(self, name: str) -> bool:
         return name.startswith("layer.")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.estimators.common.leave_one_out import leave_one_out
+from kdmkit.estimators.common.leave_one_out import average_over_others
 from kdmkit.kernels import RBF
 from kdmkit.nn import ResidualMemory
 from kdmkit.nn.memory import with_background
@@ -65,7 +65,7 @@ def fit_memory(
 
 def _left_out(memory: ResidualMemory, sigma: float, rows: Tensor) -> tuple[Tensor, Tensor]:
     """What all other remembered rows say about some of them."""
-    return leave_one_out(RBF(sigma), memory.rows, memory.log_weights, memory.residuals, rows)
+    return average_over_others(RBF(sigma), memory.rows, memory.log_weights, memory.residuals, rows)
 
 
 def _errors(r: Float[Tensor, "n outputs"], importance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

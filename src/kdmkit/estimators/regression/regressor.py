@@ -285,10 +285,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
         layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
-        kernel = layer.kernels["y"]
-        assert isinstance(kernel, RBF)
         narrow = math.sqrt(2) * bound
-        kernel.learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
+        layer.kernel("y").learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
         return layer
 
     # ---- answers

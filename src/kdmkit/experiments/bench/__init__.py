@@ -1,5 +1,5 @@
-"""Speed, memory and error of the reductions beside every peer, in one run."""
+"""Speed, memory and error of the reductions beside other implementations."""
 
-from kdmkit.experiments.bench.run import run
+from kdmkit.experiments.bench.run import run, summarize
 
-__all__ = ["run"]
+__all__ = ["run", "summarize"]

@@ -1,26 +1,31 @@
-"""What is measured: shapes and the peers that can run them."""
+"""What is measured: quantities at several sizes, and the implementations that can compute them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kdmkit.experiments.bench import peers
-from kdmkit.experiments.bench.peers import Problem
+from kdmkit.experiments.bench.measure import Timing, extra_memory, first_call, time_calls, worst_error
+from kdmkit.experiments.bench.peers import Inputs
 
-Call = Callable[[], Tensor]
+#: An implementation: from the inputs to a function without arguments that computes the quantity.
+Peer = Callable[[Inputs], Callable[[], Tensor]]
 # Peers that write (n, m) or (n, m, d) arrays are left out beyond this many bytes.
 _LARGEST = {"cpu": 6 << 30, "cuda": 100 << 30}
+# A call that takes longer than this many seconds is measured once, without a warm-up.
+_LONG = 20.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """One quantity at one size; `calls` maps peers to functions that compute it."""
+    """One quantity at one size."""
 
     kind: str
     n: int
@@ -34,8 +39,13 @@ class Case:
         values = f", {self.v} values" if self.kind != "density" else ""
         return f"{self.kind} {self.n:,} × {self.m:,}, d={self.d}{values}"
 
-    def problem(self) -> Problem:
-        p = Problem.random(self.n, self.m, self.d, self.v, self.device)
+    @property
+    def key(self) -> dict[str, Any]:
+        sizes = {name: getattr(self, name) for name in ("kind", "n", "m", "d", "v")}
+        return {"case": self.name, **sizes}
+
+    def inputs(self) -> Inputs:
+        p = Inputs.random(self.n, self.m, self.d, self.v, self.device)
         # Densities are estimated with Scott's bandwidth, as a user would.
         scott = math.sqrt(2) * self.m ** (-1 / (self.d + 4))
         return replace(p, sigma=scott) if self.kind == "density" else p
@@ -43,76 +53,97 @@ class Case:
     def fits(self, floats_per_pair: float) -> bool:
         return 4 * floats_per_pair * self.n * self.m <= _LARGEST[self.device.type]
 
-    def calls(self, p: Problem) -> dict[str, Call]:
+    def peers(self) -> dict[str, Peer]:
+        """The implementations that can compute it, the library's first."""
         kinds = {
             "training step": self._steps,
             "density": self._densities,
             "attend": self._attends,
             "attend, forward and backward": self._both_ways,
         }
-        return kinds[self.kind](p)
+        return kinds[self.kind]()
 
-    def _steps(self, p: Problem) -> dict[str, Call]:
-        heads: dict[str, type[Any]] = {"kdmkit": peers.KdmkitHead}
+    def _steps(self) -> dict[str, Peer]:
+        def step(head: type[Any], *, compiled: bool = False) -> Peer:
+            def prepare(p: Inputs) -> Callable[[], Tensor]:
+                module: Any = torch.compile(head(p)) if compiled else head(p)
+                return peers.training_step(module, p)
+
+            return prepare
+
+        found = {"kdmkit": step(peers.KdmkitHead)}
         if self.fits(6):
-            heads["plain torch"] = peers.PlainHead
+            found["plain torch"] = step(peers.PlainHead)
         if self.fits(3 * self.d):
-            heads["materialised"] = peers.MaterialisedHead
-        calls = {name: peers.training_step(head(p), p) for name, head in heads.items()}
+            found["materialised"] = step(peers.MaterialisedHead)
         if self.fits(6):
-            calls["torch.compile of plain"] = peers.training_step(_compiled(peers.PlainHead(p)), p)
-            calls["kdmkit, torch.compile"] = peers.training_step(_compiled(peers.KdmkitHead(p)), p)
+            found["torch.compile of plain"] = step(peers.PlainHead, compiled=True)
+            found["kdmkit, torch.compile"] = step(peers.KdmkitHead, compiled=True)
         if self.device.type == "cuda":
-            calls["kdmkit, CUDA graph of the step"] = peers.graphed(
-                peers.training_step(peers.KdmkitHead(p), p)
-            )
-        return calls
+            ours = found["kdmkit"]
+            found["kdmkit, CUDA graph of the step"] = lambda p: peers.graphed(ours(p))
+        return found
 
-    def _densities(self, p: Problem) -> dict[str, Call]:
-        calls: dict[str, Call] = {"kdmkit": lambda: peers.kdmkit_density(p)}
+    def _densities(self) -> dict[str, Peer]:
+        found = {"kdmkit": _later(peers.kdmkit_density)}
         if self.n * self.m <= 10**9 and self.device.type == "cpu":
-            calls["scikit-learn KernelDensity"] = peers.sklearn_density(p)
-        keops = peers.keops_density(p) if self.n * self.m <= 10**9 and self.device.type == "cpu" else None
-        if keops is not None:
-            calls["PyKeOps"] = keops
+            found["scikit-learn KernelDensity"] = peers.sklearn_density
+            if peers.has_keops():
+                found["PyKeOps"] = peers.keops_density
         if self.fits(3 * self.d):
-            calls["torch MixtureSameFamily"] = lambda: peers.mixture_density(p)
-        return calls
+            found["torch MixtureSameFamily"] = _later(peers.mixture_density)
+        return found
 
-    def _attends(self, p: Problem) -> dict[str, Call]:
-        calls: dict[str, Call] = {"kdmkit": lambda: peers.kdmkit_attend(p)}
+    def _attends(self) -> dict[str, Peer]:
+        found = {"kdmkit": _later(peers.kdmkit_attend)}
         if self.fits(2.3):
-            calls["plain torch"] = lambda: peers.plain_attend(p)
-            calls["torch SDPA"] = lambda: peers.sdpa_attend(p)
+            found["plain torch"] = _later(peers.plain_attend)
+            found["torch SDPA"] = _later(peers.sdpa_attend)
         if self.fits(2 * self.d):
-            calls["materialised"] = lambda: peers.materialised_attend(p)
-        return calls | self._in_tf32(calls)
+            found["materialised"] = _later(peers.materialised_attend)
+        return found | self._in_tf32(found)
 
-    def _both_ways(self, p: Problem) -> dict[str, Call]:
-        leaves = p.leaves()
-        calls = {
-            "kdmkit": peers.both_ways(peers.kdmkit_attend, leaves),
-            "plain torch": peers.both_ways(peers.plain_attend, leaves),
+    def _both_ways(self) -> dict[str, Peer]:
+        found: dict[str, Peer] = {
+            "kdmkit": lambda p: peers.both_ways(peers.kdmkit_attend, p.leaves()),
+            "plain torch": lambda p: peers.both_ways(peers.plain_attend, p.leaves()),
         }
-        return calls | self._in_tf32(calls)
+        return found | self._in_tf32(found)
 
-    def _in_tf32(self, calls: dict[str, Call]) -> dict[str, Call]:
+    def _in_tf32(self, found: dict[str, Peer]) -> dict[str, Peer]:
         """The same on a GPU with float32 products rounded to TF32, as users may allow."""
         if self.device.type != "cuda":
             return {}
-        few = ("kdmkit", "plain torch")
-        return {f"{name}, TF32": peers.in_precision("high", calls[name]) for name in few if name in calls}
 
-    def truth(self, p: Problem) -> Tensor | None:
-        """The answer in float64, of the first queries."""
+        def rounded(peer: Peer) -> Peer:
+            return lambda p: peers.in_precision("high", peer(p))
+
+        few = ("kdmkit", "plain torch")
+        return {f"{name}, TF32": rounded(found[name]) for name in few if name in found}
+
+    def truth(self, p: Inputs) -> Tensor | None:
+        """The answer to the first queries in float64."""
         few = replace(p, x=p.x[:64], labels=p.labels[:64]).double()
         if self.kind == "density":
             return peers.kdmkit_density(few)
         return peers.plain_attend(few) if self.kind.startswith("attend") else None
 
+    def measure(self, peer: str, seconds: float) -> dict[str, Any]:
+        """Time, memory and error of one peer; `seconds` are spent on repetitions."""
+        p = self.inputs()
+        truth, call = self.truth(p), self.peers()[peer](p)
+        result, first, memory = first_call(call, self.device)
+        if first < _LONG:
+            timing = time_calls(call, seconds=seconds, device=self.device)
+            memory = extra_memory(call, self.device)
+        else:
+            timing = Timing(first, first, first, 1)
+        error = None if truth is None else worst_error(result[: len(truth)], truth)
+        return {**asdict(timing), "extra_bytes": memory, "error": error}
 
-def _compiled(head: torch.nn.Module) -> Any:
-    return torch.compile(head)
+
+def _later(function: Callable[[Inputs], Tensor]) -> Peer:
+    return lambda p: partial(function, p)
 
 
 def cpu_cases() -> list[Case]:

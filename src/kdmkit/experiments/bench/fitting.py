@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +13,10 @@ import torch
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from kdmkit.estimators import KDMClassifier
 from kdmkit.estimators.common import automatic_batch
+from kdmkit.experiments.bench.measure import Timing
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import FitOptions, Rows, fit
@@ -43,26 +45,44 @@ class MaterialisedLoss(nn.Module):
         return -probs.gather(1, y.unsqueeze(1)).squeeze(1).clamp_min(1e-12).log()
 
 
-def epoch_times(
-    sizes: tuple[tuple[int, int], ...] = ((10_000, 64), (50_000, 30)), repetitions: int = 5
-) -> list[dict[str, Any]]:
-    """Records in the form of the other cases, two for every size (rows, features)."""
-    records = []
-    for rows, features in tqdm(sizes, desc="fitting", unit="case"):
+@dataclass(frozen=True)
+class EpochCase:
+    """An epoch of fitting rows with ten classes."""
+
+    rows: int
+    features: int
+    components: int = 256
+    repetitions: int = 5
+
+    @property
+    def key(self) -> dict[str, Any]:
+        sizes = f"{self.rows:,} rows, d={self.features}, {self.components} components"
+        return {"case": f"epoch of KDMClassifier.fit, {sizes}"}
+
+    def peers(self) -> dict[str, Callable[[Any, Any, int, int], list[float]]]:
+        return {"kdmkit": _estimator, "materialised": _materialised}
+
+    def measure(self, peer: str, seconds: float) -> dict[str, Any]:
+        """The median and the range of seconds per epoch; the number of repetitions is fixed."""
         X, y = make_classification(
-            rows, features, n_informative=features // 2, n_classes=_CLASSES, random_state=0
+            self.rows,
+            self.features,
+            n_informative=self.features // 2,
+            n_classes=_CLASSES,
+            random_state=0,
         )
-        ours = KDMClassifier(device="cpu", random_state=0)
-        spent = {"kdmkit": _estimator(ours, X, y, repetitions)}
-        m = ours.joint_.n_components
-        spent["materialised"] = _materialised(X, y, m, repetitions)
-        case = f"epoch of KDMClassifier.fit, {rows:,} rows, d={features}, {m} components"
-        records += [_record(case, peer, times) for peer, times in spent.items()]
-    return records
+        times = sorted(self.peers()[peer](X, y, self.components, self.repetitions))
+        timing = Timing(statistics.median(times), times[0], times[-1], len(times))
+        return {**asdict(timing), "extra_bytes": None, "error": None}
 
 
-def _estimator(model: KDMClassifier, X: Any, y: Any, repetitions: int) -> list[float]:
+def epoch_cases() -> list[EpochCase]:
+    return [EpochCase(10_000, 64), EpochCase(50_000, 30)]
+
+
+def _estimator(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     """What one epoch more costs: fits differ in nothing else."""
+    model = KDMClassifier(n_components=m, device="cpu", random_state=0)
     few, many = 1, 4
     model.set_params(max_epochs=few).fit(X, y)
     times = []
@@ -100,17 +120,3 @@ def _materialised(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
         on_epoch=lambda _: stamps.append(time.perf_counter()),
     )
     return [b - a for a, b in pairwise(stamps)]
-
-
-def _record(case: str, peer: str, times: list[float]) -> dict[str, Any]:
-    times = sorted(times)
-    return {
-        "case": case,
-        "peer": peer,
-        "median": statistics.median(times),
-        "low": times[0],
-        "high": times[-1],
-        "repetitions": len(times),
-        "extra_bytes": None,
-        "error": None,
-    }

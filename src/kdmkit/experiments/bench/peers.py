@@ -1,4 +1,4 @@
-"""The same quantities written in the ways that people write them."""
+"""The same quantities, written in the ways in which people write them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kdmkit.training import nll
 
 
 @dataclass(frozen=True)
-class Problem:
+class Inputs:
     """Queries x (n, d), components c (m, d), log-weights (m,), values (m, v), labels (n,) and σ."""
 
     x: Tensor
@@ -33,7 +33,7 @@ class Problem:
     sigma: float
 
     @classmethod
-    def random(cls, n: int, m: int, d: int, v: int, device: torch.device, seed: int = 0) -> Problem:
+    def random(cls, n: int, m: int, d: int, v: int, device: torch.device, seed: int = 0) -> Inputs:
         """Standard-normal points, σ = √d, values that are distributions over v labels."""
         generator = torch.Generator(device).manual_seed(seed)
 
@@ -44,14 +44,14 @@ class Problem:
         labels = torch.randint(v, (n,), generator=generator, device=device)
         return cls(normal(n, d), normal(m, d), torch.log_softmax(normal(m), -1), values, labels, math.sqrt(d))
 
-    def leaves(self) -> Problem:
+    def leaves(self) -> Inputs:
         """The same numbers, asking for gradients."""
         return self._mapped(lambda tensor: tensor.clone().requires_grad_())
 
-    def double(self) -> Problem:
+    def double(self) -> Inputs:
         return self._mapped(Tensor.double)
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Problem:
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         return replace(
             self,
             x=change(self.x),
@@ -64,17 +64,17 @@ class Problem:
 # ---- averages of values: (n, v)
 
 
-def kdmkit_attend(p: Problem) -> Tensor:
+def kdmkit_attend(p: Inputs) -> Tensor:
     return attend(RBF(p.sigma).term(p.x, p.c), p.log_weights, p.values)[0]
 
 
-def plain_attend(p: Problem) -> Tensor:
+def plain_attend(p: Inputs) -> Tensor:
     """One matrix product and a softmax."""
     scores = torch.addmm(p.log_weights - p.c.square().sum(-1) / p.sigma**2, p.x, p.c.mT, alpha=2 / p.sigma**2)
     return torch.softmax(scores, -1) @ p.values
 
 
-def sdpa_attend(p: Problem) -> Tensor:
+def sdpa_attend(p: Inputs) -> Tensor:
     """torch's fused attention, the bias as one more dimension of the keys."""
     bias = (p.log_weights - p.c.square().sum(-1) / p.sigma**2).unsqueeze(-1)
     query = torch.cat([p.x * (2 / p.sigma**2), torch.ones_like(p.x[:, :1])], -1)
@@ -82,7 +82,7 @@ def sdpa_attend(p: Problem) -> Tensor:
     return scaled_dot_product_attention(query[None], key[None], p.values[None], scale=1.0)[0]
 
 
-def materialised_attend(p: Problem) -> Tensor:
+def materialised_attend(p: Inputs) -> Tensor:
     """Differences of all pairs, weights packed with vectors, outputs expanded to (n, m, v), a clamp."""
     overlap = torch.exp(-(p.x.unsqueeze(1) - p.c.unsqueeze(0)).square().sum(-1) / p.sigma**2)
     weights = p.log_weights.exp() * overlap
@@ -93,7 +93,7 @@ def materialised_attend(p: Problem) -> Tensor:
     return torch.einsum("ij,ijk->ik", out_weights, amplitudes.square())
 
 
-def both_ways(forward: Callable[[Problem], Tensor], p: Problem) -> Callable[[], Tensor]:
+def both_ways(forward: Callable[[Inputs], Tensor], p: Inputs) -> Callable[[], Tensor]:
     """Forward, and backward to points, components, log-weights and values."""
 
     def call() -> Tensor:
@@ -144,21 +144,22 @@ def graphed(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
 class Head(nn.Module):
     """Parameters of a classifier's joint KDM."""
 
-    def __init__(self, p: Problem) -> None:
+    def __init__(self, p: Inputs) -> None:
         super().__init__()
         self.c, self.logits = nn.Parameter(p.c.clone()), nn.Parameter(p.log_weights.clone())
         self.amplitudes = nn.Parameter(p.values.sqrt())
         self.log_sigma = nn.Parameter(torch.tensor(math.log(p.sigma), device=p.c.device))
 
-    def problem(self, p: Problem) -> Problem:
+    def inputs(self, p: Inputs) -> Inputs:
+        """The same queries and labels with this module's parameters."""
         values = torch.nn.functional.normalize(self.amplitudes, dim=-1).square()
-        return Problem(p.x, self.c, torch.log_softmax(self.logits, -1), values, p.labels, p.sigma)
+        return Inputs(p.x, self.c, torch.log_softmax(self.logits, -1), values, p.labels, p.sigma)
 
 
 class KdmkitHead(nn.Module):
     """The library's layer, as users have it."""
 
-    def __init__(self, p: Problem) -> None:
+    def __init__(self, p: Inputs) -> None:
         super().__init__()
         (m, d), v = p.c.shape, p.values.shape[1]
         self.layer = JointLayer(d, v, m, in_kernel=RBF(p.sigma), device=p.c.device)
@@ -167,20 +168,20 @@ class KdmkitHead(nn.Module):
             self.layer.components["y"].copy_(p.values.sqrt())
             self.layer.logits.copy_(p.log_weights)
 
-    def forward(self, p: Problem) -> Tensor:
+    def forward(self, p: Inputs) -> Tensor:
         return nll(self.layer(p.x), p.labels).mean()
 
 
 class PlainHead(Head):
-    def forward(self, p: Problem) -> Tensor:
-        q, precision = self.problem(p), torch.exp(-2 * self.log_sigma)
+    def forward(self, p: Inputs) -> Tensor:
+        q, precision = self.inputs(p), torch.exp(-2 * self.log_sigma)
         scores = torch.addmm(q.log_weights - q.c.square().sum(-1) * precision, p.x * (2 * precision), q.c.mT)
         probs = torch.softmax(scores, -1) @ q.values
         return -probs.gather(1, p.labels.unsqueeze(1)).log().mean()
 
 
 class MaterialisedHead(Head):
-    def forward(self, p: Problem) -> Tensor:
+    def forward(self, p: Inputs) -> Tensor:
         sigma = self.log_sigma.exp()
         overlap = torch.exp(-(p.x.unsqueeze(1) - self.c.unsqueeze(0)).square().sum(-1) / sigma**2)
         weights = torch.softmax(self.logits, -1) * overlap
@@ -192,7 +193,7 @@ class MaterialisedHead(Head):
         return -probs.gather(1, p.labels.unsqueeze(1)).clamp_min(1e-12).log().mean()
 
 
-def training_step(head: nn.Module, p: Problem) -> Callable[[], Tensor]:
+def training_step(head: nn.Module, p: Inputs) -> Callable[[], Tensor]:
     """A function that does one step's forward and backward pass and returns the loss."""
 
     def step() -> Tensor:
@@ -207,11 +208,11 @@ def training_step(head: nn.Module, p: Problem) -> Callable[[], Tensor]:
 # ---- log-densities: (n,)
 
 
-def kdmkit_density(p: Problem) -> Tensor:
+def kdmkit_density(p: Inputs) -> Tensor:
     return KDM(p.c, None, RBF(p.sigma), log_weights=p.log_weights, validate_args=False).log_prob(p.x)
 
 
-def sklearn_density(p: Problem) -> Callable[[], Tensor]:
+def sklearn_density(p: Inputs) -> Callable[[], Tensor]:
     """scikit-learn's tree at its default exactness; building the tree is not counted."""
     tree = KernelDensity(bandwidth=p.sigma / math.sqrt(2)).fit(
         p.c.cpu().numpy(), sample_weight=p.log_weights.exp().cpu().numpy()
@@ -219,20 +220,17 @@ def sklearn_density(p: Problem) -> Callable[[], Tensor]:
     return lambda: torch.from_numpy(tree.score_samples(p.x.cpu().numpy()))
 
 
-def mixture_density(p: Problem) -> Tensor:
+def mixture_density(p: Inputs) -> Tensor:
     std = torch.full_like(p.c, p.sigma / math.sqrt(2))
     parts = Independent(Normal(p.c, std, validate_args=False), 1, validate_args=False)
     weights = Categorical(logits=p.log_weights, validate_args=False)
     return MixtureSameFamily(weights, parts, validate_args=False).log_prob(p.x)
 
 
-def keops_density(p: Problem) -> Callable[[], Tensor] | None:
-    """PyKeOps' symbolic reduction; None where it is not installed or has no compiler."""
-    try:
-        from pykeops.torch import LazyTensor
-    except Exception as error:
-        warnings.warn(f"PyKeOps is left out: {error}", stacklevel=2)
-        return None
+def keops_density(p: Inputs) -> Callable[[], Tensor]:
+    """PyKeOps' symbolic reduction."""
+    from pykeops.torch import LazyTensor
+
     norm = -p.x.shape[1] / 2 * math.log(math.pi * p.sigma**2)
 
     def density() -> Tensor:
@@ -242,3 +240,13 @@ def keops_density(p: Problem) -> Callable[[], Tensor] | None:
         return result.squeeze(-1) + norm
 
     return density
+
+
+def has_keops() -> bool:
+    """Whether PyKeOps is installed and finds a compiler."""
+    try:
+        import pykeops.torch  # noqa: F401
+    except Exception as error:
+        warnings.warn(f"PyKeOps is left out: {error}", stacklevel=2)
+        return False
+    return True

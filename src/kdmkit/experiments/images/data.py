@@ -1,4 +1,4 @@
-"""Images as tensors: for training, for judging, and strange ones."""
+"""Images as tensors: for training, for tests, and from other sets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kdmkit.datasets import Name, load
 from kdmkit.experiments.images.architectures import Shape
 
 CLASSES = 10
-#: The share of the training images that is held out for choosing settings.
+#: The share of the training images that is held out to choose settings.
 HELD_OUT = 0.1
-#: Sets that are strange to each.
-STRANGE = {
+#: For each set, the sets that the model should find novel.
+NOVEL = {
     "mnist": ("fashion_mnist",),
     "fashion_mnist": ("mnist",),
     "cifar10": ("noise", "mnist", "fashion_mnist"),
@@ -31,7 +31,7 @@ STRANGE = {
 
 @dataclass(frozen=True)
 class Pictures:
-    """Training images and images to judge by: the official test set, or a held-out part of the first."""
+    """Training images and test images: the official ones, or a held-out part of the training images."""
 
     name: str
     x_train: UInt8[Tensor, "n c s s"]
@@ -49,7 +49,7 @@ class Pictures:
 
 
 def pictures(name: str, data_dir: Path | str, *, held_out: bool) -> Pictures:
-    """A data set's images; with `held_out` the official test images are not even looked at."""
+    """A data set's images; with `held_out` the official test images are not used at all."""
     dataset = load(cast(Name, name), data_dir)
     x, y = _channels_first(dataset.x_train), torch.from_numpy(dataset.y_train)
     if not held_out:
@@ -59,11 +59,11 @@ def pictures(name: str, data_dir: Path | str, *, held_out: bool) -> Pictures:
     return Pictures(name, x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]])
 
 
-def check(names: Sequence[str], data_dir: Path | str, say: Callable[[str], None]) -> None:
-    """Reads every data set, and those that are strange to one, once: what is missing or broken is known."""
+def check_data(names: Sequence[str], data_dir: Path | str, say: Callable[[str], None]) -> None:
+    """Reads every data set, and the sets novel to it, so that missing or broken files are found now."""
     for name in names:
         load(cast(Name, name), data_dir, say=say)
-    others = {other: name for name in names for other in STRANGE[name] if other not in (*names, "noise")}
+    others = {other: name for name in names for other in NOVEL[name] if other not in (*names, "noise")}
     for other, name in others.items():
         try:
             load(cast(Name, other), data_dir, download=False)
@@ -71,12 +71,12 @@ def check(names: Sequence[str], data_dir: Path | str, say: Callable[[str], None]
             say(f"{name}: no novelty against {other} ({error})")
 
 
-def strange(
+def novel_images(
     name: str, data_dir: Path | str, shape: Shape, *, held_out: bool
 ) -> dict[str, UInt8[Tensor, "n c s s"]]:
     """Images of other sets, in the shape of this one; sets that are not at hand are left out."""
     found = {}
-    for other in STRANGE[name]:
+    for other in NOVEL[name]:
         with suppress(FileNotFoundError):
             found[other] = _fitted(_other(other, data_dir, held_out, shape), shape)
     return found

@@ -22,7 +22,7 @@ _WORDS = {
 _DIGITS = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
 
 
-def draw_all(samples: Path, say: Callable[[str], None] = print) -> list[Path]:
+def save_figures(samples: Path, say: Callable[[str], None] = print) -> list[Path]:
     """A figure beside every file of samples; none where matplotlib is missing."""
     files = sorted(samples.glob("*.npz"))
     if not files:
@@ -33,14 +33,14 @@ def draw_all(samples: Path, say: Callable[[str], None] = print) -> list[Path]:
     except ImportError:
         say("no figures: matplotlib is not installed")
         return []
-    drawn = []
+    saved = []
     for file in files:
         arrays = read_arrays(file, "images of a run")
         figure = _figure(file.stem, {key: _last(value) for key, value in arrays.items()})
         figure.savefig(file.with_suffix(".png"), dpi=110)
         plt.close(figure)
-        drawn.append(file.with_suffix(".png"))
-    return drawn
+        saved.append(file.with_suffix(".png"))
+    return saved
 
 
 def _figure(stem: str, arrays: dict[str, Array]) -> Any:

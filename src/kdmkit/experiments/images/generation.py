@@ -24,15 +24,15 @@ from kdmkit.experiments.images.vae import ConditionalVAE
 
 Generator = Literal["judge", "ml-kdm", "vae"]
 GENERATORS: tuple[Generator, ...] = ("judge", "ml-kdm", "vae")
-#: The classifier that judges: a residual network with a dense head, trained with augmented images. It has
-#: nothing to do with the models that draw.
+#: Seed of the classifier that judges: a residual network with a dense head, trained with augmented images. It
+#: shares nothing with the models that generate.
 JUDGE_SEED = 0
 # Images of each class in a figure; classes to mix; a smaller spread; neighbours to show.
 SHOWN, MIXED, NARROW, NEIGHBOURS = 10, (3, 8), 0.3, 3
 
 
 @dataclass(frozen=True)
-class DrawingJob:
+class GenerationJob:
     """Generation from one run.
 
     Args:
@@ -108,8 +108,8 @@ def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
     return torch.eye(CLASSES)[label]
 
 
-def draw(job: DrawingJob, generator: Generator) -> dict[str, Any]:
-    """Trains what is missing, draws as many images of every class, and has them judged."""
+def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
+    """Trains what is missing, generates equally many images of every class, and judges them."""
     judge, data = job.judge(), job.run.data()
     part = "validation" if job.run.held_out else "test"
     if generator == "judge":
@@ -139,11 +139,11 @@ def kdm_generator(trained: Trained, drawing: Drawing) -> KDMGenerator:
 
     with seeded(trained.job.seed):
         decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
-    return KDMGenerator(model, trained.settled("decoder", _decisive(trained, drawing), decoder, train))
+    return KDMGenerator(model, trained.cached("decoder", _decoder_settings(trained, drawing), decoder, train))
 
 
-def _decisive(trained: Trained, drawing: Drawing) -> dict[str, Any]:
-    """What the weights of a decoder depend on."""
+def _decoder_settings(trained: Trained, drawing: Drawing) -> dict[str, Any]:
+    """The settings that the weights of a decoder depend on."""
     return {**settings(trained.job.recipe), **settings(replace(drawing, spread=1.0, draws=1))}
 
 
@@ -160,8 +160,8 @@ def _by_vae(trained: Trained, drawing: Drawing, labels: Tensor) -> Float[Tensor,
     with seeded(trained.job.seed):
         vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
     setting: Setting = trained.setting
-    depends = _decisive(trained, drawing)
-    vae = trained.settled("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
+    depends = _decoder_settings(trained, drawing)
+    vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
     noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
     both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
     return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)
@@ -176,7 +176,7 @@ def judged(
     labels: Int64[Tensor, " n"],
     real: UInt8[Tensor, "k c s s"],
 ) -> dict[str, Any]:
-    """How many images the judge takes for what was asked, and how far its features are from real ones."""
+    """The share of images that the judge recognises, and their Fréchet distance from real ones."""
     chosen = in_parts(judge, images).argmax(1).cpu()
     right = (chosen == labels).double()
     by_class = [float(right[labels == label].mean()) for label in range(CLASSES)]
@@ -188,7 +188,7 @@ def judged(
 
 
 def _shown(
-    made: KDMGenerator, images: Tensor, labels: Tensor, data: Pictures, job: DrawingJob
+    made: KDMGenerator, images: Tensor, labels: Tensor, data: Pictures, job: GenerationJob
 ) -> dict[str, UInt8[Tensor, "..."]]:
     """Mixed classes, a smaller spread, and the training images nearest to the first image of each class."""
     half = torch.zeros(CLASSES)

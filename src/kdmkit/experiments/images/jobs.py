@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-import kdmkit
 from kdmkit.experiments.images.augment import AUGMENTS
-from kdmkit.experiments.images.data import Pictures, pictures, strange
+from kdmkit.experiments.images.data import Pictures, novel_images, pictures
 from kdmkit.experiments.images.measures import classification, novelty
 from kdmkit.experiments.images.models import (
     DenseModel,
@@ -32,9 +31,9 @@ from kdmkit.experiments.images.phases import (
     train_kdm,
     train_likelihood,
 )
-from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, decisive, settings
+from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, settings, settings_of_phase
 from kdmkit.experiments.images.store import M, Store
-from kdmkit.training.options import Device
+from kdmkit.training import Device
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Job:
         return _pictures(self.dataset, self.place.data_dir, self.held_out, self.place.device)
 
 
-# Every process keeps its data sets on the device; a run of all three needs less than a gigabyte.
+# Every process keeps its data sets on the device: less than a gigabyte for all three.
 @lru_cache(maxsize=4)
 def _pictures(name: str, data_dir: Path, held_out: bool, device: Device) -> Pictures:
     return pictures(name, data_dir, held_out=held_out).to(torch.device(device))
@@ -111,7 +110,7 @@ class Trained:
         return self.kdm() if name == "kdm" else self.likelihood()
 
     def encoder(self) -> DenseModel:
-        """After the first phase."""
+        """Encoder and dense head after the first phase."""
         return self._phase(
             "encoder", self._new_dense(), lambda model: train_encoder(model, self.data, self.setting)
         )
@@ -138,13 +137,12 @@ class Trained:
 
         return self._phase("ml-kdm", self._new_kdm(), train)
 
-    def settled(self, phase: str, depends: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
-        """The module with the weights of a phase, of this version and precision."""
-        always = {"kdmkit": kdmkit.__version__, "precision": self.setting.precision}
-        return self.store.settled(phase, {**always, **depends}, module, train)
+    def cached(self, phase: str, depends: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
+        """The module with the weights of a phase, trained with this precision."""
+        return self.store.cached(phase, {"precision": self.setting.precision, **depends}, module, train)
 
     def _phase(self, phase: str, module: M, train: Callable[[M], None]) -> M:
-        return self.settled(phase, decisive(self.job.recipe, phase), module, train)
+        return self.cached(phase, settings_of_phase(self.job.recipe, phase), module, train)
 
     def _new_dense(self) -> DenseModel:
         job = self.job
@@ -167,14 +165,14 @@ class Trained:
 
 
 def measure(job: Job, model: Model) -> dict[str, Any]:
-    """Trains what is missing, then looks at the test images (or those held out) once."""
+    """Trains the phases that are missing, then scores the test images (or those held out) once."""
     trained = Trained(job)
     found = trained.model(model)
     data, part = trained.data, "validation" if job.held_out else "test"
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
     if isinstance(found, KDMModel):
-        others = strange(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
+        others = novel_images(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
         result["novelty_auroc"] = novelty(found, data.x_test, others)
         result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
     head = found.layer if isinstance(found, KDMModel) else found.head

@@ -28,24 +28,24 @@ def classification(model: DenseModel | KDMModel, x: Tensor, y: Tensor) -> dict[s
     }
 
 
-def novelty(model: KDMModel, usual: Tensor, strange: Mapping[str, Tensor]) -> dict[str, float]:
-    """The area under the curve of telling strange images from usual ones by −log p(z)."""
+def novelty(model: KDMModel, known: Tensor, novel: Mapping[str, Tensor]) -> dict[str, float]:
+    """The area under the ROC curve of −log p(z) as a score of novelty, against every set of novel images."""
     model.eval()
-    inside = in_parts(model.log_density, usual)
+    inside = in_parts(model.log_density, known)
     return {
-        name: auroc(inside, in_parts(model.log_density, images.to(usual.device)))
-        for name, images in strange.items()
+        name: auroc(inside, in_parts(model.log_density, images.to(known.device)))
+        for name, images in novel.items()
     }
 
 
-def auroc(usual: Float[Tensor, " n"], strange: Float[Tensor, " k"]) -> float:
-    """The chance that a strange value is below a usual one, ties counted half.
+def auroc(known: Float[Tensor, " n"], novel: Float[Tensor, " k"]) -> float:
+    """The probability that a novel value is below a known one, ties counted half.
 
     >>> auroc(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.5]))
     0.75
     """
-    truth = np.r_[np.zeros(len(usual)), np.ones(len(strange))]
-    return float(roc_auc_score(truth, -np.r_[usual.double().cpu().numpy(), strange.double().cpu().numpy()]))
+    truth = np.r_[np.zeros(len(known)), np.ones(len(novel))]
+    return float(roc_auc_score(truth, -np.r_[known.double().cpu().numpy(), novel.double().cpu().numpy()]))
 
 
 def frechet(a: Float[Tensor, "n d"], b: Float[Tensor, "k d"]) -> float:

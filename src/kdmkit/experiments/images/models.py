@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.estimators.classification import narrowed
 from kdmkit.experiments.images.architectures import Shape, dense_head, paper_decoder, paper_encoder
 from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.recipes import Encoder, Recipe
@@ -68,7 +67,8 @@ class KDMModel(nn.Module):
     ) -> Float[Tensor, "n e"]:
         """Draws of z given a distribution over labels: the joint KDM run backwards."""
         with torch.no_grad():
-            rho = narrowed(self.layer.reverse(KDM.from_probs(probs)), spread)
+            rho = self.layer.reverse(KDM.from_probs(probs), target="x")
+            rho = rho.with_kernel(rho.kernel.scaled(spread))
             drawn: Tensor = rho.sample((n,), generator=generator)
         return drawn
 

@@ -35,7 +35,7 @@ class Recipe:
         head_epochs, head_rate: of the KDM alone on encoded images, before and after that phase.
         layout_weight: of how badly the shrunken image can be read off the latent vector, while the encoder is
             trained. A decoder can only draw what the encoder has kept.
-        averaging: the memory of the moving average of weights, as a share of a phase's steps.
+        averaging: how far the moving average of weights reaches back, as a share of a phase's steps.
     """
 
     components: int
@@ -104,8 +104,8 @@ def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
             raise ValueError(bad_argument(name, "a share, at most 1", value))
 
 
-#: (m, e) are the paper's; the rest was chosen on a part of the training images held out for it, as far as
-#: `results/table1-search.md` goes: settings of residual networks are plausible ones.
+#: (m, e) are the paper's. Other settings of the paper's encoders were chosen on held-out training images
+#: (`results/table1-search.md`); those of residual networks were not compared with others.
 RECIPES: dict[tuple[str, Encoder], Recipe] = {
     ("mnist", "paper"): Recipe(
         components=512,
@@ -213,7 +213,7 @@ def _alike(recipe: Recipe | Drawing, name: str, value: float) -> Any:
     return int(value)
 
 
-def decisive(recipe: Recipe, phase: str) -> dict[str, Any]:
+def settings_of_phase(recipe: Recipe, phase: str) -> dict[str, Any]:
     """The settings that the weights after a phase depend on."""
     with_kdm = ("head_", "teaching")
     skipped: tuple[str, ...] = {

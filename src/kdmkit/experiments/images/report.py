@@ -6,11 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from kdmkit.experiments._results import Report, Row, markdown_table, provenance
-from kdmkit.experiments._statistics import CONFIDENCE
-from kdmkit.experiments.images.claims import Interval, claims, picked
+from kdmkit.experiments.common import (
+    CONFIDENCE,
+    Mean,
+    Report,
+    Row,
+    markdown_table,
+    newest,
+    provenance,
+    select,
+)
+from kdmkit.experiments.images.claims import claims
 from kdmkit.experiments.images.recipes import DATASETS, ENCODERS, MODELS
 
 _LABELS = {"dense": "Enc+Dense", "kdm": "KDM", "ml-kdm": "ML-KDM", "vae": "conditional VAE"}
@@ -27,16 +33,16 @@ _PAPER = {
 }
 
 
-def table(rows: Sequence[Row], drawn: Sequence[Row]) -> Report:
-    """Accuracies, and below them generation, novelty, targets and where it all came from."""
-    rows, drawn = newest(rows), newest(drawn)
+def table(rows: Sequence[Row], generated: Sequence[Row]) -> Report:
+    """Accuracies, then generation, novelty, targets, settings and provenance."""
+    rows, generated = _newest(rows), _newest(generated)
     header = ["data", "encoder", "augmented", "model", "runs", "accuracy", "the paper's", "NLL", "ECE"]
     cells = [
         _cells(some, dataset, encoder, model)
         for dataset in DATASETS
         for encoder in ENCODERS
         for model in MODELS
-        if (some := picked(rows, dataset=dataset, encoder=encoder, model=model))
+        if (some := select(rows, dataset=dataset, encoder=encoder, model=model))
     ]
     notes = [
         f"Accuracy on the official test images: mean over runs ± half the width of its {CONFIDENCE:.0%} "
@@ -44,29 +50,21 @@ def table(rows: Sequence[Row], drawn: Sequence[Row]) -> Report:
         "encoder fixed. Enc+Dense has a head with as many parameters as the KDM; both go on from the same "
         "encoder of the first phase and train it for as many epochs. The KDM has a few more of its own on "
         "encoded images, and learns from the dense head, which is trained beside it.",
-        *_generation(drawn),
+        *_generation(generated),
         *_novelty(rows),
         "## Targets",
-        markdown_table(["what", "target", "measured", "runs", "met"], claims(rows, drawn)),
-        *_provenance([*rows, *drawn]),
+        markdown_table(["what", "target", "measured", "runs", "met"], claims(rows, generated)),
+        *_provenance([*rows, *generated]),
     ]
     return Report("Table 1: images", header, cells, notes)
 
 
-def newest(rows: Sequence[Row]) -> list[Row]:
-    """Lines whose settings are those of the last line about the same data set, encoder and model."""
-    names = ("dataset", "encoder", "model", "generator")
-    groups = [tuple(row.get(name) for name in names) for row in rows]
-    last = {group: (row["settings"], row.get("drawing")) for group, row in zip(groups, rows, strict=True)}
-    return [
-        row
-        for group, row in zip(groups, rows, strict=True)
-        if (row["settings"], row.get("drawing")) == last[group]
-    ]
+def _newest(rows: Sequence[Row]) -> list[Row]:
+    return newest(rows, ("dataset", "encoder", "model", "generator"), ("settings", "drawing"))
 
 
 def _cells(rows: Sequence[Row], dataset: str, encoder: str, model: str) -> list[str]:
-    accuracy = Interval.of([row["test_accuracy"] for row in rows])
+    accuracy = Mean.of([row["test_accuracy"] for row in rows])
     return [
         dataset,
         encoder,
@@ -75,20 +73,19 @@ def _cells(rows: Sequence[Row], dataset: str, encoder: str, model: str) -> list[
         str(accuracy.n),
         accuracy.text,
         _PAPER.get((dataset, model), "") if encoder == "paper" else "",
-        f"{np.mean([row['test_nll'] for row in rows]):.4f}",
-        f"{np.mean([row['test_ece'] for row in rows]):.4f}",
+        *(f"{Mean.of([row[name] for row in rows]).mean:.4f}" for name in ("test_nll", "test_ece")),
     ]
 
 
-def _generation(drawn: Sequence[Row]) -> list[str]:
+def _generation(generated: Sequence[Row]) -> list[str]:
     lines = []
     for dataset in DATASETS:
-        judge = picked(drawn, dataset=dataset, generator="judge")
+        judge = select(generated, dataset=dataset, generator="judge")
         for generator in ("ml-kdm", "vae"):
-            some = picked(drawn, dataset=dataset, generator=generator)
+            some = select(generated, dataset=dataset, generator=generator)
             if some:
                 shares, distances = ([row[f] for row in some] for f in ("recognised", "frechet"))
-                cells = [Interval.of(shares).text, Interval.of(distances).text]
+                cells = [Mean.of(shares).text, Mean.of(distances).text]
                 accuracy = f"{judge[-1]['test_accuracy']:.4f}" if judge else ""
                 lines.append([dataset, _LABELS[generator], str(len(some)), *cells, accuracy])
     if not lines:
@@ -110,16 +107,16 @@ def _novelty(rows: Sequence[Row]) -> list[str]:
     for dataset in DATASETS:
         for encoder in ENCODERS:
             for model in ("kdm", "ml-kdm"):
-                some = picked(rows, dataset=dataset, encoder=encoder, model=model)
+                some = select(rows, dataset=dataset, encoder=encoder, model=model)
                 for other in some[-1]["novelty_auroc"] if some else ():
                     values = [row["novelty_auroc"][other] for row in some if other in row["novelty_auroc"]]
-                    lines.append([dataset, encoder, _LABELS[model], other, Interval.of(values).text])
+                    lines.append([dataset, encoder, _LABELS[model], other, Mean.of(values).text])
     if not lines:
         return []
     return [
         "## Novelty",
         markdown_table(["data", "encoder", "model", "against", "AUROC"], lines),
-        "Test images against strange ones by −log p(z), z the encoded image.",
+        "Test images against those of other sets (or noise) by −log p(z), z the encoded image.",
     ]
 
 
@@ -140,28 +137,28 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def search_table(rows: Sequence[Row], drawn: Sequence[Row] = ()) -> Report:
+def search_table(rows: Sequence[Row], generated: Sequence[Row] = ()) -> Report:
     """Accuracy and generated images on held-out images, by the settings that were varied."""
-    varied = _varied(rows, "settings")
-    header = ["data", "encoder", "model", *varied, "runs", "accuracy on held-out images"]
+    varying = _varying(rows, "settings")
+    header = ["data", "encoder", "model", *varying, "runs", "accuracy on held-out images"]
     groups: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
-        group = (row["dataset"], row["encoder"], row["model"], *_values(row["settings"], varied))
+        group = (row["dataset"], row["encoder"], row["model"], *_values(row["settings"], varying))
         groups.setdefault(group, []).append(row["validation_accuracy"])
-    ranked = sorted(groups.items(), key=lambda item: (*item[0][:3], -float(np.mean(item[1]))))
-    cells = [[*map(str, group), str(len(found)), Interval.of(found).text] for group, found in ranked]
+    ranked = sorted(groups.items(), key=lambda item: (*item[0][:3], -Mean.of(item[1]).mean))
+    cells = [[*map(str, group), str(len(found)), Mean.of(found).text] for group, found in ranked]
     notes = [
         "A tenth of the training images is held out; the test images were not looked at.",
-        *_search_generation(drawn),
-        provenance([*rows, *drawn]),
+        *_search_generation(generated),
+        provenance([*rows, *generated]),
     ]
     return Report("Search on validation data", header, cells, notes)
 
 
-def _search_generation(drawn: Sequence[Row]) -> list[str]:
-    if not drawn:
+def _search_generation(generated: Sequence[Row]) -> list[str]:
+    if not generated:
         return []
-    of_model, of_drawing = _varied(drawn, "settings"), _varied(drawn, "drawing")
+    of_model, of_drawing = _varying(generated, "settings"), _varying(generated, "drawing")
     cells = [
         [
             *(str(row[name]) for name in ("dataset", "generator", "seed")),
@@ -169,14 +166,14 @@ def _search_generation(drawn: Sequence[Row]) -> list[str]:
             *_values(row["drawing"], of_drawing),
             *(f"{row[name]:.4f}" for name in ("recognised", "frechet")),
         ]
-        for row in sorted(drawn, key=lambda row: (row["dataset"], row["generator"], row["frechet"]))
+        for row in sorted(generated, key=lambda row: (row["dataset"], row["generator"], row["frechet"]))
     ]
     header = ["data", "generator", "seed", *of_model, *of_drawing, "recognised", "Fréchet"]
     text = "Fréchet distances are from held-out images. A line per decoder and spread."
     return ["## Generated images", markdown_table(header, cells), text]
 
 
-def _varied(rows: Sequence[Row], part: str) -> list[str]:
+def _varying(rows: Sequence[Row], part: str) -> list[str]:
     """The settings that are not the same in all lines about a data set and encoder."""
     seen: dict[tuple[Any, ...], set[str]] = {}
     for row in rows:

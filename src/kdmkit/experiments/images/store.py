@@ -1,4 +1,4 @@
-"""Trained weights on disk: what a killed command had finished, the next one takes up."""
+"""Trained weights on disk: a command that was killed continues after the last finished phase."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from kdmkit._core.files import replacing
 
 M = TypeVar("M", bound=nn.Module)
 
+#: Part of what weights are named by, increased when training changes so that they would be others.
+FORMAT = 1
+
 
 class Store:
-    """A folder of weights, one file per phase and choice of the settings that it depends on.
+    """A folder of weights, one file per phase and per values of the settings that it depends on.
 
     Args:
         folder: where the weights of a run are.
@@ -28,12 +31,13 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Seconds that the phases took, also those that an earlier command had finished.
+        #: Seconds of every phase, those of earlier commands included.
         self.seconds: dict[str, float] = {}
 
-    def settled(self, phase: str, settings: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
-        """The module with the weights of a phase: read where they are, else trained and kept."""
-        digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
+    def cached(self, phase: str, settings: Mapping[str, Any], module: M, train: Callable[[M], None]) -> M:
+        """The module with the weights of a phase: read where there are some, else trained and written."""
+        named_by = json.dumps({"format": FORMAT, **settings}, sort_keys=True)
+        digest = hashlib.sha256(named_by.encode()).hexdigest()
         path = self.folder / f"{phase}-{digest[:12]}.safetensors"
         if path.exists():
             self.seconds[phase] = self._read(module, path)

@@ -12,7 +12,7 @@ from kdmkit._core.checks import bad_argument
 Array = NDArray[Any]
 
 
-class Bags(NamedTuple):
+class DrawnBags(NamedTuple):
     """Rows of a pool in bags of one size: `rows (n_bags, size)`, and the share of positives `(n_bags,)`."""
 
     rows: Array
@@ -21,7 +21,7 @@ class Bags(NamedTuple):
 
 def draw_bags(
     y: Array, *, total: int, size: int, interval: tuple[float, float], rng: np.random.Generator
-) -> Bags:
+) -> DrawnBags:
     """total/size disjoint bags: per bag γ ~ U(a, b), then Binomial(size, γ) positives, in random order.
 
     Args:
@@ -57,5 +57,5 @@ def draw_bags(
         np.concatenate([drawn[label][end[i] - counts[label][i] : end[i]] for label, end in ends.items()])
         for i in range(len(positives))
     ]
-    # The order inside a bag must not tell the labels.
-    return Bags(np.stack([rng.permutation(bag) for bag in bags]), positives / size)
+    # Shuffled: otherwise the order in a bag would reveal the labels.
+    return DrawnBags(np.stack([rng.permutation(bag) for bag in bags]), positives / size)

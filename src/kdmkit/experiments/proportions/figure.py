@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kdmkit.experiments._results import Row
+from kdmkit.experiments.common import Row
 from kdmkit.experiments.proportions.report import Means, means
 from kdmkit.experiments.proportions.settings import BAG_SIZES, METHODS, PAPER, Interval
 
@@ -27,7 +27,7 @@ _LOWEST = 0.78
 
 
 def save_figure(rows: Sequence[Row], path: Path) -> Path:
-    """Draws every method's means with their 99 % intervals, one panel per data set and interval."""
+    """Plots every method's means with their 99 % intervals, one panel per data set and interval."""
     import matplotlib.pyplot as plt
 
     found = means(rows)
@@ -56,7 +56,7 @@ def _panel(ax: Any, group: tuple[str, Interval], found: Means) -> None:
             continue
         color, marker = _STYLES[method]
         moved = [size * 2 ** ((place - len(METHODS) / 2) / _SPREAD) for size in there]
-        means_, halves = [cell.mean for cell in cells], [cell.half for cell in cells]
+        means_, halves = [cell.mean for cell in cells], [cell.half_width for cell in cells]
         ax.errorbar(
             moved,
             means_,

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.experiments.proportions.lbfgs import minimize
 
 Array = NDArray[Any]
 
@@ -24,6 +24,8 @@ PENALTIES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # On the kernel matrix's diagonal: repeated rows would have no Cholesky factor.
 _JITTER = 1e-8
 _ROWS = 4096
+# Only the gradient ends a minimisation: the loss has long flat valleys.
+_LBFGS = {"maxiter": 500, "maxfun": 10_000, "gtol": 1e-6, "ftol": 0.0}
 
 
 class LMMCM:
@@ -101,7 +103,7 @@ class LMMCM:
         return pairs
 
     def _validate(self, factor: Tensor, folds: list[tuple[Array, Array]]) -> Array:
-        """The mean held-out loss of every λ: all of them and all folds are columns of one problem."""
+        """The mean held-out loss of every λ over all folds."""
         if not folds:
             return np.zeros(len(self.penalties))
         count = len(self.penalties)
@@ -113,18 +115,25 @@ class LMMCM:
 
     def _solve(self, factor: Tensor, columns: list[Array], penalties: list[float]) -> Float[Tensor, "n c"]:
         """The minimiser a of every column, in coordinates where the penalty is λ‖a‖²."""
-        weights = self._stacked(columns)
-        penalty = factor.new_tensor(penalties)
-
-        def objective(a: Tensor) -> tuple[Tensor, Tensor]:
-            f = factor @ a
-            value = _loss(f, weights) + penalty * a.square().sum(0)
-            return value, factor.mT @ _slope(f, weights) + 2 * penalty * a
-
-        return minimize(objective, factor.new_zeros(len(factor), len(columns)))
+        weights = self._stacked(columns).unbind(-1)
+        return torch.stack([_minimum(factor, *each) for each in zip(weights, penalties, strict=True)], 1)
 
     def _stacked(self, columns: list[Array]) -> Float[Tensor, "2 n c"]:
         return torch.from_numpy(np.stack(columns, -1)).to(self._x)
+
+
+def _minimum(factor: Float[Tensor, "n n"], weights: Float[Tensor, "2 n"], penalty: float) -> Tensor:
+    """The minimiser of the loss of f = La plus λ‖a‖²."""
+
+    def objective(point: Array) -> tuple[float, Array]:
+        a = torch.from_numpy(point).to(factor)
+        f = factor @ a
+        value = _loss(f, weights) + penalty * a.square().sum()
+        return float(value), (factor.mT @ _slope(f, weights) + 2 * penalty * a).cpu().numpy()
+
+    start = np.zeros(len(factor))
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=_LBFGS)
+    return torch.from_numpy(found.x).to(factor)
 
 
 def coefficients(bags: Array, share: Array, chosen: Array) -> Array:
@@ -151,11 +160,11 @@ def coefficients(bags: Array, share: Array, chosen: Array) -> Array:
     return result
 
 
-def _loss(f: Float[Tensor, "n c"], weights: Float[Tensor, "2 n c"]) -> Float[Tensor, " c"]:
+def _loss(f: Float[Tensor, "n *c"], weights: Float[Tensor, "2 n *c"]) -> Float[Tensor, "*c"]:
     positive, negative = weights
     return (positive * softplus(-f) + negative * softplus(f)).sum(0)
 
 
-def _slope(f: Float[Tensor, "n c"], weights: Float[Tensor, "2 n c"]) -> Float[Tensor, "n c"]:
+def _slope(f: Float[Tensor, "n *c"], weights: Float[Tensor, "2 n *c"]) -> Float[Tensor, "n *c"]:
     positive, negative = weights
     return negative * torch.sigmoid(f) - positive * torch.sigmoid(-f)

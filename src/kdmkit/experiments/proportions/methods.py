@@ -25,7 +25,7 @@ Scorer = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class Problem:
+class TrainingBags:
     """What a method may see: rows `X (n, d)`, the bag of each `(n,)`, the share of positives `(n_bags,)`."""
 
     X: Array
@@ -37,27 +37,27 @@ class Problem:
         return np.column_stack([1 - self.share, self.share])
 
 
-def kdm(problem: Problem, seed: int, *, sigma_factor: float, **settings: Any) -> Scorer:
+def kdm(training: TrainingBags, seed: int, *, sigma_factor: float, **settings: Any) -> Scorer:
     """A KDM over the features themselves, RBF × cosine."""
-    distance = typical_distance(torch.from_numpy(problem.X), "mean")
-    return _fitted(problem, seed, sigma=sigma_factor * distance, **settings)
+    distance = typical_distance(torch.from_numpy(training.X), "mean")
+    return _fitted(training, seed, sigma=sigma_factor * distance, **settings)
 
 
-def _fitted(problem: Problem, seed: int, **settings: Any) -> Scorer:
+def _fitted(training: TrainingBags, seed: int, **settings: Any) -> Scorer:
     model = KDMProportionClassifier(standardize=False, random_state=seed, device="cpu", **settings)
-    model.fit(problem.X, problem.bags, problem.proportions)
+    model.fit(training.X, training.bags, training.proportions)
     return lambda X: model.predict_proba(X)[:, 1]
 
 
 def kdm_encoder(
-    problem: Problem, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
+    training: TrainingBags, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
 ) -> Scorer:
     """The mean of several KDMs, each behind a small encoder of its own."""
     scorers = []
     for member in range(members):
-        number, width = 100 * seed + member, problem.X.shape[1]
+        number, width = 100 * seed + member, training.X.shape[1]
         encoder = small_encoder(width, dropout=dropout, input_dropout=input_dropout, seed=number)
-        scorers.append(_fitted(problem, number, encoder=encoder, **settings))
+        scorers.append(_fitted(training, number, encoder=encoder, **settings))
     return lambda X: np.mean([score(X) for score in scorers], axis=0)
 
 
@@ -86,12 +86,12 @@ def small_encoder(
 
 
 def network(
-    problem: Problem, seed: int, *, hidden: int, learning_rate: float, max_epochs: int, batch_size: int
+    training: TrainingBags, seed: int, *, hidden: int, learning_rate: float, max_epochs: int, batch_size: int
 ) -> Scorer:
     """A network whose mean answer over a bag is fitted to the bag's proportions."""
-    encoder = small_encoder(problem.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
-    bags = RowsInBags(torch.from_numpy(problem.X).float(), torch.from_numpy(problem.bags))
-    shares = torch.from_numpy(problem.proportions).float()
+    encoder = small_encoder(training.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
+    bags = RowsInBags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    shares = torch.from_numpy(training.proportions).float()
     train, validation = split_rows((bags.first, bags.size, shares), None, 0.1, seed)
     options = FitOptions(
         max_epochs=max_epochs,
@@ -112,12 +112,12 @@ def _positive(module: nn.Module, x: Tensor) -> Array:
 
 
 def lmmcm(
-    problem: Problem, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
+    training: TrainingBags, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
 ) -> Scorer:
     """The baseline of the paper's table; its authors' scripts standardise one-hot columns, too."""
     model = LMMCM(device=device, random_state=seed, **settings)
-    scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(problem.X)
-    model.fit(scaler.transform(problem.X), problem.bags, problem.share)
+    scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(training.X)
+    model.fit(scaler.transform(training.X), training.bags, training.share)
     return lambda X: model.decision_function(scaler.transform(X))
 
 

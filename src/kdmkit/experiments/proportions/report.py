@@ -1,20 +1,15 @@
-"""The table of AUCs, and what it shows."""
+"""Table 2: the AUC of every method, and the targets."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from kdmkit.experiments._results import Report, Row, provenance
-from kdmkit.experiments._statistics import half_width
+from kdmkit.experiments.common import Claim, Mean, Report, Row, markdown_table, provenance
 from kdmkit.experiments.proportions.settings import BAG_SIZES, METHODS, PAPER, Interval
 
 #: The row that has to lead in every cell, named before anything was measured.
 LEADING = "kdm-encoder"
-_SIZE_8_LEAST, _TRIAL_LEAST, _LMMCM_DISTANCE = 0.895, 0.80, 0.015
+_SIZE_8_LEAST, _TRIAL_LEAST, _KDM_CELLS, _LMMCM_DISTANCE = 0.895, 0.80, 12, 0.015
 
 _DESCRIPTIONS = {
     "kdm": "no encoder, RBF × cosine, the appendix's components and learning rates, trained by the "
@@ -40,28 +35,6 @@ Cell = tuple[str, Interval, int]
 CELLS: tuple[Cell, ...] = tuple((*group, size) for group in PAPER for size in BAG_SIZES)
 
 
-@dataclass(frozen=True)
-class Mean:
-    """The mean of some trials, and the half-width of its 99 % t-interval.
-
-    >>> Mean.of([0.88, 0.90, 0.89]).text
-    '.8900±.0573'
-    """
-
-    mean: float
-    half: float
-    least: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        return cls(float(np.mean(values)), half_width(values), min(values))
-
-    @property
-    def text(self) -> str:
-        mean = f"{self.mean:.4f}".removeprefix("0")
-        return mean if math.isnan(self.half) else f"{mean}±{self.half:.4f}".replace("±0", "±")
-
-
 Means = dict[tuple[str, Cell], Mean]
 
 
@@ -83,10 +56,10 @@ def report(rows: Sequence[Row]) -> Report:
     notes = (
         "AUC on all test rows, mean ± 99 % t-interval over the trials of a cell; every method sees the same "
         f"bags. An asterisk: `{LEADING}` is at least the paper's better number and our LMMCM's.",
-        "\n".join(f"- {line}" for line in claims(found)),
+        markdown_table(["what", "target", "measured", "met", "missed cells"], claims(found)),
         "\n".join(f"- `{name}`: {words}." for name, words in _DESCRIPTIONS.items() if name in measured),
         _CHOICE,
-        provenance(rows) if rows else "Nothing was measured yet.",
+        provenance(rows),
         "Written by `kdmkit reproduce table2` from the lines in `table2.jsonl`.",
     )
     header = ["data, interval", "method", *(str(size) for size in BAG_SIZES)]
@@ -100,7 +73,7 @@ def _group(group: tuple[str, Interval], found: Means) -> list[list[str]]:
         [
             name,
             f"{method}, paper",
-            *(f"{PAPER[group][method][size]:.4f}".removeprefix("0") for size in BAG_SIZES),
+            *(f"{PAPER[group][method][size]:.4f}" for size in BAG_SIZES),
         ]
         for method in ("LMMCM", "KDM")
     ]
@@ -125,48 +98,59 @@ def leads(cell: Cell, found: Means) -> bool:
     return found[LEADING, cell].mean >= max(bar + ([own.mean] if own is not None else []))
 
 
-def claims(found: Means) -> list[str]:
-    """What the table has to show, with what it shows."""
-    lines = []
-    led = [cell for cell in CELLS if (LEADING, cell) in found]
-    if led:
-        missed = [cell for cell in led if not leads(cell, found)]
-        lines.append(
-            f"`{LEADING}` at least the paper's LMMCM and KDM and our LMMCM: "
-            f"{len(led) - len(missed)} of {len(led)} cells{_missed(missed)}"
-        )
-        least = min(found[LEADING, cell].least for cell in led)
-        lines.append(
-            f"its lowest trial: {least:.4f} (at least {_TRIAL_LEAST:.2f}: {_yes(least >= _TRIAL_LEAST)})"
-        )
-        eight = [cell for cell in led if cell[0] == "adult" and cell[2] == 8]
-        if eight:
-            worst = min(found[LEADING, cell].mean for cell in eight)
-            met = _yes(worst >= _SIZE_8_LEAST)
-            lines.append(f"Adult with bags of 8: at least {worst:.4f} (target {_SIZE_8_LEAST}: {met})")
-    plain = [cell for cell in CELLS if ("kdm", cell) in found]
-    if plain:
-        missed = [cell for cell in plain if found["kdm", cell].mean < _paper("KDM", cell)]
-        count = f"{len(plain) - len(missed)} of {len(plain)} cells{_missed(missed)}"
-        lines.append(f"`kdm` at least the paper's KDM: {count} (target 12 of 16)")
+def claims(found: Means) -> list[list[str]]:
+    """Rows of a table: what, target, measured, whether the target is met, and the cells that miss it."""
+    return [*_leading_claims(found), *_kdm_claims(found), *_lmmcm_claims(found)]
+
+
+def _leading_claims(found: Means) -> Iterator[list[str]]:
+    cells = _cells(LEADING, found)
+    if not cells:
+        return
+    missed = [cell for cell in cells if not leads(cell, found)]
+    what = f"`{LEADING}` at least the paper's LMMCM and KDM and our LMMCM"
+    yield _counted(what, cells, missed, least=len(cells))
+    lowest = [found[LEADING, cell].least for cell in cells]
+    yield _cells_of(Claim(f"`{LEADING}`: its lowest trial", lowest, _TRIAL_LEAST, summary="minimum"))
+    small = [found[LEADING, cell].mean for cell in cells if cell[0] == "adult" and cell[2] == 8]
+    if small:
+        what = f"`{LEADING}`: Adult with bags of 8"
+        yield _cells_of(Claim(what, small, _SIZE_8_LEAST, summary="minimum"))
+
+
+def _kdm_claims(found: Means) -> Iterator[list[str]]:
+    cells = _cells("kdm", found)
+    if cells:
+        missed = [cell for cell in cells if found["kdm", cell].mean < _paper("KDM", cell)]
+        yield _counted("`kdm` at least the paper's KDM", cells, missed, least=_KDM_CELLS)
+
+
+def _lmmcm_claims(found: Means) -> Iterator[list[str]]:
+    """How near our LMMCM is to the paper's; there is no target."""
     for name in ("lmmcm", "lmmcm-standardized"):
-        base = [cell for cell in CELLS if (name, cell) in found]
-        if base:
-            far = [c for c in base if abs(found[name, c].mean - _paper("LMMCM", c)) > _LMMCM_DISTANCE]
-            count = f"{len(base) - len(far)} of {len(base)} cells{_missed(far)}"
-            lines.append(f"`{name}` within {_LMMCM_DISTANCE} of the paper's LMMCM: {count}")
-    return lines
+        cells = _cells(name, found)
+        if cells:
+            far = [c for c in cells if abs(found[name, c].mean - _paper("LMMCM", c)) > _LMMCM_DISTANCE]
+            yield _counted(f"`{name}` within {_LMMCM_DISTANCE} of the paper's LMMCM", cells, far)
+
+
+def _cells(method: str, found: Means) -> list[Cell]:
+    return [cell for cell in CELLS if (method, cell) in found]
+
+
+def _counted(
+    what: str, cells: Sequence[Cell], missed: Sequence[Cell], *, least: int | None = None
+) -> list[str]:
+    """How many cells have a property."""
+    claim = Claim(f"{what}: cells of {len(cells)}", [len(cells) - len(missed)], least)
+    names = [f"{name} [{low:g}, {high:g}] {size}" for name, (low, high), size in missed]
+    return _cells_of(claim, "g", ", ".join(names))
+
+
+def _cells_of(claim: Claim, form: str = ".4f", missed: str = "") -> list[str]:
+    return [claim.what, claim.target, claim.shown(form), claim.verdict, missed]
 
 
 def _paper(method: str, cell: Cell) -> float:
     dataset, interval, size = cell
     return PAPER[dataset, interval][method][size]
-
-
-def _missed(cells: Sequence[Cell]) -> str:
-    names = [f"{name} [{low:g}, {high:g}] {size}" for name, (low, high), size in cells]
-    return f"; not in {', '.join(names)}" if names else ""
-
-
-def _yes(met: bool) -> str:
-    return "yes" if met else "no"

@@ -12,9 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.experiments._results import Pool, Report, Row, Task, complete, provenance, read_rows, write_report
+from kdmkit.experiments.common import (
+    Mean,
+    Report,
+    Row,
+    Task,
+    processes,
+    provenance,
+    read_rows,
+    run_tasks,
+    write_report,
+)
 from kdmkit.experiments.proportions.data import DATASETS
-from kdmkit.experiments.proportions.methods import LEARN, Problem
+from kdmkit.experiments.proportions.methods import LEARN, TrainingBags
 from kdmkit.experiments.proportions.settings import BAG_SIZES, FURTHER, GRID, INTERVALS, settings
 from kdmkit.experiments.proportions.trials import Trial, loaded
 
@@ -31,9 +41,9 @@ def search(
     datasets: Sequence[str] = (),
     bag_sizes: Sequence[int] = (),
     methods: Sequence[str] = (),
+    workers: int = 1,
     fresh: bool = False,
     verbose: bool = True,
-    pool: Pool | None = None,
 ) -> Report:
     """Compares the grid's settings by their loss on held-out bags; writes `table2-search.jsonl` and `.md`."""
     unknown = [method for method in methods if method not in GRID]
@@ -42,8 +52,14 @@ def search(
             bad_argument("method", f"one with settings to search, {', '.join(GRID)}", unknown[0])
         )
     asked = tasks(data_dir, datasets or list(DATASETS), bag_sizes or BAG_SIZES, methods or list(GRID))
+    with processes(workers) as pool:
+        run_tasks(asked, folder / "table2-search.jsonl", fresh=fresh, verbose=verbose, pool=pool)
+    return summarize(folder)
+
+
+def summarize(folder: Path) -> Report:
+    """Writes `table2-search.md` from the lines that there are."""
     path = folder / "table2-search.jsonl"
-    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
     return write_report(report(current(read_rows(path))), path.with_suffix(".md"))
 
 
@@ -78,8 +94,8 @@ def held_out(
     trial: Trial, method: str, choice: dict[str, float], fold: int, data_dir: Path
 ) -> dict[str, Any]:
     """The loss on some of the first trial's bags of a model that learned from the others."""
-    problem, _, _ = trial.draw(loaded(trial.dataset, data_dir))
-    train, validation = split(problem, fold)
+    training, _, _ = trial.draw(loaded(trial.dataset, data_dir))
+    train, validation = split(training, fold)
     options = settings(method, trial.dataset, trial.interval, trial.bag_size, choice)
     if method == "kdm-encoder":
         options["members"] = 1
@@ -87,23 +103,23 @@ def held_out(
     return {"loss": loss(score(validation.X), validation, float(train.share.mean()))}
 
 
-def split(problem: Problem, fold: int) -> tuple[Problem, Problem]:
+def split(training: TrainingBags, fold: int) -> tuple[TrainingBags, TrainingBags]:
     """Four fifths of the bags, and the others."""
-    n = len(problem.share)
+    n = len(training.share)
     order = np.random.default_rng(fold).permutation(n)
     held = np.isin(np.arange(n), order[: max(1, round(_HELD * n))])
-    return _some(problem, ~held), _some(problem, held)
+    return _some(training, ~held), _some(training, held)
 
 
-def _some(problem: Problem, wanted: Array) -> Problem:
-    rows = wanted[problem.bags]
+def _some(training: TrainingBags, wanted: Array) -> TrainingBags:
+    rows = wanted[training.bags]
     numbers = np.cumsum(wanted) - 1
-    return Problem(problem.X[rows], numbers[problem.bags[rows]], problem.share[wanted])
+    return TrainingBags(training.X[rows], numbers[training.bags[rows]], training.share[wanted])
 
 
-def loss(probs: Array, problem: Problem, prior: float) -> float:
+def loss(probs: Array, held_out: TrainingBags, prior: float) -> float:
     """−log Σ_y γ_y p(y|x)/p(y), the mean over rows: how well their bags' proportions explain them."""
-    share = problem.share[problem.bags]
+    share = held_out.share[held_out.bags]
     return float(-np.log(share * probs / prior + (1 - share) * (1 - probs) / (1 - prior)).mean())
 
 
@@ -122,8 +138,8 @@ def report(rows: Sequence[Row]) -> Report:
         sizes += [str(min(BAG_SIZES))] if row["bag_size"] == min(BAG_SIZES) else []
         for size in sizes:
             groups.setdefault((row["method"], row["dataset"], size, words), []).append(row["loss"])
-    ordered = sorted(groups.items(), key=lambda item: (item[0][:3], np.mean(item[1])))
-    table = [[*key, f"{np.mean(values):.5f}", str(len(values))] for key, values in ordered]
+    ordered = sorted(groups.items(), key=lambda item: (item[0][:3], Mean.of(item[1]).mean))
+    table = [[*key, f"{Mean.of(values).mean:.5f}", str(len(values))] for key, values in ordered]
     notes = (
         "Mean −log Σ_y γ_y p(y|x)/p(y) over the rows of held-out bags, a fifth of the first trial's training "
         "bags in every cell; smaller is better. Test rows take no part. `kdm-encoder` is a single member "

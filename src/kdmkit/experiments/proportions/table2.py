@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.experiments._results import Pool, Report, Row, Task, complete, read_rows, write_report
+from kdmkit.experiments.common import Report, Row, Task, processes, read_rows, run_tasks, write_report
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.figure import save_figure
 from kdmkit.experiments.proportions.report import report
@@ -25,9 +25,9 @@ def run(
     methods: Sequence[str] = (),
     trials: int = 5,
     device: str = "cpu",
+    workers: int = 1,
     fresh: bool = False,
     verbose: bool = True,
-    pool: Pool | None = None,
 ) -> Report:
     """Measures what is missing in `table2.jsonl` and writes `table2.md` and `table2.png` from all its lines.
 
@@ -37,20 +37,23 @@ def run(
         datasets, bag_sizes, methods: what to measure; empty is all.
         trials: per cell.
         device: where LMMCM's kernel matrix lies.
+        workers: processes that measure at the same time, with one thread each.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
-        pool: processes to measure several trials at once.
     """
     datasets = chosen("dataset", datasets, tuple(DATASETS))
     methods = chosen("method", methods, METHODS)
     bag_sizes = checked_sizes(bag_sizes, datasets, data_dir)
     asked = tasks(data_dir, datasets, bag_sizes, methods, trials, device)
-    path = folder / "table2.jsonl"
-    complete(asked, path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
-    rows = current(read_rows(path))
-    written = write_report(report(rows), folder / "table2.md")
-    figure = save_figure(rows, folder / "table2.png")
-    return Report(written.title, written.header, written.rows, written.notes, (*written.files, figure))
+    with processes(workers) as pool:
+        run_tasks(asked, folder / "table2.jsonl", fresh=fresh, verbose=verbose, pool=pool)
+    return summarize(folder)
+
+
+def summarize(folder: Path) -> Report:
+    """Writes `table2.md` and `table2.png` from the lines that there are."""
+    rows = current(read_rows(folder / "table2.jsonl"))
+    return write_report(report(rows), folder / "table2.md", save_figure(rows, folder / "table2.png"))
 
 
 def tasks(

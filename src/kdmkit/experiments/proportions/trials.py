@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from kdmkit.experiments.proportions.bags import draw_bags
 from kdmkit.experiments.proportions.data import DATASETS, Dataset, load
-from kdmkit.experiments.proportions.methods import LEARN, Problem
+from kdmkit.experiments.proportions.methods import LEARN, TrainingBags
 from kdmkit.experiments.proportions.settings import Interval
 
 Array = NDArray[Any]
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """Which bags: they depend on nothing else."""
+    """What the random bags and test rows of a trial depend on."""
 
     dataset: str
     interval: Interval
@@ -31,6 +31,7 @@ class Trial:
 
     @property
     def seed(self) -> list[int]:
+        """Entropy of NumPy's seed sequence."""
         low, high = self.interval
         return [
             self.number,
@@ -40,7 +41,7 @@ class Trial:
             list(DATASETS).index(self.dataset),
         ]
 
-    def draw(self, data: Dataset) -> tuple[Problem, Array, Array]:
+    def draw(self, data: Dataset) -> tuple[TrainingBags, Array, Array]:
         """What methods may see, the features of the test rows, and which rows these are."""
         rng = np.random.default_rng(self.seed)
         pool, test = data.split(rng)
@@ -48,28 +49,28 @@ class Trial:
         inside = pool[bags.rows].ravel()
         features = data.standardized(inside)
         ids = np.repeat(np.arange(len(bags.rows)), self.bag_size)
-        return Problem(features[inside], ids, bags.share), features[test], test
+        return TrainingBags(features[inside], ids, bags.share), features[test], test
 
 
 def measure(
     trial: Trial, method: str, settings: dict[str, Any], data_dir: Path, device: str
 ) -> dict[str, Any]:
-    """Learns from a trial's bags and scores its test rows; their labels are looked at last, for the AUC."""
+    """Learns from a trial's bags and scores its test rows. Their labels are used for the AUC alone."""
     return measured(trial, method, settings, loaded(trial.dataset, data_dir), device)
 
 
 def measured(
     trial: Trial, method: str, settings: dict[str, Any], data: Dataset, device: str = "cpu"
 ) -> dict[str, Any]:
-    problem, X_test, test = trial.draw(data)
+    training, X_test, test = trial.draw(data)
     place = {"device": device} if method.startswith("lmmcm") else {}
-    scores = LEARN[method](problem, trial.number, **settings, **place)(X_test)
+    scores = LEARN[method](training, trial.number, **settings, **place)(X_test)
     auc = float(roc_auc_score(data.y[test], scores))
     return {"auc": auc, "test_rows": len(test), "scores": digest(scores)}
 
 
 def digest(scores: Array) -> str:
-    """A name for a list of scores: equal ones have equal names."""
+    """A short hash of all scores: equal for equal scores."""
     return hashlib.sha256(np.ascontiguousarray(scores, dtype="<f8").tobytes()).hexdigest()[:16]
 
 

@@ -1,5 +1,5 @@
 """Regression on the UCI sets with their standard splits, beside a GP, NGBoost and a deep ensemble."""
 
-from kdmkit.experiments.regression.run import run
+from kdmkit.experiments.regression.run import run, summarize
 
-__all__ = ["run"]
+__all__ = ["run", "summarize"]

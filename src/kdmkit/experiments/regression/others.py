@@ -8,8 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit.experiments._processes import processes
-from kdmkit.experiments._results import Report, Row, Task, complete, provenance, write_report
+from kdmkit.experiments.common import (
+    Mean,
+    Report,
+    Row,
+    Task,
+    newest,
+    processes,
+    provenance,
+    read_rows,
+    run_tasks,
+    select,
+    write_report,
+)
 from kdmkit.experiments.regression.data import Split
 from kdmkit.experiments.regression.methods import METHODS, Method, measure
 from kdmkit.experiments.regression.problems import N_TEST, PROBLEMS
@@ -57,7 +68,13 @@ def run(
         for method in PEERS
     ]
     with processes(workers) as pool:
-        rows = complete(tasks, folder / f"{NAME}.jsonl", fresh=fresh, verbose=verbose, flat=True, pool=pool)
+        rows = run_tasks(tasks, folder / f"{NAME}.jsonl", fresh=fresh, verbose=verbose, pool=pool)
+    return write_report(report(rows), folder / f"{NAME}.md")
+
+
+def summarize(folder: Path) -> Report:
+    """Writes `regression-others.md` from the lines that there are."""
+    rows = newest(read_rows(folder / f"{NAME}.jsonl"), ("dataset", "method"))
     return write_report(report(rows), folder / f"{NAME}.md")
 
 
@@ -71,11 +88,9 @@ def report(rows: Sequence[Row]) -> Report:
     header += [f"{what}, {method}" for what in ("NLL", "RMSE", "coverage") for method in PEERS]
     cells = []
     for name in dict.fromkeys(row["dataset"] for row in rows):
-        some = {
-            method: [r for r in rows if (r["dataset"], r["method"]) == (name, method)] for method in PEERS
-        }
+        some = {method: select(rows, dataset=name, method=method) for method in PEERS}
         means = [
-            format(float(np.mean([row[field] for row in of_method])), form)
+            format(Mean.of([row[field] for row in of_method]).mean, form)
             for field, form in (("nll", ".3f"), ("rmse", ".4g"), ("coverage90", ".3f"))
             for of_method in some.values()
         ]

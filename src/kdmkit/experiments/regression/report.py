@@ -1,4 +1,4 @@
-"""The tables of the comparison: every method's means, and what the KDM was meant to reach."""
+"""The tables of the comparison: the means of every method, and the targets of the KDM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit.experiments._results import Report, Row, markdown_table, provenance
+from kdmkit.experiments.common import Claim, Mean, Report, Row, markdown_table, provenance, select
 from kdmkit.experiments.regression.methods import METHODS
 
 # Means over twenty splits as published: RMSE and NLL of Lakshminarayanan et al. (2017), Gal and Ghahramani
@@ -33,19 +33,13 @@ PUBLISHED = {
         "wine-quality-red": (0.63, 0.91),
     },
 }
-_NAMES = {
-    "concrete": "concrete",
-    "energy": "energy",
-    "power-plant": "power plant",
-    "wine-quality-red": "wine",
-}
-# A runaway split lies further than this above the median.
-RUNAWAY = 1.0
+#: How far the NLL of the worst split may lie above the median of all splits.
+WORST_SPLIT = 1.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the KDM was meant to reach on one set; coverage between two ends."""
+    """The targets of the KDM on one set: NLL and RMSE at most, coverage between two ends."""
 
     nll: float
     rmse: float
@@ -56,69 +50,74 @@ TARGETS = {
     "concrete": Target(3.00, 5.3),
     "energy": Target(1.00, 0.70),
     "power-plant": Target(2.79, 4.00),
-    # Intervals of a density over whole numbers hold more than they say.
+    # Targets are whole numbers: intervals of a density cover more of them than their level.
     "wine-quality-red": Target(0.90, 0.63, (0.87, 0.98)),
 }
 
 
 def values(rows: Sequence[Row], dataset: str, method: str, what: str) -> list[float]:
-    return [row[what] for row in rows if (row["dataset"], row["method"]) == (dataset, method)]
+    return [row[what] for row in select(rows, dataset=dataset, method=method)]
 
 
 def comparison(rows: Sequence[Row]) -> list[list[str]]:
-    """A line for every set and method that was measured."""
-    table = []
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        for method in METHODS:
-            nll = values(rows, dataset, method, "nll")
-            if not nll:
-                continue
-            parts = {what: values(rows, dataset, method, what) for what in ("rmse", "crps", "coverage90")}
-            table.append(
-                [
-                    dataset,
-                    method,
-                    _with_error(nll, 3),
-                    _with_error(parts["rmse"], 3),
-                    f"{np.mean(parts['crps']):.3f}",
-                    f"{np.mean(parts['coverage90']):.3f}",
-                    f"{np.mean(values(rows, dataset, method, 'width90')):.3g}",
-                    f"{max(nll) - np.median(nll):.2f}",
-                    f"{np.median(values(rows, dataset, method, 'fit_seconds')):.1f}",
-                    str(len(nll)),
-                ]
-            )
-    return table
+    """A row for every set and method that was measured."""
+    return [
+        _method_cells(rows, dataset, method)
+        for dataset in dict.fromkeys(row["dataset"] for row in rows)
+        for method in METHODS
+        if select(rows, dataset=dataset, method=method)
+    ]
 
 
-def _with_error(numbers: Sequence[float], digits: int) -> str:
-    """Mean ± standard error, where there is more than one number to tell it from."""
-    mean = f"{np.mean(numbers):.{digits}f}"
-    if len(numbers) < 2:
-        return mean
-    return f"{mean} ± {np.std(numbers, ddof=1) / np.sqrt(len(numbers)):.{digits}f}"
+def _method_cells(rows: Sequence[Row], dataset: str, method: str) -> list[str]:
+    def of(what: str) -> list[float]:
+        return values(rows, dataset, method, what)
+
+    nll = of("nll")
+    return [
+        dataset,
+        method,
+        *(_with_error(of(what)) for what in ("nll", "rmse")),
+        *(f"{Mean.of(of(what)).mean:.3f}" for what in ("crps", "coverage90")),
+        f"{Mean.of(of('width90')).mean:.3g}",
+        f"{_above_median(nll):.2f}",
+        f"{np.median(of('fit_seconds')):.1f}",
+        str(len(nll)),
+    ]
+
+
+def _with_error(numbers: Sequence[float]) -> str:
+    """Mean ± standard error."""
+    mean = Mean.of(numbers)
+    return mean.plus_minus(mean.standard_error, digits=3)
+
+
+def _above_median(nll: Sequence[float]) -> float:
+    return max(nll) - float(np.median(nll))
 
 
 def targets(rows: Sequence[Row]) -> list[list[str]]:
-    """What the KDM was meant to reach, what it reached, and the best published number."""
-    table = []
-    for dataset, target in TARGETS.items():
-        nll = values(rows, dataset, "kdm", "nll")
-        if not nll:
-            continue
-        rmse = float(np.mean(values(rows, dataset, "kdm", "rmse")))
-        coverage = float(np.mean(values(rows, dataset, "kdm", "coverage90")))
-        runaway = max(nll) - float(np.median(nll))
-        best = [min(column[dataset][i] for column in PUBLISHED.values()) for i in (0, 1)]
-        low, high = target.coverage
-        for what, value, wanted, met, published in (
-            ("NLL", float(np.mean(nll)), f"≤ {target.nll:g}", np.mean(nll) <= target.nll, f"{best[1]:g}"),
-            ("RMSE", rmse, f"≤ {target.rmse:g}", rmse <= target.rmse, f"{best[0]:g}"),
-            ("coverage", coverage, f"{low:g} … {high:g}", low <= coverage <= high, ""),
-            ("worst split − median, NLL", runaway, f"≤ {RUNAWAY:g}", runaway <= RUNAWAY, ""),
-        ):
-            table.append([dataset, what, wanted, f"{value:.3f}", published, "yes" if met else "**no**"])
-    return table
+    """Rows of a table: set, what, target, measured by the KDM, the best published number, and the verdict."""
+    return [
+        [dataset, claim.what, claim.target, claim.shown(".3f"), published, claim.verdict]
+        for dataset in TARGETS
+        if select(rows, dataset=dataset, method="kdm")
+        for claim, published in _claims(rows, dataset)
+    ]
+
+
+def _claims(rows: Sequence[Row], dataset: str) -> list[tuple[Claim, str]]:
+    """The claims about the KDM on one set, each with the best published number."""
+    target = TARGETS[dataset]
+    rmse, nll = (min(column[dataset][i] for column in PUBLISHED.values()) for i in (0, 1))
+    found = {what: values(rows, dataset, "kdm", what) for what in ("nll", "rmse", "coverage90")}
+    worst = [_above_median(found["nll"])]
+    return [
+        (Claim("NLL", found["nll"], most=target.nll), f"{nll:g}"),
+        (Claim("RMSE", found["rmse"], most=target.rmse), f"{rmse:g}"),
+        (Claim("coverage", found["coverage90"], *target.coverage), ""),
+        (Claim("worst split − median, NLL", worst, most=WORST_SPLIT), ""),
+    ]
 
 
 def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:

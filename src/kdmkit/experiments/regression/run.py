@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.experiments._processes import processes
-from kdmkit.experiments._results import Report, Row, Task, complete, read_rows, write_report
+from kdmkit.experiments.common import Report, Task, newest, processes, read_rows, run_tasks, write_report
 from kdmkit.experiments.regression.data import DATASETS, Table, load
 from kdmkit.experiments.regression.methods import METHODS, check_methods, measure
 from kdmkit.experiments.regression.report import report
 
 NAME = "uci-regression"
+FIGURES = ("bands", "pit", "calibration")
 
 
 def run(
@@ -48,12 +48,16 @@ def run(
             raise ValueError(bad_argument("splits", f"at most {table.n_splits} for {name}", splits))
     path = folder / f"{NAME}.jsonl"
     with processes(workers) as pool:
-        complete(tasks(tables, chosen, splits), path, fresh=fresh, verbose=verbose, flat=True, pool=pool)
+        run_tasks(tasks(tables, chosen, splits), path, fresh=fresh, verbose=verbose, pool=pool)
+    if figures:
+        from kdmkit.experiments.regression.figures import save_bands
+
+        save_bands(_figure(folder, "bands"))
     return summarize(folder, figures=figures)
 
 
 def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int) -> list[Task]:
-    """Split after split, so that an interrupted run has whole ones."""
+    """Tasks by split: an interrupted run has measured all methods on some splits."""
     return [
         Task(
             {
@@ -71,24 +75,18 @@ def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int) -> list
     ]
 
 
-def summarize(folder: Path, *, figures: bool) -> Report:
-    """The table and the figures of all lines that were ever measured."""
-    rows = _ordered(read_rows(folder / f"{NAME}.jsonl"))
-    drawn = _draw(rows, folder) if figures else []
-    return write_report(report(rows, drawn), folder / f"{NAME}.md")
+def summarize(folder: Path, *, figures: bool = True) -> Report:
+    """Writes the table and, if wanted, the figures of calibration from the lines that there are."""
+    rows = newest(read_rows(folder / f"{NAME}.jsonl"), ("dataset", "method"))
+    rows = sorted(rows, key=lambda row: (row["dataset"], row["method"], row["split"]))
+    if figures and any(row["method"] == "kdm" for row in rows):
+        from kdmkit.experiments.regression.figures import save_calibration, save_pit
+
+        save_pit(rows, _figure(folder, "pit"))
+        save_calibration(rows, _figure(folder, "calibration"))
+    there = [path for what in FIGURES if (path := _figure(folder, what)).exists()]
+    return write_report(report(rows, there), folder / f"{NAME}.md", *there)
 
 
-def _ordered(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["dataset"], row["method"], row["split"]))
-
-
-def _draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    from kdmkit.experiments.regression.figures import save_bands, save_calibration, save_pit
-
-    drawn = [save_bands(folder / f"{NAME}-bands.png")]
-    if any(row["method"] == "kdm" for row in rows):
-        drawn += [
-            save_pit(rows, folder / f"{NAME}-pit.png"),
-            save_calibration(rows, folder / f"{NAME}-calibration.png"),
-        ]
-    return drawn
+def _figure(folder: Path, what: str) -> Path:
+    return folder / f"{NAME}-{what}.png"

@@ -19,12 +19,12 @@ class Masked(Term):
 
     Args:
         term: the term to mask.
-        offset: of shape `(m, 1)`: added to the term's scores where it is kept.
+        offset: of shape `(m, 1)` or `(*lead, m, 1)`: added to the term's scores where it is kept.
         keep: of shape `(*lead, n, 1)`.
     """
 
     term: Term
-    offset: Float[Tensor, "m 1"]
+    offset: Float[Tensor, "*#lead m 1"]
     keep: Bool[Tensor, "*#lead n 1"]
 
     @property

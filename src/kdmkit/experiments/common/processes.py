@@ -1,25 +1,32 @@
-"""Several measurements at once."""
+"""Processes that measure several tasks at once."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from threading import Thread
 
 import torch
 
-from kdmkit.experiments._results import Pool
+
+@dataclass(frozen=True)
+class Pool:
+    """An executor, and how many tasks it runs at once."""
+
+    executor: Executor
+    size: int
 
 
 @contextmanager
 def processes(count: int) -> Iterator[Pool | None]:
-    """So many processes with one thread each; None for one, which keeps its threads.
+    """A pool of `count` processes with one thread each; None for one process, which keeps its threads.
 
-    They are spawned, for CUDA cannot be used after a fork.
+    They are spawned, since CUDA cannot be used after a fork.
     """
     if count == 1:
         yield None
@@ -32,14 +39,14 @@ def processes(count: int) -> Iterator[Pool | None]:
 
 
 def _prepare() -> None:
-    """Settings of a process of its own: it computes the same shapes again and again."""
+    """Settings of a new process. It computes the same shapes again and again: cuDNN may try algorithms."""
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = True
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Nobody waits for the work of a parent that was killed, and a device's memory is dear."""
+    """Ends this process when its parent is killed, and with it frees memory of the device."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

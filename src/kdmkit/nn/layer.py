@@ -1,0 +1,122 @@
+"""What layers share: parameters, starting values from data, descriptions."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypedDict, cast
+
+import torch
+from torch import nn
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.kernels import Kernel
+from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
+from kdmkit.nn.store import ComponentStore
+from kdmkit.nn.variable import Variable
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options of every layer's constructor: what asks for gradients, and where the parameters are."""
+
+    train_components: bool
+    train_weights: bool
+    train_kernels: bool
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+
+
+class KDMLayer(nn.Module, ABC):
+    """A module that owns the parameters of a mixture over named variables.
+
+    The parameters are `components.<variable>`, `kernels.<variable>.…` and `logits`; log-weights are
+    log_softmax(logits).
+    """
+
+    variables: dict[str, Variable]
+    components: ComponentStore
+    logits: nn.Parameter
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """A JSON-ready description of the layer as it was made; `state_dict` holds the numbers."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
+    ) -> KDMLayer:
+        """The layer that `config` describes; `encoders` are those of Composed kernels, by variable."""
+
+    @property
+    def n_components(self) -> int:
+        return self.logits.shape[0]
+
+    def kernel(self, variable: str) -> Kernel:
+        """The kernel of a variable."""
+        return cast("Kernel", self.kernels[variable])
+
+    def _build(self, variables: Sequence[Variable], n_components: int, options: LayerOptions) -> None:
+        """Makes the parameters."""
+        if not isinstance(n_components, int) or isinstance(n_components, bool) or n_components < 1:
+            raise ValueError(bad_argument("n_components", "a whole number ≥ 1", n_components))
+        parts = ("components", "weights", "kernels")
+        self._train = {part: bool(options.get(f"train_{part}", True)) for part in parts}
+        dtype, device = options.get("dtype") or torch.get_default_dtype(), options.get("device")
+        self.variables = {variable.name: variable for variable in variables}
+        self.components = ComponentStore(
+            variables, n_components, trainable=self._train["components"], dtype=dtype, device=device
+        )
+        kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
+        for kernel in kernels.values():
+            for parameter in kernel.parameters():
+                # An infinite one (no smoothing at all) stands for a constant.
+                parameter.requires_grad_(self._train["kernels"] and bool(torch.isfinite(parameter).all()))
+        self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
+        logits = torch.zeros(n_components, dtype=dtype, device=device)
+        self.logits = nn.Parameter(logits, requires_grad=self._train["weights"])
+
+    def _initialize(
+        self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
+    ) -> Self:
+        """Sets components, weights and bandwidths; where the data is bad, nothing changes."""
+        if set(data) != set(self.variables):
+            raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
+        check_sigma(sigma)
+        initializer = Initializer(list(self.variables.values()), data, generator)
+        components, logits = initializer.start(self.n_components, method)
+        with torch.no_grad():
+            for name in self.variables:
+                target = self.components[name]
+                target.copy_(components[name].to(target))
+                self.kernel(name).initialize_bandwidth(target, sigma)
+            self.logits.copy_(logits.to(self.logits))
+        return self
+
+    def _common_config(self) -> dict[str, Any]:
+        dtype = str(self.logits.dtype).removeprefix("torch.")
+        return {"n_components": self.n_components, "train": dict(self._train), "dtype": dtype}
+
+
+def options_from(config: Mapping[str, Any]) -> LayerOptions:
+    """The constructor's options that a layer's configuration holds."""
+    train = config["train"]
+    return {
+        "train_components": train["components"],
+        "train_weights": train["weights"],
+        "train_kernels": train["kernels"],
+        "dtype": getattr(torch, config["dtype"]),
+    }
+
+
+def by_name(
+    argument: str, names: Sequence[str], values: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values in the order of `names`, and those that came by name."""
+    if len(values) > len(names):
+        raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
+    repeated = [name for name in names[: len(values)] if name in named]
+    if repeated:
+        raise TypeError(bad_argument(argument, "each variable once", f"{', '.join(repeated)} twice"))
+    return {**dict(zip(names, values, strict=False)), **named}
