@@ -22,11 +22,12 @@ from kdmkit.experiments.images.models import (
     make_layer,
     make_layout,
 )
-from kdmkit.experiments.images.objectives import Dense, Discriminative, lesson
+from kdmkit.experiments.images.objectives import Dense, Discriminative, Taught, lesson
 from kdmkit.experiments.images.phases import Setting, train_decoder
 from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
 from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
 from kdmkit.nn import JointLayer
+from kdmkit.training.optimizer import decayed_parameters
 
 # ---- architectures
 
@@ -161,6 +162,18 @@ def test_layout_matters_from_the_start() -> None:
     recipe = RECIPES["digits", "paper"]
     other = changed(recipe, {"layout_weight": 0.7})
     assert settings_of_phase(recipe, "encoder") != settings_of_phase(other, "encoder")
+
+
+def test_weight_decay_is_for_networks_alone() -> None:
+    recipe = RECIPES["digits", "paper"]
+    encoder, layer = paper_encoder(Shape(1, 8), recipe.latent), make_layer(recipe)
+    dense = DenseModel(encoder, make_head(recipe), make_layout(Shape(1, 8), recipe))
+    maps = {name for name, p in dense.named_parameters() if p.ndim > 1}
+    assert decayed_parameters(Dense(dense, recipe, None)) == {f"model.{name}" for name in maps}
+    assert decayed_parameters(Taught(layer)) == set()
+    joint = decayed_parameters(Discriminative(KDMModel(encoder, layer), dense, recipe, None))
+    wanted = {f"model.{name}" if name.startswith("encoder") else name for name in maps}
+    assert joint == wanted
 
 
 # ---- measures

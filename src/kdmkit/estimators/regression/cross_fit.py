@@ -61,9 +61,6 @@ class CrossFitting(nn.Module):
         errors = (self.ensemble(x) - y.unsqueeze(1)).square()
         return mean_over(errors, ~held).mean(-1)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return ".biases." in name
-
 
 def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
     """An exponential mean whose decay starts lower, so that the first values count less."""
