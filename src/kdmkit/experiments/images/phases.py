@@ -1,4 +1,4 @@
-"""The paper's phases: encoder with a dense head, KDM and encoder, maximum likelihood, decoder."""
+"""The phases of the paper: encoder with a dense head, encoder and KDM, maximum likelihood, decoder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
     Dense,
     Discriminative,
+    Distillation,
     Reconstruction,
-    SoftLabelLoss,
-    soft_targets,
+    distillation_targets,
 )
 from kdmkit.experiments.images.recipes import DecoderRecipe, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
@@ -125,14 +125,14 @@ class ImageFit(PhasedFit):
         return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
 
     def head_objective(self) -> nn.Module:
-        return SoftLabelLoss(self.layer)
+        return Distillation(self.layer)
 
     def head_rows(self, rows: Rows) -> Rows:
         """Latent vectors, and the targets that the dense head gives for them."""
         assert self.dense is not None
         z, y = self.latent_rows(rows).tensors
         with torch.no_grad():
-            target = soft_targets(self.dense(z).float(), y, self.recipe)
+            target = distillation_targets(self.dense(z).float(), y, self.recipe)
         return Rows((z, target))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def train_decoder(
     decoder_recipe: DecoderRecipe,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
-    _set_brightness(decoder, data)
+    _start_at_mean_brightness(decoder, data)
     latents = model.layer.joint().marginal("x")
     # All components have the same kernel, and so the same variance.
     variance = latents.kernel.variance(latents.components[:1]).squeeze(0)
@@ -196,7 +196,7 @@ def train_decoder(
 
 def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, decoder_recipe: DecoderRecipe) -> None:
     """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
-    _set_brightness(vae.decoder, data)
+    _start_at_mean_brightness(vae.decoder, data)
     epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + decoder_recipe.epochs
     _fit_decoder(
         "vae", NegativeELBO(vae), Rows((data.x_train, data.y_train)), setting, decoder_recipe, epochs
@@ -210,11 +210,8 @@ def _fit_decoder(
     fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
 
 
-def _set_brightness(decoder: nn.Sequential, data: Pictures) -> None:
-    """Sets the last bias so that first images are as bright as the mean image.
-
-    Sigmoids that start at ½ overshoot on dark images, and saturate at black.
-    """
+def _start_at_mean_brightness(decoder: nn.Sequential, data: Pictures) -> None:
+    """Makes the first decoded images as bright as the mean image: from ½ dark ones saturate the sigmoid."""
     brightness = data.x_train.float().mean().item() / 255
     last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
     assert last.bias is not None

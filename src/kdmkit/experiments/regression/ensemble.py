@@ -33,9 +33,6 @@ class GaussianLikelihood(nn.Module):
         log_likelihood = -0.5 * ((y.unsqueeze(1) - mean).square() / variance + variance.log())
         return 0.5 * math.log(2 * math.pi) - log_likelihood.mean(1)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return ".biases." in name
-
 
 def moments(outputs: Float[Tensor, "n k 2"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
     """Mean and variance from the two outputs of every member."""
