@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-
-_ROWS = 8192
+from kdmkit.nn.predictor import BLOCK
 
 
 def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> nn.Module | None:
@@ -31,7 +30,7 @@ def encode_rows(encoder: nn.Module | None, x: Tensor, device: torch.device) -> T
     if encoder is None:
         return x
     encoder.eval().to(device)
-    latent = torch.cat([_checked(encoder(part.to(device)), len(part)) for part in x.split(_ROWS)])
+    latent = torch.cat([_checked(encoder(part.to(device)), len(part)) for part in x.split(BLOCK)])
     encoder.cpu()
     return latent
 
