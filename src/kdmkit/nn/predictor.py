@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,7 +125,7 @@ class Predictor(nn.Module):
         With a trend its y is the residual y − f(x).
         """
         layer = self.layer
-        kernels = {name: layer.kernel(name) for name in layer.variables}
+        kernels = {name: copy.deepcopy(layer.kernel(name)).requires_grad_(False) for name in layer.variables}
         components = {name: value.detach() for name, value in layer.components.items()}
         return JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
 
