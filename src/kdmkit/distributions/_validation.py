@@ -1,4 +1,4 @@
-"""Checks of what users give to KDMs; the wording of the messages is that of `kdmkit._core.checks`."""
+"""Checks of what users pass to KDMs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kdmkit.kernels import Kernel
 
 
 def is_checked(validate_args: bool | None) -> bool:
-    """Whether arguments are checked: always, unless said otherwise or while `torch.compile` traces.
+    """Whether arguments are checked: by default always, except while `torch.compile` traces.
 
     The default of torch's distributions is no guide: the first `torch.compile` of a process switches it off.
     """
@@ -60,7 +60,7 @@ def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
 def check_value(
     argument: str, value: Any, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
 ) -> Tensor:
-    """`value` as events of `kernel`, on terms with the components `like`."""
+    """`value` as events of `kernel`; plain numbers get the dtype and device of `like`."""
     value = kernel.as_events(argument, value, event_shape, like)
     if validate:
         kernel.check_events(argument, value, event_shape)
@@ -68,7 +68,7 @@ def check_value(
 
 
 def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
-    """The shape that leading dimensions broadcast to, by the names of those who have them.
+    """The shape that leading dimensions broadcast to; their names are for the error message.
 
     >>> common_batch({"x": torch.Size([3, 1]), "y": torch.Size([4])})
     torch.Size([3, 4])

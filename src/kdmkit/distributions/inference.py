@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions._lazy import cached_per_grad_mode, without_cache
+from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions._validation import common_batch
 from kdmkit.distributions.mixing import Entry, ScoreKind, mix, mix_both, scores
 from kdmkit.distributions.weights import KernelMap, TensorMap, Weights
@@ -184,8 +184,9 @@ class Inferred(Weights):
             evidence = replace(known, values={**known.values, name: value})
         return Inferred(evidence, self._kernels, self._components, self._prior)
 
-    def __getstate__(self) -> dict[str, object]:
-        return without_cache(self)
+    def __reduce__(self) -> tuple[type[Inferred], tuple[object, ...]]:
+        """For pickle: cached values are left out, their gradients would lead nowhere."""
+        return Inferred, (self._evidence, self._kernels, self._components, self._prior)
 
 
 def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:

@@ -28,6 +28,9 @@ from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
 from kdmkit.kernels import Kernel
 
+Target = str | Sequence[str] | None
+Masks = Mapping[str, Any] | None
+
 RESERVED = ("given", "target", "observed", "self")
 
 
@@ -192,13 +195,7 @@ class JointKDM:
 
     @overload
     def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: str,
-        observed: Mapping[str, Any] | None = None,
-        **evidence: Any,
+        self, given: JointKDM | None = None, /, *, target: str, observed: Masks = None, **evidence: Any
     ) -> KDM: ...
     @overload
     def infer(
@@ -206,8 +203,8 @@ class JointKDM:
         given: JointKDM | None = None,
         /,
         *,
-        target: Sequence[str] | None = None,
-        observed: Mapping[str, Any] | None = None,
+        target: Target = None,
+        observed: Masks = None,
         **evidence: Any,
     ) -> KDM | JointKDM: ...
     def infer(
@@ -215,8 +212,8 @@ class JointKDM:
         given: JointKDM | None = None,
         /,
         *,
-        target: str | Sequence[str] | None = None,
-        observed: Mapping[str, Any] | None = None,
+        target: Target = None,
+        observed: Masks = None,
         **evidence: Any,
     ) -> KDM | JointKDM:
         """The distribution of some variables given others (the paper's Algorithm 1).
@@ -248,7 +245,7 @@ class JointKDM:
         posterior = Inferred(collected, self.kernels, self.components, self._weights)
         return self._over(targets, posterior)
 
-    def _targets(self, target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    def _targets(self, target: Target, known: Sequence[str]) -> tuple[str, ...]:
         if not known:
             raise ValueError(
                 bad_argument("evidence", "at least one variable", "none (marginal() needs none)")

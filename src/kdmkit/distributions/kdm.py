@@ -74,13 +74,8 @@ class KDM(Distribution):
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.event_dim
-        batch = common_batch(
-            {
-                "weights": weights.batch_shape,
-                "components": components.shape[: cut - 1],
-                "kernel": kernel.batch_shape,
-            }
-        )
+        shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
+        batch = common_batch({**shapes, "kernel": kernel.batch_shape})
         super().__init__(batch, components.shape[cut:], validate_args=False)
         self._validate_args = validate_args
 
@@ -285,17 +280,14 @@ class KDM(Distribution):
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
         elif not temperature > 0:
             raise ValueError(bad_argument("temperature", "> 0", temperature))
-        elif self.kernel.is_continuous:
-            kernel = check_continuous("rsample(method='gumbel')", self.kernel)
-            drawn = gumbel(
-                kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
-            )
         elif self.kernel.draws_one_hot:
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
+        elif self.kernel.is_continuous:
+            kernel, relaxation = check_continuous("kernel", self.kernel), (temperature, hard, generator)
+            drawn = gumbel(kernel, self.components, self.log_weights, shape.numel(), *relaxation)
         else:
-            raise TypeError(
-                bad_argument("kernel", "one with differentiable draws", type(self.kernel).__name__)
-            )
+            got = type(self.kernel).__name__
+            raise TypeError(bad_argument("kernel", "one with differentiable draws", got))
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +14,15 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, to_tensor
-from kdmkit.estimators.common.encoders import build_module, encode_rows
-from kdmkit.estimators.common.joint import Phases, mlp_decoder
+from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, plain, to_tensor
+from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.objectives import Conditional, Pretraining, Reconstruction
+from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import Rows
+from kdmkit.training import ConditionalObjective, DecoderObjective, FitOptions, Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
@@ -45,6 +45,10 @@ class KDMClassifier(JointClassifier):
             (nonparametric, where `"loo"` says the same and `"scott"` and `"silverman"` are rules of thumb);
             a number is used as it is, by learned methods as a start.
         noise: standard deviation of noise on inputs while training, in units of standardised features.
+        head_epochs: behind an encoder, epochs in which the KDM is trained alone, with the encoder fixed,
+            before and after they are trained together.
+        averaging: horizon of an exponential moving average of the weights, as a share of all steps of
+            a phase; None keeps the weights of a single step.
         batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
         max_epochs, learning_rate, validation_fraction, patience: of the training. The best
             weights on the validation part are kept.
@@ -56,8 +60,8 @@ class KDMClassifier(JointClassifier):
     Attributes:
         classes_: the labels.
         joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
-        history_: one entry per epoch; `pretraining_history_` and `decoder_history_` are those of the phases
-            before and after.
+        history_: one entry per epoch. `pretraining_history_`, `head_history_` and `decoder_history_` are
+            those of the other phases.
         module_: the fitted `nn.Module`.
 
     >>> from sklearn.datasets import load_iris
@@ -77,6 +81,8 @@ class KDMClassifier(JointClassifier):
         generative_weight: float | Literal["auto"] = "auto",
         sigma: Any = "auto",
         noise: float = 0.3,
+        head_epochs: int = 0,
+        averaging: float | None = None,
         max_epochs: int = 100,
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 1e-2,
@@ -94,6 +100,8 @@ class KDMClassifier(JointClassifier):
         self.generative_weight = generative_weight
         self.sigma = sigma
         self.noise = noise
+        self.head_epochs = head_epochs
+        self.averaging = averaging
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -104,6 +112,7 @@ class KDMClassifier(JointClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
+    head_history_: list[dict[str, float]]
     decoder_history_: list[dict[str, float]]
 
     # ---- fitting
@@ -127,11 +136,17 @@ class KDMClassifier(JointClassifier):
     def _check_parameters(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
         check_number("noise", self.noise, "a number ≥ 0")
+        check_count("head_epochs", self.head_epochs, "a whole number ≥ 0", least=0)
         self._alpha()
         if self.method == "nonparametric" and self.encoder is not None:
             raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))
         if self.encoder is None and self.decoder is not None:
             raise ValueError(bad_argument("decoder", "None without an encoder", repr(self.decoder)))
+        if self.encoder is None and self.head_epochs:
+            raise ValueError(bad_argument("head_epochs", "0 without an encoder", self.head_epochs))
+
+    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
+        return {**super()._settings(seed, rows), "averaging": plain(self.averaging)}
 
     def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scaler = Scaler.from_data(x, weights)
@@ -143,27 +158,32 @@ class KDMClassifier(JointClassifier):
             layer.components["x"].copy_(z)
             layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
             layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
-        self.history_, self.pretraining_history_, self.decoder_history_ = [], [], []
+        self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
     def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
-        phases = Phases(
-            pretraining=lambda encoder, head: Pretraining(
-                encoder, head, nn.CrossEntropyLoss(reduction="none")
-            ),
-            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], rows.weights, n_classes),
-            objective=lambda encoder, layer: Conditional(
-                encoder, layer, generative_weight=self._alpha(), noise=float(self.noise)
-            ),
+        phases = _ClassifierFit(
+            self,
+            rows.tensors[0],
+            rows,
+            validation,
+            n_outputs=n_classes,
+            generative_weight=self._alpha(),
+            head_epochs=int(self.head_epochs),
         )
-        encoder, layer = self._learn(
-            rows.tensors[0], rows, validation, phases, outputs=n_classes, description="classifier"
+        phases.run()
+        self._keep_histories(phases.histories)
+        return Predictor.from_standardized(
+            phases.layer, scalers, encoder=phases.encoder, decoder=phases.decoder
         )
-        decoder = self._fitted_decoder(encoder, rows, validation)
-        return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder)
+
+    def _keep_histories(self, histories: dict[str, list[dict[str, float]]]) -> None:
+        super()._keep_histories(histories)
+        self.head_history_ = histories.get("head-before", []) + histories.get("head-after", [])
+        self.decoder_history_ = histories.get("decoder", [])
 
     def _first_layer(self, z: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> JointLayer:
         """Centres of each class's clusters, with one bandwidth per dimension."""
@@ -182,33 +202,6 @@ class KDMClassifier(JointClassifier):
         if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
             return 1.0 if self.method == "likelihood" else 0.0
         return check_number("generative_weight", self.generative_weight, "'auto' or a number ≥ 0")
-
-    def _fitted_decoder(
-        self, encoder: nn.Module | None, rows: Rows, validation: Rows | None
-    ) -> nn.Module | None:
-        """A decoder that has learned to undo the encoder as it is now."""
-        self.decoder_history_ = []
-        if encoder is None or self.decoder is None:
-            return None
-
-        def pairs(part: Rows) -> Rows:
-            z = encode_rows(encoder, part.tensors[0], self._fit_device())
-            return Rows((z.to(dtype), part.tensors[0].to(dtype)), part.weights)
-
-        x = rows.tensors[0]
-        latent = encode_rows(encoder, x[:2], torch.device("cpu")).shape[1]
-        decoder = build_module(self.decoder, "decoder", lambda: mlp_decoder(latent, tuple(x.shape[1:])))
-        assert decoder is not None
-        dtype = dtype_of(decoder)
-        self.decoder_history_ = self._run(
-            Reconstruction(decoder),
-            pairs(rows),
-            None if validation is None else pairs(validation),
-            "decoder",
-            learning_rate=self._encoder_rate(),
-            checkpoint_dir=self._phase_dir("decoder"),
-        )
-        return decoder
 
     # ---- answers
 
@@ -283,3 +276,42 @@ class KDMClassifier(JointClassifier):
         """The joint distribution, in the units of X (of the latent space behind an encoder)."""
         check_is_fitted(self)
         return self.module_.joint()
+
+
+class _ClassifierFit(EstimatorFit):
+    """The phases of a classifier; the last one fits the decoder, if there is one."""
+
+    estimator: KDMClassifier
+    decoder: nn.Module | None = None
+
+    def run(self) -> dict[str, list[dict[str, float]]]:
+        super().run()
+        self.fit_decoder()
+        return self.histories
+
+    def place_components(self) -> None:
+        z, labels = self.encode(self.x), self.train.tensors[1]
+        self.layer = self.estimator._first_layer(z, labels, self.train.weights, self.n_outputs)
+
+    def joint_objective(self) -> nn.Module:
+        noise = float(self.estimator.noise)
+        return ConditionalObjective(
+            self.encoder, self.layer, generative_weight=self.generative_weight, noise=noise
+        )
+
+    def fit_decoder(self) -> None:
+        """Trains a decoder to invert the encoder, which is fixed."""
+        latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
+        self.decoder = build_module(self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape))
+        if self.decoder is not None:
+            held = None if self.validation is None else self._decoder_rows(self.validation)
+            self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows(self.train), held)
+
+    def _decoder_rows(self, rows: Rows) -> Rows:
+        assert self.decoder is not None
+        x, dtype = rows.tensors[0], dtype_of(self.decoder)
+        return Rows((self.encode(x).to(dtype), x.to(dtype)), rows.weights)
+
+    def options_for(self, phase: str) -> FitOptions:
+        options = super().options_for(phase)
+        return replace(options, weight_decay=0.0) if phase == "decoder" else options

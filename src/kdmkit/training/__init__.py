@@ -3,13 +3,14 @@
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
-from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
+from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
 from kdmkit.training.options import Device, FitOptions, Precision, Schedule
 from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 
 __all__ = [
     "ConditionalObjective",
+    "DecoderObjective",
     "DenseObjective",
     "Device",
     "FitOptions",

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.nn import JointLayer
 from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
 
@@ -82,3 +83,19 @@ class JointObjective(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         return joint_nll(self.layer.joint(), x=z, y=y)
+
+
+class DecoderObjective(nn.Module):
+    """The squared error of decoded latent vectors, mean over the entries of x."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, z: Tensor, x: Tensor) -> Float[Tensor, " n"]:
+        decoded = self.decoder(z)
+        if decoded.shape != x.shape:
+            raise ValueError(
+                bad_argument("decoder", f"outputs of shape {tuple(x.shape)}", tuple(decoded.shape))
+            )
+        return (decoded - x).flatten(1).square().mean(-1)

@@ -9,7 +9,7 @@ from torch import nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
-from kdmkit.nn import DensityLayer, JointLayer
+from kdmkit.nn.layer import KDMLayer
 from kdmkit.training.options import FitOptions
 
 # The share of the steps in which the one-cycle schedule warms up.
@@ -38,8 +38,8 @@ def decayed_parameters(objective: nn.Module) -> set[str]:
     The rule: weights of linear and convolutional maps decay (parameters with two or more dimensions); biases,
     scales, and all parameters of KDM layers and kernels do not.
     """
-    kdm = (JointLayer, DensityLayer, Kernel)
-    of_kdm = {p for module in objective.modules() if isinstance(module, kdm) for p in module.parameters()}
+    parts = [module for module in objective.modules() if isinstance(module, KDMLayer | Kernel)]
+    of_kdm = {parameter for part in parts for parameter in part.parameters()}
     # An ensemble of networks keeps the biases of all its members in one tensor of three dimensions.
     return {
         name

@@ -50,6 +50,7 @@ class PhasedFit:
         dense: the dense head; None is a linear map that `make_dense` makes.
         head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
         generative_weight: α of the loss −log p(y|z) − α·log p(z).
+        identity: what else checkpoints depend on, as in `fit`.
 
     Attributes:
         histories: the history of every phase that has run, by its name.
@@ -76,12 +77,13 @@ class PhasedFit:
         dense: nn.Module | None = None,
         head_epochs: int = 0,
         generative_weight: float = 0.0,
+        identity: dict[str, Any] | None = None,
     ) -> None:
         self.encoder, self.dense = encoder, dense
         if layer is not None:
             self.layer = layer
         self.train, self.validation, self.options = train, validation, options
-        self.head_epochs, self.generative_weight = head_epochs, generative_weight
+        self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
         self.histories: dict[str, list[dict[str, float]]] = {}
 
     def run(self) -> dict[str, list[dict[str, float]]]:
@@ -149,12 +151,12 @@ class PhasedFit:
         """The options of a phase."""
         changes: dict[str, Any] = {}
         rate = min(self.options.learning_rate, _ENCODER_RATE)
-        if phase == "pretraining":
-            changes["learning_rate"] = rate
+        if phase.startswith("head"):
+            changes["max_epochs"] = self.head_epochs
         elif phase == "joint" and self.encoder is not None:
             changes["learning_rate"] = _JOINT_RATE * rate
-        elif phase.startswith("head"):
-            changes["max_epochs"] = self.head_epochs
+        elif phase not in ("joint", "likelihood"):
+            changes["learning_rate"] = rate
         if self.options.checkpoint_dir is not None:
             changes["checkpoint_dir"] = Path(self.options.checkpoint_dir) / phase
         return replace(self.options, **changes)
@@ -179,8 +181,14 @@ class PhasedFit:
 
     def minimize(self, phase: str, objective: nn.Module, train: Rows, validation: Rows | None) -> None:
         """Fits an objective with the options of a phase and keeps the history."""
-        options = self.options_for(phase)
-        self.histories[phase] = fit(objective, train, validation, options=options, description=phase)
+        self.histories[phase] = fit(
+            objective,
+            train,
+            validation,
+            options=self.options_for(phase),
+            identity=self.identity,
+            description=phase,
+        )
 
 
 @torch.no_grad()

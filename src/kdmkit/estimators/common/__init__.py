@@ -1,7 +1,7 @@
 """What the estimators share."""
 
 from kdmkit.estimators.common.base import KDMEstimator, automatic_batch
-from kdmkit.estimators.common.joint import JointEstimator, Phases
+from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.estimators.common.labels import JointClassifier
 from kdmkit.estimators.common.rows import split_rows
 
@@ -9,7 +9,6 @@ __all__ = [
     "JointClassifier",
     "JointEstimator",
     "KDMEstimator",
-    "Phases",
     "automatic_batch",
     "split_rows",
 ]

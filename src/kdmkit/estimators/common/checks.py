@@ -25,8 +25,8 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1") -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1", *, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(bad_argument(argument, wanted, repr(value)))
     return int(value)
 

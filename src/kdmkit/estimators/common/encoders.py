@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.nn.predictor import BLOCK
+from kdmkit.nn import MLP
+
+_HIDDEN, _LATENT = 128, 16
 
 
 def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> nn.Module | None:
@@ -24,19 +26,12 @@ def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> n
     raise ValueError(bad_argument(name, "None, 'mlp' or an nn.Module", repr(parameter)))
 
 
-@torch.no_grad()
-def encode_rows(encoder: nn.Module | None, x: Tensor, device: torch.device) -> Tensor:
-    """The latent vectors of all rows, in blocks, as float32 on the CPU."""
-    if encoder is None:
-        return x
-    encoder.eval().to(device)
-    latent = torch.cat([_checked(encoder(part.to(device)), len(part)) for part in x.split(BLOCK)])
-    encoder.cpu()
-    return latent
+def mlp_encoder(features: int) -> MLP:
+    """An encoder from rows to latent vectors."""
+    return MLP([features, _HIDDEN, _HIDDEN, _LATENT])
 
 
-def _checked(latent: Any, n: int) -> Tensor:
-    if not isinstance(latent, Tensor) or latent.ndim != 2 or len(latent) != n:
-        got = tuple(latent.shape) if isinstance(latent, Tensor) else type(latent).__name__
-        raise ValueError(bad_argument("encoder", f"outputs of shape ({n}, features) for {n} rows", got))
-    return latent.float().cpu()
+def mlp_decoder(latent: int, shape: tuple[int, ...]) -> MLP:
+    """A decoder from latent vectors to inputs of any shape."""
+    sizes = [latent, _HIDDEN, _HIDDEN, math.prod(shape)]
+    return MLP(sizes, dropout=0.0, normalize=False, shape=None if len(shape) == 1 else list(shape))

@@ -88,9 +88,6 @@ class BagLoss(nn.Module):
         evidence = KDM(z, weights, self.layer.kernel("x"), validate_args=False)
         return cross_entropy(self.layer(evidence), shares)
 
-    def exempt_from_decay(self, name: str) -> bool:
-        return name.startswith("layer.")
-
 
 class BagPretraining(nn.Module):
     """Cross-entropy of a bag's proportions under the mean of a dense head's answers, per bag."""

@@ -8,23 +8,19 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from sklearn.utils.validation import validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
-from kdmkit.estimators.common.joint import Phases
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.rows import split_rows
-from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags, check_bags
+from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
-from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
+from kdmkit.estimators.proportions.phases import ProportionFit
 from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.training import Rows
 
 Loss = Literal["likelihood", "proportions"]
-# Bags per step where whole bags are needed.
-_BAGS = 16
 _EM_STEPS = 200
 
 
@@ -145,27 +141,10 @@ class KDMProportionClassifier(JointClassifier):
     def _learned(self, x: Tensor, ids: Tensor, shares: LabelProportions, held: Tensor | None) -> Predictor:
         scalers = self._input_scaler(x, None)
         bags = Bags(self._training_inputs(x, scalers), ids)
-        train, validation = self._split(len(shares), held)
-        mean = shares.mean.float()[train].repeat_interleave(bags.size[train], 0)
-        prior = mean.mean(0)
-        self.class_prior_ = prior.double().numpy()
-
-        def objective(encoder: nn.Module | None, head: nn.Module) -> nn.Module:
-            return self._objective(bags, shares, prior, encoder, head)
-
-        phases = Phases(
-            objective, lambda z, head: self._first_layer(z, predicted_labels(mean, head, z).sqrt()), objective
-        )
-        encoder, layer = self._learn(
-            bags.inside(train),
-            self._rows_of(bags, shares, train),
-            None if validation is None else self._rows_of(bags, shares, validation),
-            phases,
-            outputs=shares.n_classes,
-            description="proportions",
-            **self._batches(shares),
-        )
-        return Predictor.from_standardized(layer, scalers, encoder=encoder)
+        phases = ProportionFit(self, bags, shares, *self._split(len(shares), held))
+        self.class_prior_ = phases.prior.double().numpy()
+        self._keep_histories(phases.run())
+        return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
 
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
@@ -180,36 +159,6 @@ class KDMProportionClassifier(JointClassifier):
             return everything[~torch.isin(everything, held)], held
         train, validation = split_rows((everything,), None, self.validation_fraction, self._seed)
         return train.tensors[0], None if validation is None else validation.tensors[0]
-
-    def _objective(
-        self, bags: Bags, shares: LabelProportions, prior: Tensor, encoder: nn.Module | None, head: nn.Module
-    ) -> nn.Module:
-        """What is minimised: behind an encoder first with a dense head, then with a joint KDM."""
-        if self.loss == "likelihood":
-            labels = Labels(encoder, head, float(self.noise))
-            return RowLikelihood(labels, prior) if shares.exact else BagLikelihood(labels, prior, bags)
-        if isinstance(head, JointLayer):
-            return BagLoss(bags, encoder, head)
-        assert encoder is not None
-        return BagPretraining(bags, encoder, head)
-
-    def _rows_of(self, bags: Bags, shares: LabelProportions, ids: Int[Tensor, " k"]) -> Rows:
-        """What the objective takes of some bags: their rows one by one, or each bag as a whole."""
-        mean, size = shares.mean.float()[ids], bags.size[ids]
-        if self._by_row(shares):
-            return Rows((bags.inside(ids), mean.repeat_interleave(size, 0)))
-        whole = (bags.first[ids], size, mean)
-        if self.loss == "proportions":
-            return Rows(whole)
-        beliefs = (shares.low.float()[ids], shares.high.float()[ids], shares.counted.float()[ids])
-        return Rows((*whole, *beliefs), size.float())
-
-    def _by_row(self, shares: LabelProportions) -> bool:
-        return self.loss == "likelihood" and shares.exact
-
-    def _batches(self, shares: LabelProportions) -> dict[str, Any]:
-        automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
-        return {"batch_size": _BAGS} if automatic and not self._by_row(shares) else {}
 
     def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
         """Random instances, each with the square roots of what is known of its label as amplitude."""

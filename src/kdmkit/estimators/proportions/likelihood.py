@@ -52,10 +52,6 @@ class _Likelihood(nn.Module):
 
     per_prior: Tensor
 
-    def exempt_from_decay(self, name: str) -> bool:
-        """Components, weights and bandwidths have no reason to shrink."""
-        return isinstance(self.labels.head, JointLayer) and name.startswith("labels.head.")
-
 
 class RowLikelihood(_Likelihood):
     """−log Σ_y γ_y p(y|x)/p(y), per row, with the proportions γ of the row's bag.

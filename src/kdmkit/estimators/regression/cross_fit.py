@@ -27,7 +27,7 @@ _DECAY = 1e-2
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, one of many epochs is a little better by chance, and no smoother.
-_LEAST_GAIN = 0.01
+_MIN_IMPROVEMENT = 0.01
 # The least share of the residuals' variance that is kept: few rows do not justify to remove more.
 _LEAST_KEPT = 0.64
 # See `_scaled_to_ensemble`.
@@ -60,9 +60,6 @@ class CrossFitting(nn.Module):
         self.average.update_parameters(self.ensemble)
         errors = (self.ensemble(x) - y.unsqueeze(1)).square()
         return mean_over(errors, ~held).mean(-1)
-
-    def exempt_from_decay(self, name: str) -> bool:
-        return ".biases." in name
 
 
 def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
@@ -117,7 +114,7 @@ def cross_fit(
     held = held_out(len(x), n_members, generator)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     objective = CrossFitting(MLPEnsemble([x.shape[1], *_HIDDEN, y.shape[1]], n_members=n_members))
-    history = run(objective, rows, rows, weight_decay=_DECAY, least_gain=_LEAST_GAIN)
+    history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval()
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])

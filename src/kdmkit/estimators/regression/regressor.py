@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
-from kdmkit.estimators.common.joint import JointEstimator, Phases
-from kdmkit.estimators.common.objectives import Conditional, Pretraining
+from kdmkit.estimators.common.joint import JointEstimator
+from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.regression.cross_fit import (
     FEWEST_ROWS,
@@ -32,7 +32,7 @@ from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.scaler import normalized_weights
-from kdmkit.training import Rows
+from kdmkit.training import ConditionalObjective, Rows
 
 _WIDEST_OUTPUT = 0.5
 # Of the square root of the number of features, which is how far apart standardised rows are.
@@ -262,21 +262,17 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     ) -> Predictor:
         tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
-        phases = Phases(
-            pretraining=lambda encoder, head: Pretraining(encoder, head, _row_mse),
-            first_layer=lambda z, _: self._first_layer(z, rows.tensors[1], float(bound.max())),
-            objective=lambda encoder, layer: Conditional(
-                encoder,
-                layer,
-                generative_weight=float(self.generative_weight),
-                noise=float(self.noise),
-                loss=self.loss,
-            ),
+        phases = _DirectFit(
+            self,
+            rows.tensors[0],
+            rows,
+            validation,
+            n_outputs=y.shape[1],
+            generative_weight=float(self.generative_weight),
         )
-        encoder, layer = self._learn(
-            rows.tensors[0], rows, validation, phases, outputs=y.shape[1], description="regressor"
-        )
-        return Predictor.from_standardized(layer, scalers, encoder=encoder)
+        phases.min_std = float(bound.max())
+        self._keep_histories(phases.run())
+        return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
 
     def _first_layer(self, z: Tensor, y: Tensor, bound: float) -> JointLayer:
         """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
@@ -352,5 +348,22 @@ def _numbers(y: Array) -> Array:
         raise ValueError(bad_argument("y", "numbers", f"{y.dtype} ({error})")) from error
 
 
-def _row_mse(output: Tensor, y: Tensor) -> Tensor:
-    return (output - y).square().mean(-1)
+class _DirectFit(EstimatorFit):
+    """The phases of a fit without a trend."""
+
+    estimator: KDMRegressor
+    #: The smallest standard deviation of a component's y, in standardised units.
+    min_std: float
+
+    def place_components(self) -> None:
+        z = self.encode(self.x)
+        self.layer = self.estimator._first_layer(z, self.train.tensors[1], self.min_std)
+
+    def joint_objective(self) -> nn.Module:
+        return ConditionalObjective(
+            self.encoder,
+            self.layer,
+            generative_weight=self.generative_weight,
+            noise=float(self.estimator.noise),
+            loss=self.estimator.loss,
+        )
