@@ -24,8 +24,8 @@ from kdmkit.experiments.images.models import (
 )
 from kdmkit.experiments.images.objectives import Dense, Discriminative, Distillation, distillation_targets
 from kdmkit.experiments.images.phases import Setting, train_decoder
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
-from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, DecoderRecipe, changed, settings_of_phase
+from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.nn import JointLayer
 from kdmkit.training.optimizer import decayed_parameters
 
@@ -266,7 +266,7 @@ def test_decoder_does_not_fall_into_the_dark() -> None:
     layer = make_layer(recipe)
     model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
     decoder = paper_decoder(Shape(1, 8), recipe.latent)
-    drawing = Drawing(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
     train_decoder(model, decoder, [], data, Setting(recipe, 0, "cpu"), drawing)
     with torch.no_grad():
         error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
@@ -278,7 +278,7 @@ def test_evidence_is_the_bound() -> None:
     torch.manual_seed(0)
     vae, x, y = ConditionalVAE(Shape(1, 8), 3).eval(), torch.rand(5, 1, 8, 8), torch.arange(5)
     torch.manual_seed(1)
-    loss = Evidence(vae)(x, y)
+    loss = NegativeELBO(vae)(x, y)
     torch.manual_seed(1)
     logits, mean, log_variance = vae(x, y)
     posterior = torch.distributions.Normal(mean, (0.5 * log_variance).exp())

@@ -20,9 +20,8 @@ from kdmkit.experiments.images.objectives import (
     Reconstruction,
     distillation_targets,
 )
-from kdmkit.experiments.images.recipes import Drawing, Recipe
-from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
-from kdmkit.kernels import RBF
+from kdmkit.experiments.images.recipes import DecoderRecipe, Recipe
+from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
 
 # Batches of latent vectors are so many times as large as those of images.
@@ -175,36 +174,39 @@ def train_decoder(
     critics: Sequence[DenseModel],
     data: Pictures,
     setting: Setting,
-    drawing: Drawing,
+    decoder_recipe: DecoderRecipe,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
     _start_at_mean_brightness(decoder, data)
-    kernel = model.layer.kernels["x"]
-    assert isinstance(kernel, RBF)
+    latents = model.layer.joint().marginal("x")
+    # All components have the same kernel, and so the same variance.
+    variance = latents.kernel.variance(latents.components[:1]).squeeze(0)
     objective = Reconstruction(
         model.encoder,
         decoder,
         critics,
         AUGMENTS[data.name],
-        feature_weight=drawing.feature_weight,
-        critic_weight=drawing.critic_weight,
-        noise=drawing.latent_noise * kernel.std.detach(),
+        feature_weight=decoder_recipe.feature_weight,
+        critic_weight=decoder_recipe.critic_weight,
+        noise=decoder_recipe.latent_noise * variance.detach().sqrt(),
     )
     rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
-    _fit_drawing("decoder", objective, Rows(rows), setting, drawing, drawing.epochs)
+    _fit_decoder("decoder", objective, Rows(rows), setting, decoder_recipe, decoder_recipe.epochs)
 
 
-def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, drawing: Drawing) -> None:
+def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, decoder_recipe: DecoderRecipe) -> None:
     """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
     _start_at_mean_brightness(vae.decoder, data)
-    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + drawing.epochs
-    _fit_drawing("vae", Evidence(vae), Rows((data.x_train, data.y_train)), setting, drawing, epochs)
+    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + decoder_recipe.epochs
+    _fit_decoder(
+        "vae", NegativeELBO(vae), Rows((data.x_train, data.y_train)), setting, decoder_recipe, epochs
+    )
 
 
-def _fit_drawing(
-    phase: str, objective: nn.Module, rows: Rows, setting: Setting, drawing: Drawing, epochs: int
+def _fit_decoder(
+    phase: str, objective: nn.Module, rows: Rows, setting: Setting, decoder_recipe: DecoderRecipe, epochs: int
 ) -> None:
-    rate, size = drawing.learning_rate, drawing.batch_size
+    rate, size = decoder_recipe.learning_rate, decoder_recipe.batch_size
     fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
 
 
