@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from kdmkit.nn import MLPEnsemble
+from kdmkit.nn.predictor import BLOCK
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
@@ -31,7 +32,6 @@ _MIN_IMPROVEMENT = 0.01
 _LEAST_KEPT = 0.64
 # See `_scaled_to_ensemble`.
 _FEW_ROWS, _CHOICE = 100, 4.0
-_BLOCK = 8192
 
 
 class CrossFitting(nn.Module):
@@ -117,7 +117,7 @@ def cross_fit(
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval()
     with torch.no_grad():
-        answers = torch.cat([ensemble(part) for part in x.split(_BLOCK)])
+        answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
     share = normalized_weights(len(x), weights)
     variance = _held_out_variance(answers, held, share)
     residuals = _scaled_to_ensemble(y - mean_over(answers, held), variance, n_members, share)
