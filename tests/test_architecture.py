@@ -26,10 +26,7 @@ EXACT = {
 }
 
 #: Tests for a kernel's class outside `kernels`, with a reason each.
-KERNEL_CLASSES = {
-    "experiments/bench/fitting.py": "writes the formula of the RBF kernel out, to be compared with",
-    "experiments/images/phases.py": "to be removed",
-}
+KERNEL_CLASSES: dict[str, str] = {}
 
 
 @cache
