@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix, log_mix_both
+from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix, log_mix_given
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints
 
@@ -65,11 +65,11 @@ def test_labels(spread: float) -> None:
     *tensors, log_weights = inputs = leaves()
     codes, table = labels(spread)
     terms, more = [SquaredDistance(*tensors)], [Lookup(codes, table)]
-    lse, joint = dense.reduce_both(terms, more, log_weights)
+    lse, joint = dense.reduce_given(terms, more, log_weights)
     assert bool((joint - lse < math.log(1e-12)).any()) == (spread > 1)
     compare(
-        lambda: dense_explicit.reduce_both(terms, more, log_weights),
-        lambda: dense.reduce_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_given(terms, more, log_weights),
+        lambda: dense.reduce_given(terms, more, log_weights),
         [*inputs, table],
     )
 
@@ -79,8 +79,8 @@ def test_more_labels_than_a_product_is_worth() -> None:
     table = torch.log_softmax(normal(M, 100, seed=4), -1).requires_grad_()
     terms, more = [SquaredDistance(*tensors)], [Lookup(14 * torch.arange(N).unsqueeze(-1), table)]
     compare(
-        lambda: dense_explicit.reduce_both(terms, more, log_weights),
-        lambda: dense.reduce_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_given(terms, more, log_weights),
+        lambda: dense.reduce_given(terms, more, log_weights),
         [*inputs, table],
     )
 
@@ -92,8 +92,8 @@ def test_a_distance_of_the_output_too() -> None:
     ]
     terms, more = [SquaredDistance(*tensors)], [SquaredDistance(*output)]
     compare(
-        lambda: dense_explicit.reduce_both(terms, more, log_weights),
-        lambda: dense.reduce_both(terms, more, log_weights),
+        lambda: dense_explicit.reduce_given(terms, more, log_weights),
+        lambda: dense.reduce_given(terms, more, log_weights),
         [*inputs, *output],
     )
 
@@ -107,7 +107,7 @@ def test_components_of_no_weight_and_labels_that_cannot_be() -> None:
     table = table.detach().clone()
     table[:, 1] = -math.inf
     table.requires_grad_()
-    lse, joint = dense_explicit.reduce_both([SquaredDistance(*tensors)], [Lookup(codes, table)], log_weights)
+    lse, joint = dense_explicit.reduce_given([SquaredDistance(*tensors)], [Lookup(codes, table)], log_weights)
     assert torch.equal(torch.isneginf(joint), codes.squeeze(-1) == 1)
     possible = joint[codes.squeeze(-1) != 1].sum() + lse.sum()
     for gradient in torch.autograd.grad(possible, [*tensors, log_weights, table]):
@@ -170,7 +170,7 @@ def test_half_precision_gets_gradients_of_its_own_kind(dtype: torch.dtype) -> No
 def both_of(*tensors: Tensor) -> tuple[Tensor, Tensor]:
     *distance, log_weights, table = tensors
     codes, _ = labels()
-    return log_mix_both([SquaredDistance(*distance)], [Lookup(codes, table)], log_weights)
+    return log_mix_given([SquaredDistance(*distance)], [Lookup(codes, table)], log_weights)
 
 
 def test_second_derivatives() -> None:

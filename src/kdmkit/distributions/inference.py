@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions._validation import common_batch
-from kdmkit.distributions.mixing import Entry, ScoreKind, mix, mix_both, scores
+from kdmkit.distributions.mixing import Entry, ScoreKind, log_posterior_weights, mix, mix_given
 from kdmkit.distributions.weights import PartMap, Weights, each
 from kdmkit.kernels import Kernel
 
@@ -38,7 +38,7 @@ class Evidence:
 class Inferred(Weights):
     """p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)), computed when it is first read.
 
-    Sums that are linear in p'' go through `attend`, densities through differences of `log_mix`: the matrix
+    Sums that are linear in p'' go through `attend`, densities through `log_mix_given`: the matrix
     (batch × m) exists only if `log_weights` is read. Where x_l overlaps with no component, its weights are
     the prior's.
 
@@ -90,11 +90,6 @@ class Inferred(Weights):
         return entries
 
     @cached_per_grad_mode
-    def _lse(self) -> Float[Tensor, "l *batch"]:
-        """log Σ_j exp(ℓ_j + log_overlap(x_l, x'_j))."""
-        return mix(self._entries(), self._prior.log_weights)[1]
-
-    @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
         log_density = mix(self._entries("density"), self._prior.log_weights)[1]
@@ -121,15 +116,9 @@ class Inferred(Weights):
         # The dimension of the evidence's points comes in front of every leading dimension of the values.
         shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
         rank = max(self._rank, *map(len, shapes))
-        known = self._entries(rank=rank)
-        both = mix_both(known, entries, self._prior.log_weights)
-        if both is None:
-            both = _with_rank(self._lse, rank, 0), mix([*known, *entries], self._prior.log_weights)[1]
-        lse, joint = both
-        missed = torch.isneginf(lse)
-        conditional = joint - lse.masked_fill(missed, 0.0)
+        lse, conditional = mix_given(self._entries(rank=rank), entries, self._prior.log_weights)
         if self._can_miss:
-            conditional = torch.where(missed, self._prior.log_mix(entries), conditional)
+            conditional = torch.where(torch.isneginf(lse), self._prior.log_mix(entries), conditional)
         return self._over_points(conditional)
 
     @property
@@ -155,11 +144,9 @@ class Inferred(Weights):
 
     def _point_log_weights(self, entries: Sequence[Entry]) -> Float[Tensor, "l *batch m"]:
         """log softmax_j of the scores, the prior's where there is no overlap."""
-        posterior = scores(entries, self._prior.log_weights)
-        total = safe_logsumexp(posterior).unsqueeze(-1)
-        alive = ~torch.isneginf(total)
-        posterior = posterior - torch.where(alive, total, torch.zeros_like(total))
-        return torch.where(alive, posterior, self._prior.log_weights)
+        posterior = log_posterior_weights(entries, self._prior.log_weights)
+        missed = torch.isneginf(posterior).all(-1, keepdim=True)
+        return torch.where(missed, self._prior.log_weights.to(posterior.dtype), posterior)
 
     def mapped(self, function: PartMap) -> Inferred:
         known = self._evidence

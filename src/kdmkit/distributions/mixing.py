@@ -35,7 +35,7 @@ from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
-from kdmkit.ops import Masked, Term, attend, log_mix, log_mix_both, score_matrix
+from kdmkit.ops import Lookup, Masked, Term, attend, log_mix, log_mix_given, log_posterior
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
 #: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.
@@ -197,11 +197,19 @@ def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | Non
 
 def _terms(entries: Sequence[Entry], log_weights: Tensor, layout: Layout) -> tuple[list[Term], Tensor]:
     """The entries' scores, and the bias of every component: its log-weight and its own log-normalisers."""
-    bias = log_weights
+    norms = _own_norms(entries)
+    bias = log_weights if norms is None else log_weights + norms.to(log_weights)
+    return [entry.placed(layout).term() for entry in entries], layout.to_bias(bias)
+
+
+def _own_norms(entries: Sequence[Entry]) -> Float[Tensor, "*batch m"] | None:
+    """The sum of the log-normalisers that every component has for itself; masked terms hold their own."""
+    total = None
     for entry in entries:
         norm = entry.log_norm() if entry.keep is None and entry.has_own_norms else None
-        bias = bias if norm is None else bias + norm.to(bias)
-    return [entry.placed(layout).term() for entry in entries], layout.to_bias(bias)
+        if norm is not None:
+            total = norm if total is None else total + norm
+    return total
 
 
 def _shared(entries: Sequence[Entry]) -> list[Tensor]:
@@ -244,23 +252,26 @@ def mix(
     return averages, _add(layout.to_lead(lse, 0), _shared(entries))
 
 
-def mix_both(
-    entries: Sequence[Entry], more: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
-) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]] | None:
-    """`mix` of some entries, and of those and more; None where one arrangement does not serve both."""
-    layout = _lay_out(entries, log_weights, None)
-    # A normaliser per component would have to enter one of the two sums and not the other.
-    own_norms = any(entry.has_own_norms for entry in more)
-    if own_norms or _lay_out([*entries, *more], log_weights, None) != layout:
-        return None
-    terms, bias = _terms(entries, log_weights, layout)
-    extra, _ = _terms(more, log_weights, layout)
-    some, every = (layout.to_lead(lse, 0) for lse in log_mix_both(terms, extra, bias))
-    return _add(some, _shared(entries)), _add(every, _shared([*entries, *more]))
+def mix_given(
+    given: Sequence[Entry], entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
+) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
+    """`mix` of the entries of a condition, and that of all entries less it."""
+    layout = _lay_out([*given, *entries], log_weights, None)
+    terms, bias = _terms(given, log_weights, layout)
+    more = [entry.placed(layout).term() for entry in entries]
+    norms = _own_norms(entries)
+    if norms is not None:
+        # They belong to the second sum alone: a table with one column, which all queries read.
+        codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)
+        more.append(Lookup(codes, layout.to_batch(norms, 1).unsqueeze(-1)))
+    lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
+    return _add(lse, _shared(given)), _add(conditional, _shared(entries))
 
 
-def scores(entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*lead m"]:
-    """log_weights_j + scores_j in full, without what all components share."""
+def log_posterior_weights(
+    entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
+) -> Float[Tensor, "*lead m"]:
+    """log softmax_j(log_weights_j + scores_j), a row of −∞ where nothing overlaps."""
     layout = _lay_out(entries, log_weights, None)
     terms, bias = _terms(entries, log_weights, layout)
-    return layout.to_lead(score_matrix(terms, bias), 1)
+    return layout.to_lead(log_posterior(terms, bias), 1)

@@ -1,8 +1,8 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
 
-from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_both
+from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import score_matrix
+from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
 from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term
 
@@ -19,6 +19,7 @@ __all__ = [
     "choose_backend",
     "combine",
     "log_mix",
-    "log_mix_both",
+    "log_mix_given",
+    "log_posterior",
     "score_matrix",
 ]

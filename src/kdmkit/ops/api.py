@@ -10,7 +10,7 @@ from torch import Tensor
 from kdmkit._core.checks import check_choice
 from kdmkit._core.precision import full_precision
 from kdmkit.ops.blocks import Block
-from kdmkit.ops.implementations import BACKENDS, Backend, choose, reduce
+from kdmkit.ops.implementations import BACKENDS, Backend, choose, reduce, reduce_given
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term, total_shape
 
@@ -58,20 +58,21 @@ def log_mix(
     return _reduce(terms, log_weights, None, backend, block)[1]
 
 
-def log_mix_both(
+def log_mix_given(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
 ) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
-    """`log_mix` of `terms`, and of `terms` and `more`; the difference is a conditional log-probability.
+    """`log_mix` of `terms`, and that of `terms` and `more` less it: a conditional log-probability.
 
-    Small problems compute the scores of `terms` once.
+    The difference of two calls of `log_mix` would be rounded to their size, which far from all components
+    exceeds every conditional log-probability. Here the largest score is taken out first.
+
+    Returns:
+        Both of shape `(*lead, n)`, −∞ where all scores of a query are −∞.
     """
     together = Reduction([*terms, *more], log_weights)
     together.check()
-    run_both = choose(together).run_both
-    if run_both is None:
-        return log_mix(terms, log_weights), log_mix(together.terms, log_weights)
     with full_precision(together.device_type):
-        return run_both(terms, more, log_weights)
+        return reduce_given(terms, more, together)
 
 
 def attend(

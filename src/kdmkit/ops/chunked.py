@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_log
-from kdmkit._core.precision import at_least_float32, compute_dtype, full_precision
+from kdmkit._core.precision import at_least_float32, full_precision
+from kdmkit.ops.block_gradients import (
+    TermGradients,
+    accumulate,
+    accumulator,
+    rebuild,
+    summed,
+    weights_block,
+)
 from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, sum_rows
@@ -41,14 +49,6 @@ class _Plan:
     def n_out(self) -> int:
         return 2 if self.has_values else 1
 
-    def rebuild(self, tensors: Sequence[Tensor]) -> list[Term]:
-        rebuilt, start = [], 0
-        for term in self.terms:
-            stop = start + len(term.tensors)
-            rebuilt.append(term.with_tensors(tensors[start:stop]).prepared())
-            start = stop
-        return rebuilt
-
 
 def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> Block:
     """Queries and components per block."""
@@ -57,14 +57,8 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
     return max(1, min(n, pairs // columns)), columns
 
 
-def _weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    if log_weights.ndim >= 2 and log_weights.shape[-2] != 1:
-        log_weights = log_weights[..., rows, :]
-    return log_weights[..., columns]
-
-
 def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    scores = at_least_float32(_weights_block(log_weights, rows, columns))
+    scores = at_least_float32(weights_block(log_weights, rows, columns))
     for term in terms:
         scores = term.queries(rows).columns(columns).matrix() + scores
     return scores
@@ -106,7 +100,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: _Plan, log_weights: Tensor, values: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        terms = plan.rebuild(tensors)
+        terms = rebuild(plan.terms, tensors)
         _, n, _ = total_shape(terms)
         used = values.to(plan.dtype) if plan.has_values else None
         parts: list[tuple[Tensor | None, Tensor]] = []
@@ -189,32 +183,28 @@ class _Backward:
         needs: Sequence[bool],
     ) -> None:
         self.plan, self.log_weights, self.values = plan, log_weights, values
-        self.terms = plan.rebuild(tensors)
-        self.roles = [role for term in self.terms for role in term.roles]
+        self.terms = rebuild(plan.terms, tensors)
         lse = outputs[-1]
         self.lse = torch.where(torch.isneginf(lse), torch.zeros_like(lse), lse)
         self.grad_lse = upstream[-1]
         self.grad_averages = upstream[0] if plan.has_values else None
         self.dot = (upstream[0] * outputs[0]).sum(-1, keepdim=True) if plan.has_values else None
-        self.needs_weights, self.needs_values, *self.needs = needs
-        self.grads = [_accumulator(t) if need else None for t, need in zip(tensors, self.needs, strict=True)]
-        self.grad_weights = _accumulator(log_weights) if self.needs_weights else None
-        self.grad_values = _accumulator(values) if self.needs_values else None
+        needs_weights, needs_values, *needs_tensors = needs
+        self.by_terms = TermGradients(self.terms, tensors, needs_tensors)
+        self.grad_weights = accumulator(log_weights) if needs_weights else None
+        self.grad_values = accumulator(values) if needs_values else None
 
     def run(self) -> tuple[Tensor | None, ...]:
         _, n, m = total_shape(self.terms)
         for rows in slices(n, self.plan.block[0]):
             for columns in slices(m, self.plan.block[1]):
                 self._block(rows, columns)
-        return self.grad_weights, self.grad_values, *self.grads
+        return self.grad_weights, self.grad_values, *self.by_terms.gradients
 
     def _block(self, rows: slice, columns: slice) -> None:
-        blocks, leaves = self._leaves(rows, columns)
-        with torch.enable_grad():
-            scores = blocks[0].matrix()
-            for block in blocks[1:]:
-                scores = scores + block.matrix()
-        log_weights = _weights_block(self.log_weights, rows, columns)
+        blocks, leaves = self.by_terms.leaves(rows, columns)
+        scores = summed(blocks)
+        log_weights = weights_block(self.log_weights, rows, columns)
         dtype = self.grad_lse.dtype
         probability = (scores.detach() + log_weights - self.lse[..., rows].unsqueeze(-1)).to(dtype)
         probability = exp_(probability)
@@ -224,54 +214,13 @@ class _Backward:
             block_values = self.values[..., columns, :].to(upstream.dtype)
             if self.grad_values is not None:
                 gained = torch.matmul(probability.mT.to(upstream.dtype), upstream)
-                _accumulate(self.grad_values[..., columns, :], gained)
+                accumulate(self.grad_values[..., columns, :], gained)
             gain = torch.matmul(upstream, block_values.mT) - self.dot[..., rows, :]
             slope = gain.sum_to_size(probability.shape) + slope
         grad_scores = probability * slope
         if self.grad_weights is not None:
-            _accumulate(_weights_block(self.grad_weights, rows, columns), grad_scores)
-        # The weights may have leading dimensions that the terms lack.
-        self._push(scores, grad_scores.sum_to_size(scores.shape).to(scores.dtype), leaves, rows, columns)
-
-    def _leaves(self, rows: slice, columns: slice) -> tuple[list[Term], list[Tensor]]:
-        """The block's terms on fresh leaves, so that a gradient stops at the slices."""
-        blocks, leaves, position = [], [], 0
-        for term in self.terms:
-            part = term.queries(rows).columns(columns)
-            fresh = []
-            for tensor in part.tensors:
-                fresh.append(at_least_float32(tensor.detach()).requires_grad_(self.needs[position]))
-                position += 1
-            blocks.append(part.with_tensors(fresh))
-            leaves.extend(fresh)
-        return blocks, leaves
-
-    def _push(
-        self, scores: Tensor, grad_scores: Tensor, leaves: list[Tensor], rows: slice, columns: slice
-    ) -> None:
-        wanted = [i for i, leaf in enumerate(leaves) if leaf.requires_grad]
-        if not wanted:
-            return
-        grads = torch.autograd.grad(scores, [leaves[i] for i in wanted], grad_scores, allow_unused=True)
-        for i, grad in zip(wanted, grads, strict=True):
-            target = self.grads[i]
-            if grad is None or target is None:
-                continue
-            if self.roles[i] == "query":
-                target = target[..., rows, :]
-            elif self.roles[i] == "component":
-                target = target[..., columns, :]
-            target.add_(grad)
-
-
-def _accumulator(tensor: Tensor) -> Tensor:
-    """Zeros to add gradients to, in float32 at least: autograd rounds the sum, not every block."""
-    return torch.zeros_like(tensor, dtype=compute_dtype(tensor.dtype))
-
-
-def _accumulate(target: Tensor, gradient: Tensor) -> None:
-    """Adds a gradient to a slice that may have been broadcast along leading dimensions."""
-    target.add_(gradient.sum_to_size(target.shape))
+            accumulate(weights_block(self.grad_weights, rows, columns), grad_scores)
+        self.by_terms.add([(scores, grad_scores)], leaves, rows, columns)
 
 
 def reduce(reduction: Reduction) -> Result:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.logspace import finite_max, safe_log
+from kdmkit._core.logspace import finite_max, log_normalize, safe_log
 from kdmkit._core.precision import at_least_float32
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term
@@ -31,6 +31,15 @@ def add_row(lse: Tensor, row: Tensor | None) -> Tensor:
     return lse if row is None else lse + torch.where(torch.isneginf(lse), 0.0, row)
 
 
+def sum_exponentials(
+    scores: Float[Tensor, "*lead n m"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
+    """exp(scores − top), their sums, and top, the largest score of a query."""
+    top = finite_max(scores)
+    weights = (scores - top).to(dtype).exp()
+    return weights, weights.sum(-1), top.squeeze(-1)
+
+
 def reduce_scores(
     scores: Float[Tensor, "*lead n m"],
     row: Float[Tensor, "*lead n"] | None,
@@ -38,15 +47,35 @@ def reduce_scores(
     dtype: torch.dtype,
 ) -> Result:
     """Averages and logsumexps of a matrix of scores; `row` is added to the logsumexps."""
-    top = finite_max(scores)
-    weights = (scores - top).to(dtype).exp()
-    total = weights.sum(-1)
-    lse = add_row(safe_log(total).to(scores.dtype) + top.squeeze(-1), row)
+    weights, total, top = sum_exponentials(scores, dtype)
+    lse = add_row(safe_log(total).to(scores.dtype) + top, row)
     if values is None:
         return None, lse.to(dtype)
-    safe_total = torch.where(total > 0, total, torch.ones_like(total))
-    averages = torch.matmul(weights, values.to(dtype)) / safe_total.unsqueeze(-1)
+    averages = torch.matmul(weights, values.to(dtype)) / _positive(total).unsqueeze(-1)
     return averages, lse.to(dtype)
+
+
+def reduce_scores_given(
+    scores: Float[Tensor, "*lead n m"], together: Float[Tensor, "*lead n m"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
+    """The logsumexp of `scores`, and that of `together` less it: −∞ where either is."""
+    _, total, top = sum_exponentials(scores, dtype)
+    _, other_total, other_top = sum_exponentials(together, dtype)
+    return safe_log(total).to(scores.dtype) + top, log_ratio(total, top, other_total, other_top)
+
+
+def log_ratio(total: Tensor, top: Tensor, other_total: Tensor, other_top: Tensor) -> Float[Tensor, "*lead n"]:
+    """log(other_total·e^other_top) − log(total·e^top), −∞ where other_total is 0.
+
+    Both logarithms may be large. Their difference is taken part by part, so that it is not rounded to their
+    size.
+    """
+    ratio = safe_log(other_total) - _positive(total).log()
+    return ratio + torch.where(other_total > 0, other_top - top, 0.0)
+
+
+def _positive(total: Tensor) -> Tensor:
+    return torch.where(total > 0, total, torch.ones_like(total))
 
 
 def score_matrix(
@@ -64,6 +93,17 @@ def score_matrix(
     return scores.to(dtype)
 
 
+def log_posterior(
+    terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+) -> Float[Tensor, "*lead n m"]:
+    """log softmax_j(log_weights_j + Σ_terms scores_ij), a row of −∞ where all scores of a query are −∞.
+
+    Scores are normalised before they are rounded. Memory is as in `score_matrix`.
+    """
+    dtype = Reduction(terms, log_weights).dtype
+    return log_normalize(sum_scores([term.prepared() for term in terms], log_weights)).to(dtype)
+
+
 def reduce_exact(reduction: Reduction) -> Result:
     """Scores by their definition, the differences of all pairs: the oracle of tests."""
     scores = at_least_float32(reduction.log_weights)
@@ -79,14 +119,14 @@ def reduce(reduction: Reduction) -> Result:
     return reduce_scores(scores, sum_rows(terms), reduction.values, reduction.dtype)
 
 
-def reduce_both(
+def reduce_given(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
 ) -> tuple[Tensor, Tensor]:
-    """The logsumexps of `terms`, and of `terms` and `more` together; scores of `terms` are computed once."""
+    """The logsumexp of `terms`, and that of `terms` and `more` less it."""
     dtype = Reduction([*terms, *more], log_weights).dtype
     terms, more = [term.prepared() for term in terms], [term.prepared() for term in more]
-    scores, row = sum_scores(terms, log_weights), sum_rows(terms)
-    together, rows = scores, sum_rows([*terms, *more])
+    scores = together = sum_scores(terms, log_weights)
     for term in more:
         together = term.matrix() + together
-    return reduce_scores(scores, row, None, dtype)[1], reduce_scores(together, rows, None, dtype)[1]
+    lse, conditional = reduce_scores_given(scores, together, dtype)
+    return add_row(lse, sum_rows(terms)).to(dtype), add_row(conditional, sum_rows(more)).to(dtype)

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import at_least_float32, full_precision
-from kdmkit.ops.dense import add_row, reduce_scores, sum_rows, sum_scores
+from kdmkit.ops.dense import (
+    add_row,
+    log_ratio,
+    reduce_scores,
+    reduce_scores_given,
+    sum_rows,
+    sum_scores,
+)
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
@@ -47,20 +54,20 @@ def reduce(reduction: Reduction) -> Result:
     return averages, add_row(lse, sum_rows(rest)).to(dtype)
 
 
-def reduce_both(
+def reduce_given(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*n m"]
 ) -> tuple[Tensor, Tensor]:
-    """Both logsumexps, as `dense.reduce_both`."""
+    """As `dense.reduce_given`."""
     dtype = Reduction([*terms, *more], log_weights).dtype
     first, rest = terms[0], [term.prepared() for term in terms[1:]]
     bias, row = sum_scores(rest, log_weights), sum_rows(rest)
     if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MOST_LABELS:
-        extra, codes, more_row = more[0].table, more[0].codes, row
+        extra, codes, more_row = more[0].table, more[0].codes, None
     else:
         more = [term.prepared() for term in more]
-        extra, codes, more_row = sum_scores(more[1:], more[0].matrix()), None, sum_rows([*rest, *more])
-    lse, joint = _Both.apply(dtype, *first.tensors, bias, extra, codes)
-    return add_row(lse, row).to(dtype), add_row(joint, more_row).to(dtype)
+        extra, codes, more_row = sum_scores(more[1:], more[0].matrix()), None, sum_rows(more)
+    lse, conditional = _Given.apply(dtype, *first.tensors, bias, extra, codes)
+    return add_row(lse, row).to(dtype), add_row(conditional, more_row).to(dtype)
 
 
 class _Reduce(torch.autograd.Function):
@@ -103,8 +110,9 @@ class _Reduce(torch.autograd.Function):
             return None, *_gradients(inputs[:4], points, weights * (slopes * share), needs), grad_values
 
 
-class _Both(torch.autograd.Function):
-    """(dtype, query, components, scale, bias, extra, codes) → logsumexps of `scores` and `scores + extra`.
+class _Given(torch.autograd.Function):
+    """(dtype, query, components, scale, bias, extra, codes) → the logsumexp of `scores`, and that of
+    `scores + extra` less it.
 
     `extra` is a matrix, or with `codes` a table with a row per component and a column per code. Where no code
     is very unlikely the exponentials of the first sum serve the second.
@@ -135,18 +143,21 @@ class _Both(torch.autograd.Function):
                 second = exponentials(points.scores(bias) + _read(extra, codes), dtype)
         inputs = (query, components, scale, bias, extra, codes)
         _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
-        lse, joint = (total.log() + (top + points.row) for _, total, top in (first, second))
-        return lse.to(dtype), joint.to(dtype)
+        (_, total, top), (_, other_total, other_top) = first, second
+        conditional = log_ratio(total, top, other_total, other_top)
+        return (total.log() + (top + points.row)).to(dtype), conditional.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad_lse: Tensor | None, grad_joint: Tensor | None) -> Any:
+    def backward(ctx: Any, grad_lse: Tensor | None, grad_conditional: Tensor | None) -> Any:
         inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return None, *_pull(_plain_both(ctx.dtype), inputs, needs, (grad_lse, grad_joint))
+            return None, *_pull(_plain_given(ctx.dtype), inputs, needs, (grad_lse, grad_conditional))
         with full_precision(weights.device.type):
-            pairs = (grad_lse, total), (grad_joint, other_total)
-            first, second = (divide_by_total(0.0 if g is None else g, sums) for g, sums in pairs)
+            by_lse = 0.0 if grad_lse is None else grad_lse
+            by_conditional = 0.0 if grad_conditional is None else grad_conditional
+            first = divide_by_total(by_lse - by_conditional, total)
+            second = divide_by_total(by_conditional, other_total)
             if others is not None:
                 joint_slopes = others * second
                 grad_extra = _unread(joint_slopes, extra, codes) if needs[4] else None
@@ -223,14 +234,15 @@ def _plain_reduce(dtype: torch.dtype) -> Callable[..., tuple[Tensor | None, Tens
     return plain
 
 
-def _plain_both(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
+def _plain_given(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
     def plain(
         query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, extra: Tensor, codes: Tensor | None
     ) -> Any:
         term = SquaredDistance(query, components, scale).prepared()
-        scores, row = sum_scores([term], bias), term.row()
-        lse = reduce_scores(scores, row, None, dtype)[1]
-        return lse, reduce_scores(scores + _read(at_least_float32(extra), codes), row, None, dtype)[1]
+        scores = sum_scores([term], bias)
+        together = scores + _read(at_least_float32(extra), codes)
+        lse, conditional = reduce_scores_given(scores, together, dtype)
+        return add_row(lse, term.row()).to(dtype), conditional.to(dtype)
 
     return plain
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.ops import chunked, chunked_cpu, dense, dense_explicit
+from kdmkit.ops import chunked, chunked_cpu, chunked_given, dense, dense_explicit
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term
 from kdmkit.ops.triton import backend as triton
@@ -44,7 +45,7 @@ class Implementation:
         name: tells the implementations of one backend apart.
         backend: the argument `backend` that selects it.
         run: computes the reduction.
-        run_both: computes `log_mix_both` of terms, more terms and log-weights; None: by two reductions.
+        run_given: computes `log_mix_given` of terms, more terms and log-weights.
         supports: returns why the implementation cannot compute a reduction, None if it can.
         automatic: whether `"auto"` takes the implementation for a reduction that it supports.
     """
@@ -52,7 +53,9 @@ class Implementation:
     name: str
     backend: Backend
     run: Callable[[Reduction], Result]
-    run_both: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] | None = None
+    run_given: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] = (
+        chunked_given.reduce
+    )
     supports: Callable[[Reduction], str | None] = _anything
     automatic: Callable[[Reduction], bool] = _always
 
@@ -63,11 +66,11 @@ IMPLEMENTATIONS = (
         "dense, explicit gradients",
         "torch",
         dense_explicit.reduce,
-        dense_explicit.reduce_both,
+        dense_explicit.reduce_given,
         dense_explicit.supports,
         _is_small,
     ),
-    Implementation("dense", "torch", dense.reduce, dense.reduce_both, automatic=_is_small),
+    Implementation("dense", "torch", dense.reduce, dense.reduce_given, automatic=_is_small),
     Implementation("triton", "triton", triton.reduce, supports=triton.supports, automatic=triton.is_usable),
     Implementation("chunked on a CPU", "chunked", chunked_cpu.reduce, supports=chunked_cpu.supports),
     Implementation("chunked", "chunked", chunked.reduce),
@@ -101,3 +104,15 @@ def reduce(reduction: Reduction, backend: Backend) -> Result:
 
         return reduce_in_blocks(reduction)
     return implementation.run(reduction)
+
+
+def reduce_given(
+    terms: Sequence[Term], more: Sequence[Term], together: Reduction
+) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
+    """The logsumexp of `terms`, and that of `together`, which has `more` terms, less it."""
+    implementation = choose(together)
+    if implementation.backend == "chunked" and torch.compiler.is_compiling():
+        from kdmkit.ops.untraced import reduce_given_in_blocks
+
+        return reduce_given_in_blocks(terms, more, together.log_weights)
+    return implementation.run_given(terms, more, together.log_weights)
