@@ -1,4 +1,4 @@
-"""Any function of a block of queries and components."""
+"""Scores by any function of a block of queries and components."""
 
 from __future__ import annotations
 
