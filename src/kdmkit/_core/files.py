@@ -18,7 +18,7 @@ from kdmkit._core.checks import bad_argument
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces `path` at the end of the block: a killed process leaves no partial file."""
+    """A temporary file that replaces `path` when the block ends: a killed process leaves no partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

@@ -32,7 +32,7 @@ def safe_logsumexp(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch"]
 
 
 def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times so where results underflow."""
+    """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times where results underflow."""
     return x.mul_(_LOG2_E).exp2_()
 
 

@@ -220,28 +220,15 @@ def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tupl
 # ---- second derivatives: the same by differentiable operations
 
 
-def _differentiable_reduce(
-    dtype: torch.dtype,
-    query: Tensor,
-    components: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    values: Tensor | None,
-) -> Result:
-    term = SquaredDistance(query, components, scale).prepared()
+def _differentiable_reduce(dtype: torch.dtype, *inputs: Any) -> Result:
+    *tensors, bias, values = inputs
+    term = SquaredDistance(*tensors).prepared()
     return reduce_scores(sum_scores([term], bias), term.row(), values, dtype)
 
 
-def _differentiable_both(
-    dtype: torch.dtype,
-    query: Tensor,
-    components: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    extra: Tensor,
-    codes: Tensor | None,
-) -> Result:
-    term = SquaredDistance(query, components, scale).prepared()
+def _differentiable_both(dtype: torch.dtype, *inputs: Any) -> Result:
+    *tensors, bias, extra, codes = inputs
+    term = SquaredDistance(*tensors).prepared()
     scores, row = sum_scores([term], bias), term.row()
     together = scores + _select_by_code(at_least_float32(extra), codes)
     return reduce_scores(scores, row, None, dtype)[1], reduce_scores(together, row, None, dtype)[1]

@@ -41,13 +41,17 @@ class Term(ABC):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same term on other tensors."""
 
-    @abstractmethod
     def queries(self, rows: slice) -> Self:
         """The term restricted to some queries."""
+        return self._sliced("query", rows)
 
-    @abstractmethod
     def columns(self, columns: slice) -> Self:
         """The term restricted to some components."""
+        return self._sliced("component", columns)
+
+    def _sliced(self, role: Role, part: slice) -> Self:
+        pairs = zip(self.tensors, self.roles, strict=True)
+        return self.with_tensors([t[..., part, :] if r == role else t for t, r in pairs])
 
     @abstractmethod
     def exact(self) -> Float[Tensor, "*lead n m"]:

@@ -84,12 +84,6 @@ class SquaredDistance(Term):
         query, components, scale = tensors
         return replace(self, query=query, components=components, scale=scale)
 
-    def queries(self, rows: slice) -> SquaredDistance:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> SquaredDistance:
-        return replace(self, components=self.components[..., columns, :])
-
     def prepared(self) -> SquaredDistance:
         # Gradients through `matrix` and through `row` nearly cancel: they must meet before they are rounded.
         dtype = score_dtype(self.query, self.components)
@@ -173,12 +167,6 @@ class ComponentDistance(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> ComponentDistance:
         query, components, scales = tensors
         return replace(self, query=query, components=components, scales=scales)
-
-    def queries(self, rows: slice) -> ComponentDistance:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> ComponentDistance:
-        return replace(self, components=self.components[..., columns, :], scales=self.scales[..., columns, :])
 
     def prepared(self) -> ComponentDistance:
         return replace(self, centre=robust_centre(self.components))

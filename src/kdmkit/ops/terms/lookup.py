@@ -43,12 +43,6 @@ class Lookup(Term):
         codes, table = tensors
         return replace(self, codes=codes, table=table)
 
-    def queries(self, rows: slice) -> Lookup:
-        return replace(self, codes=self.codes[..., rows, :])
-
-    def columns(self, columns: slice) -> Lookup:
-        return replace(self, table=self.table[..., columns, :])
-
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.matrix()
 

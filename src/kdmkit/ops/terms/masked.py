@@ -44,12 +44,6 @@ class Masked(Term):
         offset, keep, *inner = tensors
         return replace(self, offset=offset, keep=keep, term=self.term.with_tensors(inner))
 
-    def queries(self, rows: slice) -> Masked:
-        return replace(self, term=self.term.queries(rows), keep=self.keep[..., rows, :])
-
-    def columns(self, columns: slice) -> Masked:
-        return replace(self, term=self.term.columns(columns), offset=self.offset[..., columns, :])
-
     def prepared(self) -> Masked:
         return replace(self, term=self.term.prepared())
 

@@ -49,12 +49,6 @@ class Score(Term):
         query, components, *parameters = tensors
         return replace(self, query=query, components=components, parameters=tuple(parameters))
 
-    def queries(self, rows: slice) -> Score:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> Score:
-        return replace(self, components=self.components[..., columns, :])
-
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.matrix()
 

@@ -1,10 +1,10 @@
 """The backward pass of the Triton backend.
 
 With y and z the whitened points and components and g_ij the derivative by score ij, the kernels give
-Σ_j g_ij (z_j − y_i) and Σ_i g_ij (y_i − z_j), up to a term that is cheap to add here. Torch computes everything
-that is linear in the number of points or of components: gradients by points and components are twice those
-sums, times the transposed whitening; the gradient by the scale is twice their products with the centred points
-and components.
+Σ_j g_ij (z_j − y_i) and Σ_i g_ij (y_i − z_j), up to a term that is cheap to add here. Torch computes what is
+linear in the number of points or of components: gradients by points and components are twice those sums,
+times the transposed whitening; the gradient by the scale is twice their products with the centred points and
+components.
 """
 
 from __future__ import annotations
