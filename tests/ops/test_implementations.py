@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kdmkit.ops import SquaredDistance, attend, choose_backend, implementations
 from kdmkit.ops.implementations import IMPLEMENTATIONS, Implementation, choose
-from kdmkit.ops.reduction import Reduction
+from kdmkit.ops.reduction import Reduction, Result
 from ops.cases import TERMS, Case, Draw, make_case
 
 NAMES = [implementation.name for implementation in IMPLEMENTATIONS]
@@ -56,9 +56,7 @@ def test_torch_func_sees_every_operation() -> None:
     assert chosen == ["dense"]
 
 
-def values_and_gradients(
-    case: Case, run: Callable[[Reduction], tuple[Tensor | None, Tensor]]
-) -> list[Tensor]:
+def values_and_gradients(case: Case, run: Callable[[Reduction], Result]) -> list[Tensor]:
     leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in case.tensors]
     case = case.with_tensors(leaves)
     averages, lse = run(Reduction(case.terms, case.log_weights, case.values, (2, 3)))
@@ -70,13 +68,17 @@ def values_and_gradients(
 
 @pytest.mark.parametrize("weights", ["shared", "row"])
 @pytest.mark.parametrize("term", TERMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_implementation_equals_the_reference(name: str, term: str, weights: str) -> None:
-    case, implementation = make_case(term, Draw(n=5, m=7, d=2), weights=weights, dead=0.3), named(name)
-    if implementation.supports(Reduction(case.terms, case.log_weights, case.values)) is not None:
-        pytest.skip(f"{name} does not support {term}")
-    got = values_and_gradients(case, implementation.run)
-    torch.testing.assert_close(got, values_and_gradients(case, named("reference").run), rtol=1e-9, atol=1e-9)
+def test_every_implementation_equals_the_reference(term: str, weights: str) -> None:
+    case = make_case(term, Draw(n=5, m=7, d=2), weights=weights, dead=0.3)
+    reduction = Reduction(case.terms, case.log_weights, case.values)
+    wanted = values_and_gradients(case, named("reference").run)
+    able = [
+        implementation for implementation in IMPLEMENTATIONS if implementation.supports(reduction) is None
+    ]
+    assert {"dense", "chunked", "reference"} <= {implementation.name for implementation in able}
+    for implementation in able:
+        got = values_and_gradients(case, implementation.run)
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["chunked", "chunked on a CPU"])
@@ -87,10 +89,12 @@ def test_blocks_of_very_different_scores(step: float, dtype: torch.dtype, name: 
     case = make_case("squared-scalar", Draw(n=3, m=12, d=2))
     case.log_weights += step * (torch.arange(12) // 3)
     case.log_weights[:3] = -torch.inf
-    wanted = values_and_gradients(case, named("reference").run)
-    got = values_and_gradients(case.to(dtype), named(name).run)
-    rtol = 1e-9 if dtype == torch.float64 else 1e-2
-    torch.testing.assert_close([g.double() for g in got[:2]], wanted[:2], rtol=rtol, atol=1e-4)
+    case = case.to(dtype)
+    wanted = values_and_gradients(case.to(torch.float64), named("reference").run)
+    got = values_and_gradients(case, named(name).run)
+    # A float32 log-weight of 30,000 is rounded to .002.
+    rtol, atol = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 5e-3)
+    torch.testing.assert_close([g.double() for g in got[:2]], wanted[:2], rtol=rtol, atol=atol)
     assert all(torch.isfinite(gradient).all() for gradient in got[2:])
     assert not got[2][:3].any()
 
@@ -99,5 +103,5 @@ def test_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend none of whose implementations supports a reduction raises the reason of the last one."""
     never = Implementation("never", "torch", named("dense").run, supports=lambda _: "expected nothing")
     monkeypatch.setattr(implementations, "IMPLEMENTATIONS", (never,))
-    with pytest.raises(ValueError, match='^backend "torch": expected nothing$'):
+    with pytest.raises(ValueError, match=r'^backend "torch": expected nothing$'):
         choose(squared(3, 4), "torch")
