@@ -16,6 +16,8 @@ from kdmkit._core.checks import bad_argument
 
 Array = NDArray[Any]
 
+__all__ = ["Census", "read_adult", "read_magic"]
+
 # What UCI's files hold: shorter ones were cut off.
 _ADULT_ROWS = {"adult.data": 32_561, "adult.test": 16_281}
 _MAGIC_ROWS = 19_020
