@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,16 +86,14 @@ def check_index(index: int | slice | Sequence[int], d: int) -> list[int]:
     >>> check_index(-1, 3), check_index(slice(1, None), 3)
     ([2], [1, 2])
     """
-    if isinstance(index, slice):
-        index = range(d)[index]
+    places = range(d)
     try:
-        chosen = [operator.index(i) for i in (index if isinstance(index, Sequence) else [index])]
-    except TypeError as error:
-        wanted = "a whole number, a slice or a sequence of whole numbers"
-        raise TypeError(bad_argument("index", wanted, repr(index))) from error
-    if not all(-d <= i < d for i in chosen):
-        raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index))
-    chosen = [i % d for i in chosen]
+        if isinstance(index, slice):
+            chosen = list(places[index])
+        else:
+            chosen = [places[i] for i in (index if isinstance(index, Sequence) else [index])]
+    except (IndexError, TypeError) as error:
+        raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index)) from error
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError(bad_argument("index", "one or more different coordinates", index))
     return chosen

@@ -25,7 +25,7 @@ from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
+from kdmkit.distributions.weights import PartMap, Weights, copier, each, given_weights, mover
 from kdmkit.kernels import Kernel
 
 Target = str | Sequence[str] | None
@@ -282,16 +282,14 @@ class JointKDM:
 
     def to(self, *args: Any, **kwargs: Any) -> JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
-        return self._mapped(*moves(*args, **kwargs))
+        return self._mapped(mover(*args, **kwargs))
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
-        return self._mapped(*copies(memo))
+        return self._mapped(copier(memo))
 
-    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> JointKDM:
-        kernels = {name: on_kernel(kernel) for name, kernel in self.kernels.items()}
-        components = {name: on_tensor(value) for name, value in self.components.items()}
-        weights = self._weights.mapped(on_tensor, on_kernel)
-        return JointKDM._made(components, weights, kernels, self._validate_args)
+    def _mapped(self, function: PartMap) -> JointKDM:
+        components, kernels = each(function, self.components), each(function, self.kernels)
+        return JointKDM._made(components, self._weights.mapped(function), kernels, self._validate_args)
 
     def __repr__(self) -> str:
         return (

@@ -27,7 +27,7 @@ from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
+from kdmkit.distributions.weights import PartMap, Weights, copier, given_weights, mover
 from kdmkit.kernels import Cosine, Kernel, check_continuous
 
 
@@ -379,14 +379,14 @@ class KDM(Distribution):
         An inferred KDM moves with its evidence and with the joint it was inferred from: it stays
         uncomputed, and keeps `log_evidence`.
         """
-        return self._mapped(*moves(*args, **kwargs))
+        return self._mapped(mover(*args, **kwargs))
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> KDM:
-        return self._mapped(*copies(memo))
+        return self._mapped(copier(memo))
 
-    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> KDM:
-        weights = self._weights.mapped(on_tensor, on_kernel)
-        return KDM._made(on_tensor(self.components), weights, on_kernel(self.kernel), self._validate_args)
+    def _mapped(self, function: PartMap) -> KDM:
+        components, kernel = function(self.components), function(self.kernel)
+        return KDM._made(components, self._weights.mapped(function), kernel, self._validate_args)
 
     def __repr__(self) -> str:
         return (
