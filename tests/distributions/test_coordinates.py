@@ -120,15 +120,12 @@ def test_gradients_reach_bandwidths_weights_and_components() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_bad_indices() -> None:
     rho = kdm.KDM(CY, None, kdm.RBF(0.5))
-    for index in (3, -4, [0, 3]):
+    for index in (3, -4, [0, 3], 1.5, "x", [0.5], None):
         with pytest.raises(ValueError, match=r"^index: expected coordinates in 0 … 2, got"):
-            rho.coordinates(index)
+            rho.coordinates(index)  # type: ignore[arg-type]
     for empty in ([], slice(3, 3), [1, 1], [0, -3]):
         with pytest.raises(ValueError, match=r"^index: expected one or more different coordinates, got"):
             rho.coordinates(empty)
-    for wrong in (1.5, "x", [0.5], None):
-        with pytest.raises(TypeError, match=r"^index: expected a whole number, a slice or a sequence of"):
-            rho.coordinates(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^coordinates: expected a continuous kernel .*, got Cosine$"):
         kdm.KDM.from_probs([0.5, 0.5]).coordinates(0)
 

@@ -1,6 +1,8 @@
 """What single rows remember."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -142,3 +144,23 @@ def test_memory_is_a_switch() -> None:
     with pytest.raises(ValueError, match="memory: expected True or False, got 'yes'"):
         kdm.KDMRegressor(memory="yes").fit(X, y)
     assert math.isfinite(kdm.KDMRegressor(memory=np.bool_(True), max_epochs=1).fit(X, y).score(X, y))
+
+
+def test_predictive_distributions_are_first_class(tmp_path: Any) -> None:
+    """With trend and memory: saved, copied, pickled and cast, they keep their answers."""
+    X, y = families(300, 0)
+    model = kdm.KDMRegressor(max_epochs=8, n_members=4, random_state=0).fit(X, np.column_stack([y, -y]))
+    assert model.module_.trend.memory is not None
+    rho = model.predict_dist(X[:9])
+    assert rho.batch_shape == (9,)
+    values = torch.from_numpy(np.column_stack([y, -y])[:9])
+    kdm.save(rho, tmp_path / "rho")
+    for other in (kdm.load(tmp_path / "rho"), copy.deepcopy(rho), pickle.loads(pickle.dumps(rho))):
+        torch.testing.assert_close(other.log_prob(values), rho.log_prob(values))
+        torch.testing.assert_close(other.coordinates(1).icdf(0.3), rho.coordinates(1).icdf(0.3))
+    single = rho.to(torch.float32)
+    torch.testing.assert_close(single.mean.double(), rho.mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.predict(X[:9]), rho.mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.predict_quantiles(X[:9], 0.3)[:, 1, 0], rho.coordinates(1).icdf(0.3)[:, 0], rtol=1e-6
+    )

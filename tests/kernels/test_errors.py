@@ -8,7 +8,7 @@ import torch
 
 import kdmkit as kdm
 from helpers import KERNELS, events
-from kdmkit.kernels import kernel_from_config
+from kdmkit.kernels import FixedBandwidth, kernel_from_config
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -107,6 +107,9 @@ def test_composed_of_what() -> None:
         kdm.Composed(lambda x: x, kdm.RBF(1.0))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^kernel: expected a kernel, got Linear$"):
         kdm.Composed(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+    batched = kdm.RBF(FixedBandwidth("sigma", torch.ones(3, 4, 1)))
+    with pytest.raises(ValueError, match=r"^kernel: expected one without a batch of bandwidths, got RBF"):
+        kdm.Composed(torch.nn.Linear(2, 2), batched)
 
 
 def test_configs() -> None:

@@ -523,7 +523,7 @@ def test_training_learns():
 
 
 @pytest.mark.parametrize(
-    ("least_gain", "losses", "best"),
+    ("min_improvement", "losses", "best"),
     [
         (0.0, [1.0, 0.999, 0.998], 2),
         (0.01, [1.0, 0.999, 0.995], 0),
@@ -533,15 +533,15 @@ def test_training_learns():
         (0.1, [-1.0, -1.05, -1.2], 2),
     ],
 )
-def test_a_loss_counts_if_it_beats_the_first_by_the_least_gain(
-    least_gain: float, losses: list[float], best: int
+def test_a_loss_counts_if_it_beats_the_first_by_the_minimum(
+    min_improvement: float, losses: list[float], best: int
 ) -> None:
     progress, model = Progress(), nn.Linear(1, 1)
     for loss in losses:
-        progress.record({"validation_loss": loss}, model, least_gain=least_gain)
+        progress.record({"validation_loss": loss}, model, min_improvement=min_improvement)
     assert progress.best_epoch == best
 
 
-def test_the_least_gain_is_a_part() -> None:
-    with pytest.raises(ValueError, match="least_gain: expected 0 ≤ least_gain < 1, got 1"):
-        FitOptions(least_gain=1)
+def test_the_least_improvement_is_a_share() -> None:
+    with pytest.raises(ValueError, match="min_improvement: expected 0 ≤ min_improvement < 1, got 1"):
+        FitOptions(min_improvement=1)

@@ -5,5 +5,6 @@ Nothing here knows of models.
 
 from kdmkit.datasets._load import load
 from kdmkit.datasets._types import NAMES, Dataset, Name
+from kdmkit.datasets.uci import Census, read_adult, read_magic
 
-__all__ = ["NAMES", "Dataset", "Name", "load"]
+__all__ = ["NAMES", "Census", "Dataset", "Name", "load", "read_adult", "read_magic"]

@@ -1,4 +1,4 @@
-"""Where a data set comes from."""
+"""Loads a data set from files, from OpenML or from scikit-learn."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def load(
     | `digits` | 1,437 + 360 images 8×8, stratified | none: it comes with scikit-learn |
 
     An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables
-    are UCI's. What is not there is fetched from OpenML, compared with a checksum and, if images, kept.
+    are UCI's. Missing data is fetched from OpenML and compared with a checksum; images are written to a file.
 
     Args:
-        name: which.
+        name: one of the names above.
         data_dir: the folder of the files, and where fetched ones are kept.
-        download: whether to ask OpenML for what is not there.
+        download: whether to fetch missing data from OpenML.
         say: takes one line about a download.
 
     Raises:
@@ -57,7 +57,7 @@ def load(
         return images.read(name, path)
     dataset = _fetched(name, folder, download, say)
     images.write(dataset, path)
-    say(f"{name}: kept as {path}")
+    say(f"{name}: written to {path}")
     return dataset
 
 

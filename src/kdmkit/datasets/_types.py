@@ -1,4 +1,4 @@
-"""What a data set is."""
+"""The type of a data set, and the names of all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Dataset(NamedTuple):
-    """Rows to learn from and rows to judge by.
+    """Training rows and test rows.
 
     Images are uint8, `(n, h, w)` or `(n, h, w, 3)`. Tables are `(n, columns)`: float64 where all columns are
     numbers, else objects (floats and texts). Labels are int64, `(n,)`.

@@ -20,7 +20,7 @@ CLASSES = 10
 
 
 def digits() -> Dataset:
-    """scikit-learn's 8×8 digits with grey values 0 … 255; a fifth of every class is for judging."""
+    """scikit-learn's 8×8 digits with grey values 0 … 255; a fifth of every class is for tests."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -65,5 +65,5 @@ def _whole(labels: Array) -> Array:
 
 
 def write(dataset: Dataset, path: Path) -> None:
-    """Keeps images; a kill leaves no half file behind."""
+    """Writes images to a file, which is complete or not there."""
     write_arrays(path, {key: value.astype(np.uint8) for key, value in dataset._asdict().items()})

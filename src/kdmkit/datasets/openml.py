@@ -69,7 +69,7 @@ def _downloaded(source: str, version: int, cache: Path) -> tuple[Array, Array]:
 
 
 def _decoded(x: Array, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> Array:
-    """Categories come as their positions in a list; an unknown one as NaN."""
+    """Replaces the codes of categories by their texts; the code of an unknown value is NaN."""
     if not categories:
         return x
     columns = [

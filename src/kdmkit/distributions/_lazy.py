@@ -9,9 +9,6 @@ import torch
 
 T = TypeVar("T")
 
-# Part of the name under which an object's dictionary holds a cached value: no attribute is called so.
-_MARK = " (gradients: "
-
 
 class cached_per_grad_mode(Generic[T]):
     """`functools.cached_property` with two caches, one of them for `torch.no_grad`.
@@ -27,13 +24,8 @@ class cached_per_grad_mode(Generic[T]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         cache = instance.__dict__
-        key = f"{self._name}{_MARK}{torch.is_grad_enabled()})"
+        key = f"{self._name} (gradients: {torch.is_grad_enabled()})"
         if key not in cache:
             cache[key] = self._function(instance)
         value: T = cache[key]
         return value
-
-
-def without_cache(instance: Any) -> dict[str, Any]:
-    """The state of an object, for pickle, without cached values."""
-    return {name: value for name, value in instance.__dict__.items() if _MARK not in name}

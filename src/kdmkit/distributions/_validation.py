@@ -1,8 +1,7 @@
-"""Checks of what users give to KDMs; the wording of the messages is that of `kdmkit._core.checks`."""
+"""Checks of what users pass to KDMs."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from kdmkit.kernels import Kernel
 
 
 def is_checked(validate_args: bool | None) -> bool:
-    """Whether arguments are checked: always, unless said otherwise or while `torch.compile` traces.
+    """Whether arguments are checked: by default always, except while `torch.compile` traces.
 
     The default of torch's distributions is no guide: the first `torch.compile` of a process switches it off.
     """
@@ -60,7 +59,7 @@ def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
 def check_value(
     argument: str, value: Any, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
 ) -> Tensor:
-    """`value` as events of `kernel`, on terms with the components `like`."""
+    """`value` as events of `kernel`; plain numbers get the dtype and device of `like`."""
     value = kernel.as_events(argument, value, event_shape, like)
     if validate:
         kernel.check_events(argument, value, event_shape)
@@ -68,7 +67,7 @@ def check_value(
 
 
 def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
-    """The shape that leading dimensions broadcast to, by the names of those who have them.
+    """The shape that leading dimensions broadcast to; their names are for the error message.
 
     >>> common_batch({"x": torch.Size([3, 1]), "y": torch.Size([4])})
     torch.Size([3, 4])
@@ -87,16 +86,14 @@ def check_index(index: int | slice | Sequence[int], d: int) -> list[int]:
     >>> check_index(-1, 3), check_index(slice(1, None), 3)
     ([2], [1, 2])
     """
-    if isinstance(index, slice):
-        index = range(d)[index]
+    places = range(d)
     try:
-        chosen = [operator.index(i) for i in (index if isinstance(index, Sequence) else [index])]
-    except TypeError as error:
-        wanted = "a whole number, a slice or a sequence of whole numbers"
-        raise TypeError(bad_argument("index", wanted, repr(index))) from error
-    if not all(-d <= i < d for i in chosen):
-        raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index))
-    chosen = [i % d for i in chosen]
+        if isinstance(index, slice):
+            chosen = list(places[index])
+        else:
+            chosen = [places[i] for i in (index if isinstance(index, Sequence) else [index])]
+    except (IndexError, TypeError) as error:
+        raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index)) from error
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError(bad_argument("index", "one or more different coordinates", index))
     return chosen

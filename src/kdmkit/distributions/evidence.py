@@ -1,4 +1,4 @@
-"""From what a user passes to `infer` to weighted points of the known variables."""
+"""Evidence as users pass it to `infer`, turned into weighted points of the known variables."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _tensor(joint: JointKDM, name: str, value: Any, mask: Tensor | None) -> Tens
 
 
 def _fill(value: Tensor, mask: Tensor, components: Tensor, rank: int) -> Tensor:
-    """A harmless value where evidence is missing: whatever stands there (NaN, say) must not be read."""
+    """A valid value in place of missing evidence, which may be anything, NaN for example."""
     keep = mask.reshape(*mask.shape, *([1] * rank))
     if rank == 0:
         return torch.where(keep, value, torch.zeros_like(value))

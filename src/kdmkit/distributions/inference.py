@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions._lazy import cached_per_grad_mode, without_cache
+from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions._validation import common_batch
 from kdmkit.distributions.mixing import Entry, ScoreKind, mix, mix_both, scores
-from kdmkit.distributions.weights import KernelMap, TensorMap, Weights
+from kdmkit.distributions.weights import PartMap, Weights, each
 from kdmkit.kernels import Kernel
 
 # Pairs of (evidence component, joint component) whose weights are held at once.
@@ -161,16 +161,12 @@ class Inferred(Weights):
         posterior = posterior - torch.where(alive, total, torch.zeros_like(total))
         return torch.where(alive, posterior, self._prior.log_weights)
 
-    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Inferred:
+    def mapped(self, function: PartMap) -> Inferred:
         known = self._evidence
-        evidence = Evidence(
-            {name: on_tensor(value) for name, value in known.values.items()},
-            None if known.weights is None else known.weights.mapped(on_tensor, on_kernel),
-            {name: on_tensor(mask) for name, mask in known.observed.items()},
-        )
-        kernels = {name: on_kernel(kernel) for name, kernel in self._kernels.items()}
-        components = {name: on_tensor(value) for name, value in self._components.items()}
-        return Inferred(evidence, kernels, components, self._prior.mapped(on_tensor, on_kernel))
+        weights = None if known.weights is None else known.weights.mapped(function)
+        evidence = Evidence(each(function, known.values), weights, each(function, known.observed))
+        kernels, components = each(function, self._kernels), each(function, self._components)
+        return Inferred(evidence, kernels, components, self._prior.mapped(function))
 
     def expand(self, batch_shape: torch.Size) -> Inferred:
         """The evidence is repeated (without copies), so that the weights stay uncomputed."""
@@ -184,8 +180,9 @@ class Inferred(Weights):
             evidence = replace(known, values={**known.values, name: value})
         return Inferred(evidence, self._kernels, self._components, self._prior)
 
-    def __getstate__(self) -> dict[str, object]:
-        return without_cache(self)
+    def __reduce__(self) -> tuple[type[Inferred], tuple[object, ...]]:
+        """For pickle: cached values are left out, their gradients would lead nowhere."""
+        return Inferred, (self._evidence, self._kernels, self._components, self._prior)
 
 
 def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:

@@ -25,8 +25,11 @@ from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
+from kdmkit.distributions.weights import PartMap, Weights, copier, each, given_weights, mover
 from kdmkit.kernels import Kernel
+
+Target = str | Sequence[str] | None
+Masks = Mapping[str, Any] | None
 
 RESERVED = ("given", "target", "observed", "self")
 
@@ -192,13 +195,7 @@ class JointKDM:
 
     @overload
     def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: str,
-        observed: Mapping[str, Any] | None = None,
-        **evidence: Any,
+        self, given: JointKDM | None = None, /, *, target: str, observed: Masks = None, **evidence: Any
     ) -> KDM: ...
     @overload
     def infer(
@@ -206,8 +203,8 @@ class JointKDM:
         given: JointKDM | None = None,
         /,
         *,
-        target: Sequence[str] | None = None,
-        observed: Mapping[str, Any] | None = None,
+        target: Target = None,
+        observed: Masks = None,
         **evidence: Any,
     ) -> KDM | JointKDM: ...
     def infer(
@@ -215,8 +212,8 @@ class JointKDM:
         given: JointKDM | None = None,
         /,
         *,
-        target: str | Sequence[str] | None = None,
-        observed: Mapping[str, Any] | None = None,
+        target: Target = None,
+        observed: Masks = None,
         **evidence: Any,
     ) -> KDM | JointKDM:
         """The distribution of some variables given others (the paper's Algorithm 1).
@@ -248,7 +245,7 @@ class JointKDM:
         posterior = Inferred(collected, self.kernels, self.components, self._weights)
         return self._over(targets, posterior)
 
-    def _targets(self, target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    def _targets(self, target: Target, known: Sequence[str]) -> tuple[str, ...]:
         if not known:
             raise ValueError(
                 bad_argument("evidence", "at least one variable", "none (marginal() needs none)")
@@ -285,16 +282,14 @@ class JointKDM:
 
     def to(self, *args: Any, **kwargs: Any) -> JointKDM:
         """A new joint on another device or in another dtype; kernels are copied, never moved."""
-        return self._mapped(*moves(*args, **kwargs))
+        return self._mapped(mover(*args, **kwargs))
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
-        return self._mapped(*copies(memo))
+        return self._mapped(copier(memo))
 
-    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> JointKDM:
-        kernels = {name: on_kernel(kernel) for name, kernel in self.kernels.items()}
-        components = {name: on_tensor(value) for name, value in self.components.items()}
-        weights = self._weights.mapped(on_tensor, on_kernel)
-        return JointKDM._made(components, weights, kernels, self._validate_args)
+    def _mapped(self, function: PartMap) -> JointKDM:
+        components, kernels = each(function, self.components), each(function, self.kernels)
+        return JointKDM._made(components, self._weights.mapped(function), kernels, self._validate_args)
 
     def __repr__(self) -> str:
         return (

@@ -27,7 +27,7 @@ from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import KernelMap, TensorMap, Weights, copies, given_weights, moves
+from kdmkit.distributions.weights import PartMap, Weights, copier, given_weights, mover
 from kdmkit.kernels import Cosine, Kernel, check_continuous
 
 
@@ -74,13 +74,8 @@ class KDM(Distribution):
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.event_dim
-        batch = common_batch(
-            {
-                "weights": weights.batch_shape,
-                "components": components.shape[: cut - 1],
-                "kernel": kernel.batch_shape,
-            }
-        )
+        shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
+        batch = common_batch({**shapes, "kernel": kernel.batch_shape})
         super().__init__(batch, components.shape[cut:], validate_args=False)
         self._validate_args = validate_args
 
@@ -285,17 +280,14 @@ class KDM(Distribution):
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
         elif not temperature > 0:
             raise ValueError(bad_argument("temperature", "> 0", temperature))
-        elif self.kernel.is_continuous:
-            kernel = check_continuous("rsample(method='gumbel')", self.kernel)
-            drawn = gumbel(
-                kernel, self.components, self.log_weights, shape.numel(), temperature, hard, generator
-            )
         elif self.kernel.draws_one_hot:
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
+        elif self.kernel.is_continuous:
+            kernel, relaxation = check_continuous("kernel", self.kernel), (temperature, hard, generator)
+            drawn = gumbel(kernel, self.components, self.log_weights, shape.numel(), *relaxation)
         else:
-            raise TypeError(
-                bad_argument("kernel", "one with differentiable draws", type(self.kernel).__name__)
-            )
+            got = type(self.kernel).__name__
+            raise TypeError(bad_argument("kernel", "one with differentiable draws", got))
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies
@@ -387,14 +379,14 @@ class KDM(Distribution):
         An inferred KDM moves with its evidence and with the joint it was inferred from: it stays
         uncomputed, and keeps `log_evidence`.
         """
-        return self._mapped(*moves(*args, **kwargs))
+        return self._mapped(mover(*args, **kwargs))
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> KDM:
-        return self._mapped(*copies(memo))
+        return self._mapped(copier(memo))
 
-    def _mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> KDM:
-        weights = self._weights.mapped(on_tensor, on_kernel)
-        return KDM._made(on_tensor(self.components), weights, on_kernel(self.kernel), self._validate_args)
+    def _mapped(self, function: PartMap) -> KDM:
+        components, kernel = function(self.components), function(self.kernel)
+        return KDM._made(components, self._weights.mapped(function), kernel, self._validate_args)
 
     def __repr__(self) -> str:
         return (

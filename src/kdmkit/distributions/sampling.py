@@ -61,7 +61,7 @@ def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Ten
         below = (weights * kernel.unit_cdf(unit)).sum(-1) < 0.5
         log_density = kernel.unit_log_overlap(unit) + kernel.unit_log_norm - scale.log()
         density = safe_logsumexp(log_w + log_density).exp()
-        # A draw may round onto the edge of a compact support, where nothing says how it moves.
+        # A draw may round onto the edge of a compact support, where the density is 0: it gets no gradient.
         slope = torch.where(density > 0, density, torch.full_like(density, torch.inf)).reciprocal()
     # By symmetry Φ(−u) = 1 − Φ(u): the smaller tail keeps its digits.
     sign = torch.where(below, 1.0, -1.0).to(x.dtype)
@@ -93,7 +93,7 @@ def gumbel(
     index, soft = gumbel_weights(log_weights.to(components.dtype), n, temperature, generator)
     if hard:
         chosen = pick(components, index, 1)
-        # Zero in value; its gradient is how the draw would move if the weights did.
+        # Zero in value; its gradient is that of the relaxed draw with respect to the weights.
         shift = soft - soft.detach()
         centre = chosen + _average(shift, components.detach())
     else:

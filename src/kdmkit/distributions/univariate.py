@@ -74,7 +74,7 @@ class Univariate:
             density = self._in_blocks(self._density, x)
             newton = x - error / torch.where(density > 0, density, torch.ones_like(density))
             inside = (newton > low) & (newton < high) & (density > 0)
-            # A converged row stays: rounding puts its next step on the bracket's end, bisection would leave.
+            # A converged row stays: its next step rounds to the bracket's end, and bisection would move it.
             eps = torch.finfo(x.dtype).eps
             small = 2 * eps * (x.abs() + self.scale.min())
             done = (error.abs() <= 4 * eps * q) | ((density > 0) & ((newton - x).abs() <= small))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from kdmkit.kernels import Kernel
 # A product adds one term after the other: over a million of them float32 would keep two digits.
 _BLOCK = 4096
 
-TensorMap = Callable[[Tensor], Tensor]
-KernelMap = Callable[[Kernel], Kernel]
+#: A function of tensors and of kernels that returns its argument's kind.
+PartMap = Callable[[Any], Any]
 
 
 class Weights(ABC):
@@ -44,8 +44,8 @@ class Weights(ABC):
         """log Σ_j w_j exp(scores_j)."""
 
     @abstractmethod
-    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Weights:
-        """The same weights, with all tensors and kernels replaced by their images."""
+    def mapped(self, function: PartMap) -> Weights:
+        """The same weights made of `function`'s values of all tensors and kernels."""
 
     @abstractmethod
     def expand(self, batch_shape: torch.Size) -> Weights:
@@ -82,8 +82,8 @@ class Given(Weights):
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
         return mix(entries, self._log_weights)[1]
 
-    def mapped(self, on_tensor: TensorMap, on_kernel: KernelMap) -> Given:
-        return Given(on_tensor(self._log_weights))
+    def mapped(self, function: PartMap) -> Given:
+        return Given(function(self._log_weights))
 
     def expand(self, batch_shape: torch.Size) -> Given:
         return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]))
@@ -112,25 +112,31 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     return Given(tensor)
 
 
-def moves(*args: Any, **kwargs: Any) -> tuple[TensorMap, KernelMap]:
-    """What `to(*args, **kwargs)` does to tensors and to kernels; integers and masks keep their dtype."""
+def mover(*args: Any, **kwargs: Any) -> PartMap:
+    """What `to(*args, **kwargs)` does to a part of a KDM; integers and masks keep their dtype."""
 
-    def on_tensor(tensor: Tensor) -> Tensor:
-        moved = tensor.to(*args, **kwargs)
-        return moved if tensor.is_floating_point() else tensor.to(moved.device)
+    def move(part: Any) -> Any:
+        if isinstance(part, Kernel):
+            return copy.deepcopy(part).to(*args, **kwargs)
+        moved = part.to(*args, **kwargs)
+        return moved if part.is_floating_point() else part.to(moved.device)
 
-    return on_tensor, lambda kernel: copy.deepcopy(kernel).to(*args, **kwargs)
+    return move
 
 
-def copies(memo: dict[Any, Any]) -> tuple[TensorMap, KernelMap]:
-    """What `copy.deepcopy` does to tensors and to kernels.
+def copier(memo: dict[Any, Any]) -> PartMap:
+    """What `copy.deepcopy` does to a part of a KDM.
 
     Data and parameters are copied as such. torch refuses to copy results of a computation that carry
     gradients: here their copies have storage of their own and stay in the graph.
     """
 
-    def on_tensor(tensor: Tensor) -> Tensor:
-        copied: Tensor = copy.deepcopy(tensor, memo) if tensor.is_leaf else tensor.clone()
-        return copied
+    def copied(part: Any) -> Any:
+        result = isinstance(part, Tensor) and not part.is_leaf
+        return part.clone() if result else copy.deepcopy(part, memo)
 
-    return on_tensor, lambda kernel: copy.deepcopy(kernel, memo)
+    return copied
+
+
+def each(function: PartMap, parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: function(part) for name, part in parts.items()}

@@ -304,8 +304,7 @@ class _ClassifierFit(EstimatorFit):
         latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
         self.decoder = build_module(self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape))
         if self.decoder is not None:
-            held = None if self.validation is None else self._decoder_rows(self.validation)
-            self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows(self.train), held)
+            self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows)
 
     def _decoder_rows(self, rows: Rows) -> Rows:
         assert self.decoder is not None

@@ -1,9 +1,8 @@
-"""The main job in a minute: one model of handwritten digits classifies, doubts and generates."""
+"""A demonstration in a minute: one model of handwritten digits classifies, detects novelty and generates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,21 @@ from sklearn.model_selection import train_test_split
 
 from kdmkit import plotting
 from kdmkit.estimators import KDMClassifier
+from kdmkit.experiments.common import Report
 from kdmkit.metrics import expected_calibration_error
 
 Array = NDArray[Any]
 _SIDE, _WHITE = 8, 16.0
-# Pictures show draws closer to the components than the model's own: pixels then have less grain.
+# Figures show draws with narrower kernels than the fitted ones: pixels then have less noise.
 _SPREAD = 0.3
-# Images of each digit: held-out ones, and draws.
+# Images of each digit in a figure: held-out ones, and draws.
 _READ, _DRAWN = 6, 10
 # Nats up to which the figure's scale of log p(x) is linear.
 _LINEAR = 100.0
 
 
-@dataclass(frozen=True)
-class Demo:
-    """What the demonstration measured, and the figures it drew."""
-
-    rows: list[tuple[str, str]]
-    figures: list[Path]
-
-
-def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str], None] = print) -> Demo:
-    """Fits one joint KDM to scikit-learn's digits and asks it everything it can answer.
+def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str], None] = print) -> Report:
+    """Fits one joint KDM to scikit-learn's digits: classes, calibration, novelty and generated images.
 
     Args:
         folder: where the figures go.
@@ -50,8 +42,8 @@ def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str
     model = KDMClassifier(random_state=seed, verbose=verbose).fit(X, y)
     answers = _Answers(model, X_test, y_test, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    say("Asking it: which digit, how sure, how usual, and to draw some …")
-    return Demo(answers.table(), answers.figures(folder))
+    say("Predicting held-out images, scoring novelty, generating images …")
+    return Report("One model of digits", ["what", "value"], answers.table(), files=answers.figures(folder))
 
 
 class _Answers:
@@ -60,19 +52,19 @@ class _Answers:
     def __init__(self, model: KDMClassifier, X: Array, y: Array, seed: int) -> None:
         self.model, self.X, self.y = model, X, y
         self.probs = model.predict_proba(X)
-        self.usual = model.score_samples(X)
+        self.known = model.score_samples(X)
         noise = np.random.default_rng(seed).uniform(0, _WHITE, X.shape)
-        self.strange = {"noise": model.score_samples(noise), "inverted": model.score_samples(_WHITE - X)}
+        self.novel = {"noise": model.score_samples(noise), "inverted": model.score_samples(_WHITE - X)}
         self.drawn = np.concatenate(
             [model.sample(10, y=digit, random_state=digit) for digit in model.classes_]
         )
         asked = [[digit] for digit in model.classes_] + [[3, 8]]
         self.shown = np.concatenate([_clear_draws(model, digits, seed) for digits in asked])
 
-    def table(self) -> list[tuple[str, str]]:
+    def table(self) -> list[Sequence[str]]:
         right = self.probs.argmax(1) == self.y
         asked = np.repeat(self.model.classes_, 10)
-        rows = [
+        rows: list[Sequence[str]] = [
             ("images held out", f"{len(self.y)}"),
             ("accuracy", f"{right.mean():.4f}"),
             ("expected calibration error", f"{float(expected_calibration_error(self.probs, self.y)):.4f}"),
@@ -80,23 +72,23 @@ class _Answers:
                 "mean log p(y|x)",
                 f"{self.model.predict_log_proba(self.X)[np.arange(len(self.y)), self.y].mean():.4f}",
             ),
-            ("mean log p(x), nats", f"{self.usual.mean():.1f}"),
+            ("mean log p(x), nats", f"{self.known.mean():.1f}"),
             ("drawn digits read as asked", f"{(self.model.predict(self.drawn) == asked).mean():.3f}"),
         ]
-        for name, scores in self.strange.items():
+        for name, scores in self.novel.items():
             rows.append((f"mean log p(x), {name}", f"{scores.mean():.1f}"))
             rows.append((f"novelty AUROC against {name}", f"{self._auroc(scores):.4f}"))
         return rows
 
-    def _auroc(self, strange: Array) -> float:
-        truth = np.r_[np.zeros(len(self.usual)), np.ones(len(strange))]
-        return float(roc_auc_score(truth, -np.r_[self.usual, strange]))
+    def _auroc(self, novel: Array) -> float:
+        truth = np.r_[np.zeros(len(self.known)), np.ones(len(novel))]
+        return float(roc_auc_score(truth, -np.r_[self.known, novel]))
 
     def figures(self, folder: Path) -> list[Path]:
         drawings = {
             "generated.png": self._plot_images,
             "reliability.png": lambda: plotting.plot_reliability(self.probs, self.y),
-            "novelty.png": lambda: _plot_novelty({"digits": self.usual, **self.strange}),
+            "novelty.png": lambda: _plot_novelty({"digits": self.known, **self.novel}),
         }
         return [_save(folder / name, draw) for name, draw in drawings.items()]
 
@@ -134,7 +126,7 @@ def _grid(images: Array, labels: list[str], columns: int, ax: Any, title: str) -
 
 
 def _plot_novelty(scores: dict[str, Array]) -> Any:
-    """Histograms of log p(x) on a scale that holds both usual and strange inputs."""
+    """Histograms of log p(x) of known and of novel inputs."""
     import matplotlib.pyplot as plt
 
     _, ax = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
@@ -146,7 +138,7 @@ def _plot_novelty(scores: dict[str, Array]) -> Any:
         ax.hist(values, bins=bins, label=name, color=colour, alpha=0.75)
     ax.set_xscale("asinh", linear_width=_LINEAR)
     ax.set_yscale("log")
-    ax.set(xlabel="log p(x), nats", ylabel="images", title="How usual the model finds an input")
+    ax.set(xlabel="log p(x), nats", ylabel="images", title="log p(x) of digits and of other images")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper center")
     return ax

@@ -45,9 +45,8 @@ class Bandwidth(nn.Module, ABC):
         """The bandwidth."""
 
     @property
-    @abstractmethod
     def shape(self) -> torch.Size:
-        """The shape of `value`."""
+        return self.value.shape
 
     @abstractmethod
     def scaled(self, factor: Any) -> Bandwidth:
@@ -186,10 +185,6 @@ class FixedBandwidth(Bandwidth):
     @property
     def value(self) -> Float[Tensor, "*shape"]:
         return self.fixed
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.fixed.shape
 
     def scaled(self, factor: Any) -> FixedBandwidth:
         factor = positive_tensor("factor", factor).to(self.fixed.device)

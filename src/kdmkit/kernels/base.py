@@ -13,7 +13,6 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
-from kdmkit._core.precision import full_precision
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.ops import Term
 
@@ -190,12 +189,6 @@ class Kernel(nn.Module, ABC):
         raise TypeError(bad_argument("kernel", wanted, repr(self)))
 
     # ---- housekeeping
-
-    def log_overlap_matrix(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead n m"]:
-        """2·log|k(x_i, c_j)| of all pairs; the shapes are those of `term`."""
-        term = self.term(x, components)
-        with full_precision(x.device.type):
-            return term.exact()
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         copied: Self = copy_with_graph(self, memo)

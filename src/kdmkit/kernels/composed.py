@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -40,6 +39,8 @@ class Composed(Kernel):
             raise TypeError(bad_argument("encoder", "an nn.Module", type(encoder).__name__))
         if not isinstance(kernel, Kernel):
             raise TypeError(bad_argument("kernel", "a kernel", type(kernel).__name__))
+        if kernel.batch_shape:
+            raise ValueError(bad_argument("kernel", "one without a batch of bandwidths", repr(kernel)))
         self.encoder, self.kernel, self.event_dim = encoder, kernel, event_dim
 
     @property
@@ -53,15 +54,6 @@ class Composed(Kernel):
     @property
     def per_component(self) -> bool:
         return self.kernel.per_component
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Composed:
-        if not self.batch_shape:
-            return self
-        return Composed(self.encoder, self.kernel.arranged(place), event_dim=self.event_dim)
 
     @property
     def learned_bandwidth(self) -> LearnedBandwidth:

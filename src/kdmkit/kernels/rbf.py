@@ -126,11 +126,8 @@ class RBF(LocationScale):
     def convolved(self, variance: Float[Tensor, "*batch m d"]) -> RBF:
         if self.shear is not None:
             self._cannot("an RBF kernel without a metric")
-        sigma = self.sigma
-        # σ² is twice the variance. A variance of 0 is left out: the root of zero has no derivative.
-        added = variance > 0
-        root = (2 * torch.where(added, variance, torch.ones_like(variance))).sqrt()
-        value = torch.where(added, torch.hypot(sigma, root), sigma)
+        # σ² is twice the variance.
+        value = (self.sigma.square() + 2 * variance).sqrt()
         return RBF(FixedBandwidth("sigma", value, validate=False))
 
     @property

@@ -1,4 +1,4 @@
-"""From what users pass to a metric to checked tensors."""
+"""Checked tensors from what users pass to a metric."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def as_fractions(argument: str, value: Any) -> Float[Tensor, "*shape"]:
 
 
 def as_probs(argument: str, value: Any) -> Float[Tensor, "n k"]:
-    """Rows of probabilities. They may have been rounded on their way here: the sum is checked loosely."""
+    """Rows of probabilities; their sums are checked loosely, since users may have rounded them."""
     probs = as_fractions(argument, value)
     if probs.ndim != 2 or probs.shape[1] < 2:
         raise ValueError(bad_argument(argument, "shape (n, k) with k ≥ 2 classes", tuple(probs.shape)))

@@ -34,7 +34,7 @@ class Mixture:
     def of(cls, rho: KDM, kernel: LocationScale) -> Mixture:
         m = rho.n_components
         shape = (*rho.batch_shape, m)
-        # Weights were rounded where they were made, and far components would turn the excess into distance.
+        # Rounded weights do not sum to exactly 1, and that error grows with the distance of the components.
         weights = rho.log_weights.double().log_softmax(-1).exp().expand(shape).reshape(-1, m)
         components = rho.components.double().squeeze(-1)
         scale = kernel.scale(rho.components.double())

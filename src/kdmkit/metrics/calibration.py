@@ -1,4 +1,4 @@
-"""Calibration of predictive distributions of a real variable: do quantiles mean what they say?"""
+"""Calibration of predictive distributions of a real variable: how often y falls below each quantile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prediction intervals: how often they hold, and how wide they are."""
+"""Prediction intervals: how often they contain the observation, and how wide they are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interval_coverage(lower: Any, upper: Any, y: Any) -> Float[Tensor, ""]:
 
 
 def interval_width(lower: Any, upper: Any) -> Float[Tensor, ""]:
-    """(1/n)·Σ_i (upper_i − lower_i): the mean width, which makes coverage comparable.
+    """(1/n)·Σ_i (upper_i − lower_i): the mean width. At equal coverage narrower is better.
 
     >>> from kdmkit.metrics import interval_width
     >>> interval_width([0.0, 1.0], [1.0, 4.0])

@@ -50,7 +50,7 @@ class Initializer:
         kernel.check_events(variable.name, tensor, variable.shape)
         return tensor
 
-    # ---- which samples
+    # ---- choice of samples
 
     def start(self, m: int, method: Method) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
         """Components by variable, and logits."""
@@ -68,8 +68,7 @@ class Initializer:
         return self._permutation(self.n)[:m]
 
     def _permutation(self, n: int) -> Tensor:
-        device = self.generator.device if self.generator is not None else None
-        return torch.randperm(n, generator=self.generator, device=device).cpu()
+        return torch.randperm(n, generator=self.generator, device=self._device()).cpu()
 
     def _vectors(self) -> Float[Tensor, "n p"]:
         """The continuous variables side by side, standardised."""
@@ -136,7 +135,7 @@ class Initializer:
         return self._round_robin(self._labels(), m)
 
     def _round_robin(self, labels: Int[Tensor, " n"], m: int) -> Int[Tensor, " m"]:
-        """One random sample of every class in turn until m are chosen: scarce classes give all they have."""
+        """One random sample of every class in turn until m are chosen, or until a class has none left."""
         order = self._permutation(self.n)
         labels = labels[order]
         by_class = torch.argsort(labels, stable=True)
@@ -145,7 +144,7 @@ class Initializer:
         turn = torch.arange(self.n) - starts
         return order[by_class[torch.argsort(turn, stable=True)][:m]]
 
-    # ---- what they give
+    # ---- components and weights
 
     def components(self, name: str, chosen: Tensor) -> Tensor:
         """Chosen values of a variable as its components."""
@@ -153,11 +152,11 @@ class Initializer:
         return variable.kernel.initial_components(chosen, variable.shape)
 
     def _class_logits(self, index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """The share of a class in the data, over the number of its components."""
+        """log of the samples of a component's class per component of that class."""
         labels = self._labels()
-        shares = torch.bincount(labels).double()
-        chosen = torch.bincount(labels[index], minlength=len(shares)).double()
-        return (shares.clamp_min(1).log() - chosen.clamp_min(1).log())[labels[index]]
+        counts = torch.bincount(labels).double()
+        chosen = torch.bincount(labels[index], minlength=len(counts)).double()
+        return (counts.clamp_min(1).log() - chosen.clamp_min(1).log())[labels[index]]
 
 
 def check_sigma(sigma: Sigma) -> None:
@@ -180,7 +179,7 @@ def _std(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
 
 
 def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """k-means++ repeats indices where the data repeats points: spare samples take the place of repeats."""
+    """Different indices: those that k-means++ repeats, where points coincide, are replaced by spare ones."""
     unique = torch.unique(index)
     if len(unique) == len(index):
         return index

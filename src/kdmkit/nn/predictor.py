@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,8 @@ from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import Trend
 from kdmkit.nn.variable import Variable
 
-# Rows per block where many are evaluated without gradients.
-_ROWS = 8192
+# Rows per block where many are evaluated without gradients: activations stay in a CPU's caches.
+BLOCK = 2048
 
 
 class Predictor(nn.Module):
@@ -109,7 +110,7 @@ class Predictor(nn.Module):
 
         Encoder and trend see blocks of rows; x may be on another device.
         """
-        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(_ROWS)]
+        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(BLOCK)]
         parts = [None if part[0] is None else torch.cat(part) for part in zip(*blocks, strict=True)]
         return _conditional(self.joint(), *parts)
 
@@ -124,7 +125,7 @@ class Predictor(nn.Module):
         With a trend its y is the residual y − f(x).
         """
         layer = self.layer
-        kernels = {name: layer.kernel(name) for name in layer.variables}
+        kernels = {name: copy.deepcopy(layer.kernel(name)).requires_grad_(False) for name in layer.variables}
         components = {name: value.detach() for name, value in layer.components.items()}
         return JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
 

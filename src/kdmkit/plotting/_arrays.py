@@ -1,4 +1,4 @@
-"""From what users pass to a figure to NumPy arrays, and where the axes should end."""
+"""NumPy arrays from what users pass to a figure, and the range of its axes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kdmkit._core.checks import bad_argument
@@ -64,6 +64,16 @@ def finish(ax: Axes, *, x: str = "", y: str = "", frame: bool = False) -> Axes:
         spine.set_visible(frame or side in ("left", "bottom"))
     ax.tick_params(width=0.6, length=3, color=INK, labelcolor=INK, labelsize="small")
     return ax
+
+
+def labelled_contours(
+    ax: Axes, first: Any, second: Any, values: Any, thresholds: Mapping[float, float]
+) -> None:
+    """Contour lines of `values` at the thresholds, each labelled with its fraction in percent."""
+    lines = ax.contour(
+        first, second, values, sorted(thresholds), colors=INK, linewidths=0.6, negative_linestyles="solid"
+    )
+    ax.clabel(lines, fmt={value: f"{part:.0%}" for value, part in thresholds.items()}, fontsize="x-small")
 
 
 def legend(ax: Axes, **options: Any) -> None:

@@ -51,7 +51,7 @@ def plot_pit(pit_values: Any, n_bins: int = 20, *, ax: Axes | None = None) -> Ax
 
 
 def plot_calibration_curve(pit_values: Any, levels: Any = None, *, ax: Axes | None = None) -> Axes:
-    """How often y falls below its predicted τ-quantile, against τ: on the diagonal where it should.
+    """How often y falls below its predicted τ-quantile, against τ: the diagonal if calibrated.
 
     Args:
         pit_values: as `kdmkit.metrics.pit` gives them, of any shape.

@@ -1,4 +1,4 @@
-"""What a classifier thinks of the plane: probabilities of classes, and how likely the point itself is."""
+"""Decision regions of a classifier of two features, and the density of the features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import JointKDM
 from kdmkit.plotting._arrays import Array, as_array, log_density, mesh
-from kdmkit.plotting._axes import INK, Axes, axes, class_colors, finish, legend, matplotlib
+from kdmkit.plotting._axes import Axes, axes, class_colors, finish, labelled_contours, legend, matplotlib
 
 Function = Callable[[Array], Any]
 
@@ -139,17 +139,8 @@ def _lines(
     seen = np.sort(at_points[np.isfinite(at_points)])[::-1]
     if not len(seen):
         return
-    share = {float(seen[min(len(seen) - 1, int(level * len(seen)))]): level for level in levels}
-    lines = ax.contour(
-        first,
-        second,
-        np.ma.masked_invalid(values),
-        sorted(share),
-        colors=INK,
-        linewidths=0.7,
-        negative_linestyles="solid",
-    )
-    ax.clabel(lines, fmt={value: f"{level:.0%}" for value, level in share.items()}, fontsize="x-small")
+    thresholds = {float(seen[min(len(seen) - 1, int(level * len(seen)))]): level for level in levels}
+    labelled_contours(ax, first, second, np.ma.masked_invalid(values), thresholds)
 
 
 def _points(ax: Axes, points: Array, index: Array, names: Sequence[str], colors: Array) -> None:

@@ -18,7 +18,18 @@ from kdmkit.plotting._arrays import (
     mesh,
     parts,
 )
-from kdmkit.plotting._axes import INK, LIGHT, PALETTE, Axes, axes, finish, legend, legend_above, matplotlib
+from kdmkit.plotting._axes import (
+    INK,
+    LIGHT,
+    PALETTE,
+    Axes,
+    axes,
+    finish,
+    labelled_contours,
+    legend,
+    legend_above,
+    matplotlib,
+)
 
 # From this many components on, single stems cannot be told apart.
 _MANY = 60
@@ -69,13 +80,13 @@ def plot_density_1d(
 
 
 def _bins(data: Array) -> int:
-    """As many bins as Freedman and Diaconis have, but enough for several modes and not too many to see."""
+    """Freedman and Diaconis' number of bins, at most 80 and at least 30 (fewer for small samples)."""
     n = len(np.histogram_bin_edges(data, "fd")) - 1
     return int(np.clip(n, min(30, 1 + len(data) // 10), 80))
 
 
 def _grid(rho: KDM, low: float, high: float, n: int) -> Array:
-    """Even points, and the centres of narrow components that these would miss."""
+    """Equidistant points, and the centres of components, whose peaks may lie between those."""
     centres = np.unique(parts(rho)[0][:, 0])
     inside = centres[(centres > low) & (centres < high)]
     return np.union1d(np.linspace(low, high, n), inside[:: max(1, len(inside) // n)])
@@ -150,7 +161,7 @@ def _map(ax: Axes, ranges: Sequence[tuple[float, float]], log_values: Array, dep
         aspect="auto",
         cmap="Blues",
         vmin=top - depth,
-        # Above the maximum: the darker half of the map would hide what is drawn on it.
+        # Beyond the maximum: the darkest colours would hide what is drawn on the map.
         vmax=top + 0.8 * depth,
         interpolation="bilinear",
     )
@@ -167,16 +178,7 @@ def _regions(ax: Axes, first: Array, second: Array, log_values: Array, levels: S
     thresholds = _thresholds(log_values, levels)
     if not thresholds:
         return
-    lines = ax.contour(
-        first,
-        second,
-        log_values,
-        sorted(thresholds),
-        colors=INK,
-        linewidths=0.6,
-        negative_linestyles="solid",
-    )
-    ax.clabel(lines, fmt={value: f"{share:.0%}" for value, share in thresholds.items()}, fontsize="x-small")
+    labelled_contours(ax, first, second, log_values, thresholds)
 
 
 def _thresholds(log_values: Array, levels: Sequence[float]) -> dict[float, float]:

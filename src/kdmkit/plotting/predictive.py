@@ -105,6 +105,6 @@ def _shading(
         points = torch.as_tensor(grid).to(rho.components).reshape(-1, 1, 1)
         log_values = rho.log_prob(points).double().cpu().numpy()[:, order]
     relative = np.exp(log_values - log_values.max(0))
-    # The map ends before its darkest blue, which would swallow the mean.
+    # The map ends before its darkest blue, which would hide the mean.
     ax.pcolormesh(inputs, grid, relative, cmap="Blues", vmin=0, vmax=1.25, shading="gouraud", rasterized=True)
     ax.set_ylim(grid[0], grid[-1])

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
-from kdmkit.nn import DensityLayer, Predictor
-from kdmkit.serialize.modules import Own, put, tensors_of, under
+from kdmkit.nn import DensityLayer
+from kdmkit.serialize.layers import predictor_from
+from kdmkit.serialize.modules import Own, put, tensors_of
 from kdmkit.serialize.values import decode, encode
 
 CLASSES: dict[str, type[BaseEstimator]] = {
@@ -22,7 +23,7 @@ CLASSES: dict[str, type[BaseEstimator]] = {
     "KDMProportionClassifier": KDMProportionClassifier,
 }
 
-# The seed of draws, how many there were, and the shape of targets.
+# The seed of draws, the number of draws so far, and whether targets were one-dimensional.
 _PRIVATE = ("_seed", "_n_draws", "_flat_target")
 
 
@@ -30,7 +31,7 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     check_is_fitted(estimator)
     parameters = estimator.get_params(deep=False)
     if not isinstance(parameters["random_state"], int | np.integer):
-        parameters["random_state"] = None  # a stream of random numbers stays with its owner
+        parameters["random_state"] = None  # a stream of random numbers is not saved
     fitted = {k: v for k, v in vars(estimator).items() if _is_fitted_state(k)}
     config = {
         "parameters": {name: encode(name, value) for name, value in parameters.items()},
@@ -41,7 +42,7 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _is_fitted_state(name: str) -> bool:
-    """What a fit left: not parameters, nor what scikit-learn notes down on objects."""
+    """Whether an attribute was set by `fit`, rather than by the constructor or by scikit-learn."""
     return name in _PRIVATE or (name.endswith("_") and name != "module_")
 
 
@@ -67,22 +68,8 @@ def _parameter(name: str, value: Any, own: Own) -> Any:
 
 
 def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.Module:
-    if cls is KDMDensity:
-        layer = DensityLayer.from_config(config)
-        put(layer, tensors, "model.safetensors")
-        return layer
-    lent = {part: _own_part(part, config[part], tensors, own) for part in ("encoder", "decoder")}
-    model = Predictor.from_config(config, **lent)
-    put(model, tensors, "model.safetensors")
-    return model
-
-
-def _own_part(
-    part: Any, config: dict[str, Any] | None, tensors: dict[str, Tensor], own: Own
-) -> nn.Module | None:
-    """The caller's module with its weights, where the model was saved with one."""
-    if config is None or "own" not in config:
-        return None
-    module = own.lend(part, config["own"])
-    put(module, under(f"{part}.", tensors), part)
-    return module
+    if cls is not KDMDensity:
+        return predictor_from(config, tensors, own)
+    layer = DensityLayer.from_config(config)
+    put(layer, tensors, "model.safetensors")
+    return layer

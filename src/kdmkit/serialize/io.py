@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.serialize import distributions, estimators, layers
 from kdmkit.serialize.folder import read_folder, write_folder
 from kdmkit.serialize.modules import Own
 from kdmkit.serialize.upgrade import upgrade
 
-_KINDS = (estimators, layers, distributions)
-_CLASSES = {name: kind for kind in _KINDS for name in kind.CLASSES}
+T = TypeVar("T")
+
+# The module that packs and unpacks each class, imported when it is needed: estimators load scikit-learn.
+_KINDS = {
+    "KDMDensity": "estimators",
+    "KDMClassifier": "estimators",
+    "KDMRegressor": "estimators",
+    "KDMProportionClassifier": "estimators",
+    "JointLayer": "layers",
+    "DensityLayer": "layers",
+    "Predictor": "layers",
+    "KDM": "distributions",
+    "JointKDM": "distributions",
+}
 
 
 def save(model: Any, path: str | Path) -> None:
@@ -27,7 +39,7 @@ def save(model: Any, path: str | Path) -> None:
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
-            a layer (`JointLayer`, `DensityLayer`), or a distribution (`KDM`, `JointKDM`).
+            a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`).
         path: a folder that does not exist, is empty, or holds a saved model, which is replaced.
 
     >>> import tempfile
@@ -38,18 +50,35 @@ def save(model: Any, path: str | Path) -> None:
     tensor([0.2500, 0.7500])
     """
     name = type(model).__name__
-    kind = _CLASSES.get(name)
-    if kind is None or type(model) is not kind.CLASSES[name]:
-        raise TypeError(bad_argument("model", f"one of {', '.join(_CLASSES)}", name))
-    config, tensors = kind.pack(model)
+    if name not in _KINDS or type(model) is not _kind(name).CLASSES[name]:
+        raise TypeError(bad_argument("model", f"one of {', '.join(_KINDS)}", name))
+    config, tensors = _kind(name).pack(model)
     write_folder(path, {"class": name, **config}, tensors)
 
 
+@overload
 def load(
     path: str | Path,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
     device: str | torch.device = "cpu",
+    *,
+    kind: type[T],
+) -> T: ...
+@overload
+def load(
+    path: str | Path,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    device: str | torch.device = "cpu",
+) -> Any: ...
+def load(
+    path: str | Path,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    device: str | torch.device = "cpu",
+    *,
+    kind: type | None = None,
 ) -> Any:
     """The model that `save` wrote, with the same answers.
 
@@ -58,20 +87,27 @@ def load(
         encoder, decoder: for models saved with modules of your own: modules of the same shape. They are
             copied, and the copies get the saved weights.
         device: where the model goes, whatever it was saved from.
+        kind: the class that the model must have, for example `KDMRegressor`; type checkers then know it.
     """
     config, tensors = read_folder(path, _checked_device(device))
     name = config.get("class")
-    if name not in _CLASSES:
-        raise ValueError(bad_argument("config.json", f"class one of {', '.join(_CLASSES)}", repr(name)))
+    if name not in _KINDS:
+        raise ValueError(bad_argument("config.json", f"class one of {', '.join(_KINDS)}", repr(name)))
+    if kind is not None and kind is not _kind(name).CLASSES[name]:
+        raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
     own = Own(encoder, decoder)
     try:
-        config, tensors = upgrade(config, tensors)
-        model = _CLASSES[name].unpack(config, tensors, own)
+        model = _kind(name).unpack(*upgrade(config, tensors), own)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         wanted = f"the description of a {name}"
         raise ValueError(bad_argument("config.json", wanted, f"{type(error).__name__}: {error}")) from error
     own.check_used()
     return model
+
+
+def _kind(name: str) -> Any:
+    """The module for a class."""
+    return import_module(f"kdmkit.serialize.{_KINDS[name]}")
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -30,7 +30,8 @@ class FitOptions:
         averaging: horizon of an exponential moving average of the weights, as a share of all steps: after
             every step w̄ ← w̄ + (w − w̄)/h with h = averaging · steps. The averaged weights are validated and
             returned. None for no average.
-        least_gain: the part of the first validation loss by which another has to be lower to count as better.
+        min_improvement: how much lower than the first validation loss a later one must be to count, as a
+            share of the first.
         seed: of the order of rows and of dropout: the same seed gives the same fit.
         device: `"auto"` is CUDA where there is one.
         precision: mixed precision; the reductions stay in float32 or wider.
@@ -46,7 +47,7 @@ class FitOptions:
     clip_norm: float | None = 5.0
     patience: int | None = 20
     averaging: float | None = None
-    least_gain: float = 0.0
+    min_improvement: float = 0.0
     seed: int = 0
     device: Device = "auto"
     precision: Precision = "no"
@@ -65,8 +66,8 @@ class FitOptions:
             raise ValueError(bad_argument("weight_decay", "a finite number ≥ 0", self.weight_decay))
         if self.averaging is not None and not 0 < self.averaging <= 1:
             raise ValueError(bad_argument("averaging", "0 < averaging ≤ 1, or None", self.averaging))
-        if not 0 <= self.least_gain < 1:
-            raise ValueError(bad_argument("least_gain", "0 ≤ least_gain < 1", self.least_gain))
+        if not 0 <= self.min_improvement < 1:
+            raise ValueError(bad_argument("min_improvement", "0 ≤ min_improvement < 1", self.min_improvement))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(bad_argument("clip_norm", "> 0 or None", self.clip_norm))
         check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))

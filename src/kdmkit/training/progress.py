@@ -24,23 +24,23 @@ class Progress:
         """The number of finished epochs."""
         return len(self.history)
 
-    def record(self, entry: dict[str, float], model: nn.Module, *, least_gain: float = 0.0) -> None:
+    def record(self, entry: dict[str, float], model: nn.Module, *, min_improvement: float = 0.0) -> None:
         """Adds an epoch, and keeps the model's weights if its validation loss is the best so far.
 
-        After the first epoch a loss l counts only if l < l_first − least_gain·|l_first|.
+        After the first epoch a loss l counts only if l < l_first − min_improvement·|l_first|.
         """
         self.history.append(entry)
         loss = entry.get("validation_loss")
-        if loss is not None and loss < min(self.best_loss, self._ceiling(least_gain)):
+        if loss is not None and loss < min(self.best_loss, self._ceiling(min_improvement)):
             self.best_loss, self.best_epoch = loss, self.epoch - 1
             self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
 
-    def _ceiling(self, least_gain: float) -> float:
+    def _ceiling(self, min_improvement: float) -> float:
         """The value that a validation loss after the first has to stay below."""
         first = self.history[0].get("validation_loss", math.inf)
         if self.epoch == 1 or math.isinf(first):
             return math.inf
-        return first - least_gain * abs(first)
+        return first - min_improvement * abs(first)
 
     def should_stop(self, patience: int | None) -> bool:
         """Whether the validation loss has not improved for `patience` epochs."""

@@ -112,7 +112,7 @@ class Trainer:
         if self.validation is not None:
             entry["validation_loss"] = self._evaluate(self.validation)
         _check_losses(entry)
-        self.progress.record(entry, self.result, least_gain=self.options.least_gain)
+        self.progress.record(entry, self.result, min_improvement=self.options.min_improvement)
         self._save()
         return entry
 

@@ -22,10 +22,10 @@ from kdmkit.experiments.images.models import (
     make_layer,
     make_layout,
 )
-from kdmkit.experiments.images.objectives import Dense, Discriminative, Taught, lesson
+from kdmkit.experiments.images.objectives import Dense, Discriminative, Distillation, distillation_targets
 from kdmkit.experiments.images.phases import Setting, train_decoder
-from kdmkit.experiments.images.recipes import DATASETS, RECIPES, Drawing, changed, settings_of_phase
-from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
+from kdmkit.experiments.images.recipes import DATASETS, RECIPES, DecoderRecipe, changed, settings_of_phase
+from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.nn import JointLayer
 from kdmkit.training.optimizer import decayed_parameters
 
@@ -110,10 +110,10 @@ def test_pixels_stay_pixels(augment: Augment) -> None:
 # ---- what the KDM is taught
 
 
-def test_lesson_is_between_label_and_teacher() -> None:
+def test_distillation_targets_are_between_label_and_teacher() -> None:
     recipe = changed(RECIPES["digits", "paper"], {"smoothing": 0.1, "teaching": 0.25})
     logits, y = torch.randn(6, 10), torch.arange(6)
-    target = lesson(logits, y, recipe)
+    target = distillation_targets(logits, y, recipe)
     label = 0.9 * torch.nn.functional.one_hot(y, 10) + 0.01
     assert torch.allclose(target, 0.75 * label + 0.25 * logits.softmax(-1), atol=1e-6)
     assert torch.allclose(target.sum(-1), torch.ones(6))
@@ -170,7 +170,7 @@ def test_weight_decay_is_for_networks_alone() -> None:
     dense = DenseModel(encoder, make_head(recipe), make_layout(Shape(1, 8), recipe))
     maps = {name for name, p in dense.named_parameters() if p.ndim > 1}
     assert decayed_parameters(Dense(dense, recipe, None)) == {f"model.{name}" for name in maps}
-    assert decayed_parameters(Taught(layer)) == set()
+    assert decayed_parameters(Distillation(layer)) == set()
     joint = decayed_parameters(Discriminative(KDMModel(encoder, layer), dense, recipe, None))
     wanted = {f"model.{name}" if name.startswith("encoder") else name for name in maps}
     assert joint == wanted
@@ -266,7 +266,7 @@ def test_decoder_does_not_fall_into_the_dark() -> None:
     layer = make_layer(recipe)
     model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
     decoder = paper_decoder(Shape(1, 8), recipe.latent)
-    drawing = Drawing(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
     train_decoder(model, decoder, [], data, Setting(recipe, 0, "cpu"), drawing)
     with torch.no_grad():
         error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
@@ -278,7 +278,7 @@ def test_evidence_is_the_bound() -> None:
     torch.manual_seed(0)
     vae, x, y = ConditionalVAE(Shape(1, 8), 3).eval(), torch.rand(5, 1, 8, 8), torch.arange(5)
     torch.manual_seed(1)
-    loss = Evidence(vae)(x, y)
+    loss = NegativeELBO(vae)(x, y)
     torch.manual_seed(1)
     logits, mean, log_variance = vae(x, y)
     posterior = torch.distributions.Normal(mean, (0.5 * log_variance).exp())

@@ -16,7 +16,7 @@ from kdmkit.experiments import images
 from kdmkit.experiments.common import FORMAT, read_rows, runner
 from kdmkit.experiments.images import Plan, jobs, table1
 from kdmkit.experiments.images.data import NOVEL
-from kdmkit.experiments.images.recipes import DRAWINGS, RECIPES, Drawing, changed
+from kdmkit.experiments.images.recipes import DECODER_RECIPES, RECIPES, DecoderRecipe, changed
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for encoder in ("paper", "resnet"):
         monkeypatch.setitem(RECIPES, ("digits", encoder), changed(RECIPES["digits", encoder], short))
-    monkeypatch.setitem(DRAWINGS, "digits", Drawing(epochs=14, batch_size=32, critics=1, draws=100))
+    monkeypatch.setitem(
+        DECODER_RECIPES, "digits", DecoderRecipe(epochs=14, batch_size=32, critics=1, draws=100)
+    )
 
 
 def test_everything_and_again(
@@ -129,8 +131,8 @@ def test_search_looks_at_held_out_images_only(
 
 
 def test_search_draws_images(tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = replace(DRAWINGS["digits"], epochs=1, draws=20)
-    monkeypatch.setitem(DRAWINGS, "digits", few)
+    few = replace(DECODER_RECIPES["digits"], epochs=1, draws=20)
+    monkeypatch.setitem(DECODER_RECIPES, "digits", few)
     some = images.plan(
         ["digits"], ["ml-kdm"], ["paper"], data_dir="-", work_dir=tmp_path, runs=1, device="cpu"
     )

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
 
-# Rows per block of a prediction.
-_ROWS = 8192
 # What `max_epochs="auto"` means where nothing else is said.
 _EPOCHS = 100
 _DTYPES = [np.float64, np.float32]
@@ -155,7 +154,7 @@ class KDMEstimator(BaseEstimator, ABC):
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """An answer per row, block by block, without gradients."""
-        blocks = zip(*(tensor.split(_ROWS) for tensor in rows), strict=True)
+        blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
         with torch.no_grad():
             answers = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
         return np.asarray(torch.cat(answers))

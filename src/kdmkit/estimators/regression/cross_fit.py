@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from kdmkit.nn import MLPEnsemble
+from kdmkit.nn.predictor import BLOCK
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
@@ -26,12 +27,11 @@ _DECAY = 1e-2
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, one of many epochs is a little better by chance, and no smoother.
-_LEAST_GAIN = 0.01
+_MIN_IMPROVEMENT = 0.01
 # The least share of the residuals' variance that is kept: few rows do not justify to remove more.
 _LEAST_KEPT = 0.64
 # See `_scaled_to_ensemble`.
 _FEW_ROWS, _CHOICE = 100, 4.0
-_BLOCK = 8192
 
 
 class CrossFitting(nn.Module):
@@ -114,10 +114,10 @@ def cross_fit(
     held = held_out(len(x), n_members, generator)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     objective = CrossFitting(MLPEnsemble([x.shape[1], *_HIDDEN, y.shape[1]], n_members=n_members))
-    history = run(objective, rows, rows, weight_decay=_DECAY, least_gain=_LEAST_GAIN)
+    history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval()
     with torch.no_grad():
-        answers = torch.cat([ensemble(part) for part in x.split(_BLOCK)])
+        answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
     share = normalized_weights(len(x), weights)
     variance = _held_out_variance(answers, held, share)
     residuals = _scaled_to_ensemble(y - mean_over(answers, held), variance, n_members, share)

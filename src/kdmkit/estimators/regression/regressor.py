@@ -269,8 +269,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             validation,
             n_outputs=y.shape[1],
             generative_weight=float(self.generative_weight),
+            min_std=float(bound.max()),
         )
-        phases.min_std = float(bound.max())
         self._keep_histories(phases.run())
         return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
 
@@ -349,11 +349,17 @@ def _numbers(y: Array) -> Array:
 
 
 class _DirectFit(EstimatorFit):
-    """The phases of a fit without a trend."""
+    """The phases of a fit without a trend.
+
+    Args:
+        min_std: the smallest standard deviation of a component's y, in standardised units.
+    """
 
     estimator: KDMRegressor
-    #: The smallest standard deviation of a component's y, in standardised units.
-    min_std: float
+
+    def __init__(self, *arguments: Any, min_std: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.min_std = min_std
 
     def place_components(self) -> None:
         z = self.encode(self.x)

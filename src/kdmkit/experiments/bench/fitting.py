@@ -25,17 +25,16 @@ _CLASSES = 10
 
 
 class MaterialisedLoss(nn.Module):
-    """−log p(y|x) by differences of all pairs and expanded outputs, on a layer's own parameters."""
+    """−log p(y|x) of a layer with this input kernel, by differences of all pairs and expanded outputs."""
 
-    def __init__(self, layer: JointLayer, noise: float) -> None:
+    def __init__(self, layer: JointLayer, kernel: RBF, noise: float) -> None:
         super().__init__()
-        self.layer, self.noise = layer, noise
+        self.layer, self.kernel, self.noise = layer, kernel, noise
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        layer, kernel = self.layer, self.layer.kernels["x"]
-        assert isinstance(kernel, RBF)
+        layer = self.layer
         z = x + self.noise * torch.randn_like(x) if self.training else x
-        difference = (z.unsqueeze(1) - layer.components["x"].unsqueeze(0)) / kernel.sigma
+        difference = (z.unsqueeze(1) - layer.components["x"].unsqueeze(0)) / self.kernel.sigma
         weights = torch.softmax(layer.logits, -1) * torch.exp(-difference.square().sum(-1))
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-12)
         packed = torch.cat([weights.unsqueeze(-1), layer.components["y"].expand(len(z), -1, -1)], -1)
@@ -102,7 +101,8 @@ def _materialised(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     parts = train_test_split(X, y, test_size=default.validation_fraction, random_state=0)
     x, x_held, labels, labels_held = (torch.from_numpy(part) for part in parts)
     x, x_held = x.float(), x_held.float()
-    layer = JointLayer(x.shape[1], _CLASSES, m, in_kernel=RBF(torch.ones(x.shape[1])))
+    kernel = RBF(torch.ones(x.shape[1]))
+    layer = JointLayer(x.shape[1], _CLASSES, m, in_kernel=kernel)
     layer.initialize(x, labels, generator=torch.Generator().manual_seed(0))
     options = FitOptions(
         max_epochs=repetitions + 1,
@@ -113,7 +113,7 @@ def _materialised(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     )
     stamps: list[float] = []
     fit(
-        MaterialisedLoss(layer, default.noise),
+        MaterialisedLoss(layer, kernel, default.noise),
         Rows((x, labels)),
         Rows((x_held, labels_held)),
         options=options,

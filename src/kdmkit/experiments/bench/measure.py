@@ -26,7 +26,7 @@ class Timing:
 
 
 def time_calls(call: Callable[[], Any], *, seconds: float, device: torch.device, least: int = 3) -> Timing:
-    """Calls after a warm-up until `seconds` are spent, at least a few times."""
+    """Times calls after a warm-up, until `seconds` are spent and at least `least` times."""
     timer = _cuda_seconds if device.type == "cuda" else _cpu_seconds
     for _ in range(2 if timer(call) < seconds else 0):
         timer(call)

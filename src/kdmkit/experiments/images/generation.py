@@ -1,4 +1,4 @@
-"""Images of a class: drawn from the joint KDM run backwards, decoded, and judged by another classifier."""
+"""Generates images of a class: draws latent vectors given the label, decodes them, and judges the images."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.jobs import Job, Trained
 from kdmkit.experiments.images.measures import classification, frechet
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode, in_parts, make_decoder
-from kdmkit.experiments.images.phases import Setting, seeded, train_decoder, train_vae
-from kdmkit.experiments.images.recipes import RECIPES, Drawing, settings
+from kdmkit.experiments.images.phases import seeded, train_decoder, train_vae
+from kdmkit.experiments.images.recipes import RECIPES, DecoderRecipe, settings
 from kdmkit.experiments.images.vae import ConditionalVAE
 
 Generator = Literal["judge", "ml-kdm", "vae"]
@@ -37,12 +37,12 @@ class GenerationJob:
 
     Args:
         run: the run whose ML-KDM draws; its seed and place also serve the others.
-        drawing: its settings.
+        decoder: how its decoder is trained and used.
         samples: where the images of the figures go; None for no figures.
     """
 
     run: Job
-    drawing: Drawing
+    decoder: DecoderRecipe
     samples: Path | None
 
     def key(self, generator: Generator) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class GenerationJob:
             "generator": generator,
             "seed": JUDGE_SEED if generator == "judge" else self.run.seed,
             "settings": settings(self._judge_job().recipe if generator == "judge" else self.run.recipe),
-            "drawing": {} if generator == "judge" else settings(self.drawing),
+            "drawing": {} if generator == "judge" else settings(self.decoder),
         }
 
     def _judge_job(self) -> Job:
@@ -63,7 +63,7 @@ class GenerationJob:
 
 
 class KDMGenerator:
-    """The model run backwards: label → latent vector → image.
+    """Generates images from a KDM: label → latent vector → image.
 
     Args:
         model: encoder and joint KDM.
@@ -95,7 +95,7 @@ class KDMGenerator:
 
 
 def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
-    """A label, or probabilities of all of them, as probabilities."""
+    """Probabilities of all labels, from a label or from probabilities."""
     if isinstance(y, Tensor) and y.shape == (CLASSES,):
         return y
     try:
@@ -115,39 +115,39 @@ def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
     if generator == "judge":
         return {f"{part}_accuracy": classification(judge, data.x_test, data.y_test)["accuracy"]}
     trained = Trained(job.run)
-    labels = torch.arange(CLASSES).repeat_interleave(max(1, job.drawing.draws // CLASSES))
+    labels = torch.arange(CLASSES).repeat_interleave(max(1, job.decoder.draws // CLASSES))
     if generator == "vae":
-        images = _by_vae(trained, job.drawing, labels)
+        images = _sample_vae(trained, job.decoder, labels)
         extra: dict[str, Any] = {}
     else:
-        made = kdm_generator(trained, job.drawing)
-        images = _by_kdm(made, job.drawing.spread, labels)
+        made = kdm_generator(trained, job.decoder)
+        images = _sample_kdm(made, job.decoder.spread, labels)
         extra = _shown(made, images, labels, data, job)
     if job.samples is not None:
         _keep(job.samples, f"{job.run.dataset}-{generator}", {"grid": _grid(images, labels), **extra})
     return {**judged(judge, images, labels, data.x_test), "phase_seconds": trained.store.seconds}
 
 
-def kdm_generator(trained: Trained, drawing: Drawing) -> KDMGenerator:
+def kdm_generator(trained: Trained, recipe: DecoderRecipe) -> KDMGenerator:
     """The generator of a run, its decoder trained where that is missing."""
     model = trained.likelihood()
 
     def train(decoder: nn.Sequential) -> None:
-        seeds = range(trained.job.seed + 1, trained.job.seed + 1 + drawing.critics)
+        seeds = range(trained.job.seed + 1, trained.job.seed + 1 + recipe.critics)
         critics = [Trained(replace(trained.job, seed=seed)).dense() for seed in seeds]
-        train_decoder(model, decoder, critics, trained.data, trained.setting, drawing)
+        train_decoder(model, decoder, critics, trained.data, trained.setting, recipe)
 
     with seeded(trained.job.seed):
         decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
-    return KDMGenerator(model, trained.cached("decoder", _decoder_settings(trained, drawing), decoder, train))
+    return KDMGenerator(model, trained.cached("decoder", _decoder_settings(trained, recipe), decoder, train))
 
 
-def _decoder_settings(trained: Trained, drawing: Drawing) -> dict[str, Any]:
+def _decoder_settings(trained: Trained, recipe: DecoderRecipe) -> dict[str, Any]:
     """The settings that the weights of a decoder depend on."""
-    return {**settings(trained.job.recipe), **settings(replace(drawing, spread=1.0, draws=1))}
+    return {**settings(trained.job.recipe), **settings(replace(recipe, spread=1.0, draws=1))}
 
 
-def _by_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, "n c s s"]:
+def _sample_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, "n c s s"]:
     device = made.model.layer.logits.device
     source = torch.Generator(device).manual_seed(0)
     counts = torch.bincount(labels, minlength=CLASSES).tolist()
@@ -155,13 +155,13 @@ def _by_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, 
     return torch.cat(parts)
 
 
-def _by_vae(trained: Trained, drawing: Drawing, labels: Tensor) -> Float[Tensor, "n c s s"]:
+def _sample_vae(trained: Trained, recipe: DecoderRecipe, labels: Tensor) -> Float[Tensor, "n c s s"]:
     data, device = trained.data, trained.data.x_train.device
     with seeded(trained.job.seed):
         vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
-    setting: Setting = trained.setting
-    depends = _decoder_settings(trained, drawing)
-    vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, setting, drawing))
+    setting = trained.setting
+    depends = _decoder_settings(trained, recipe)
+    vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, setting, recipe))
     noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
     both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
     return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)
@@ -196,9 +196,9 @@ def _shown(
     device = made.model.layer.logits.device
     draw_some = partial(made.sample, SHOWN, generator=torch.Generator(device).manual_seed(1))
     first = torch.stack([images[labels == label][0] for label in range(CLASSES)])
-    spreads = [draw_some(y=label, spread=NARROW * job.drawing.spread) for label in range(CLASSES)]
+    spreads = [draw_some(y=label, spread=NARROW * job.decoder.spread) for label in range(CLASSES)]
     return {
-        "mixed": as_bytes(draw_some(y=half, spread=job.drawing.spread)),
+        "mixed": as_bytes(draw_some(y=half, spread=job.decoder.spread)),
         "narrow": as_bytes(torch.cat(spreads)),
         "first": as_bytes(first),
         "neighbours": nearest(first, data.x_train, NEIGHBOURS).flatten(0, 1),
@@ -208,7 +208,7 @@ def _shown(
 def nearest(
     images: Float[Tensor, "n c s s"], training: UInt8[Tensor, "k c s s"], count: int
 ) -> UInt8[Tensor, "n count c s s"]:
-    """Of every image the training images at the smallest distances in pixels."""
+    """For every image, the training images with the smallest Euclidean distances between pixels."""
     wanted = images.flatten(1).float()
     parts = [torch.cdist(wanted, pixels(part).flatten(1)) for part in training.split(10_000)]
     return training[torch.cat(parts, 1).topk(count, largest=False).indices]

@@ -15,8 +15,8 @@ from kdmkit.experiments.images.recipes import Encoder, Recipe
 from kdmkit.experiments.images.residual import residual_encoder
 from kdmkit.nn import JointLayer
 
-#: By how much images are shrunken before they are read off latent vectors.
-SHRUNKEN = 2
+#: The layout of an image is the image made smaller by this factor.
+LAYOUT_FACTOR = 2
 # Images per forward pass without gradients.
 _ROWS = 2000
 
@@ -27,7 +27,7 @@ class DenseModel(nn.Module):
     def __init__(self, encoder: nn.Sequential, head: nn.Module, layout: nn.Module) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
-        #: Reads the shrunken image off the latent vector, to help in training the encoder.
+        #: A linear map from the latent vector to the layout; it makes the encoder keep what a decoder needs.
         self.layout = layout
 
     def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
@@ -39,7 +39,7 @@ class DenseModel(nn.Module):
 
 
 class KDMModel(nn.Module):
-    """Encoder and joint KDM: log p(y|x) forwards, latent vectors of a label backwards."""
+    """Encoder and joint KDM: p(y|x) in one direction, latent vectors of a label in the other."""
 
     def __init__(self, encoder: nn.Sequential, layer: JointLayer) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class KDMModel(nn.Module):
         return self(x).log_prob(labels).mT
 
     def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
-        """log p(z) of encoded images: low for what the model has never seen."""
+        """log p(z) of encoded images: low for images unlike those of the training."""
         return self.layer.joint().marginal("x").log_prob(self.encoder(pixels(x)).float())
 
     def latents(
@@ -65,7 +65,7 @@ class KDMModel(nn.Module):
         spread: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n e"]:
-        """Draws of z given a distribution over labels: the joint KDM run backwards."""
+        """Draws of z given a distribution over labels: inference from y to z in the joint KDM."""
         with torch.no_grad():
             rho = self.layer.reverse(KDM.from_probs(probs), target="x")
             rho = rho.with_kernel(rho.kernel.scaled(spread))
@@ -88,7 +88,7 @@ def make_head(recipe: Recipe) -> nn.Sequential:
 
 
 def make_layout(shape: Shape, recipe: Recipe) -> nn.Linear:
-    return nn.Linear(recipe.latent, shape.channels * (shape.size // SHRUNKEN) ** 2)
+    return nn.Linear(recipe.latent, shape.channels * (shape.size // LAYOUT_FACTOR) ** 2)
 
 
 def make_decoder(shape: Shape, recipe: Recipe) -> nn.Sequential:
@@ -100,7 +100,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A function of many rows, without gradients, some at a time."""
+    """A function of many rows, without gradients, in blocks."""
     with torch.no_grad():
         return torch.cat([function(part) for part in x.split(_ROWS)])
 

@@ -1,4 +1,4 @@
-"""What the phases minimise: modules that map a batch to one loss per image."""
+"""Objectives of the phases: modules that map a batch to one loss per image."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch.nn import functional
 from kdmkit.experiments.images.architectures import features
 from kdmkit.experiments.images.augment import Augment
 from kdmkit.experiments.images.data import CLASSES, pixels
-from kdmkit.experiments.images.models import SHRUNKEN, DenseModel, KDMModel
+from kdmkit.experiments.images.models import LAYOUT_FACTOR, DenseModel, KDMModel
 from kdmkit.experiments.images.recipes import Recipe
 from kdmkit.nn import JointLayer
 from kdmkit.training import cross_entropy
 
 
 class Dense(nn.Module):
-    """Cross-entropy of encoder and dense head against smoothed labels, and what the encoder has lost."""
+    """Cross-entropy of encoder and dense head against smoothed labels, plus the loss of the layout."""
 
     def __init__(self, model: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
         self.model, self.recipe, self.augment = model, recipe, augment
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        image = pixels(_varied(x, self.augment, self.training))
+        image = pixels(_augmented(x, self.augment, self.training))
         z = self.model.encoder(image).float()
         smoothing = self.recipe.smoothing
         losses = functional.cross_entropy(
@@ -37,13 +37,15 @@ class Dense(nn.Module):
 
 
 class Discriminative(nn.Module):
-    """−Σ_i t_i log p(i|x) of encoder and KDM, with the dense head beside the KDM.
+    """−Σ_i t_i log p(i|x) of encoder and KDM, plus the losses of the dense head and of the layout.
+
+    The targets t are `distillation_targets`: the dense head is the KDM's teacher.
 
     Args:
         model: encoder and KDM.
-        start: what the encoder was trained with before: its head and layout are left behind in the end.
+        start: the model that the encoder was pretrained in; only its dense head and layout are used.
         recipe: `smoothing`, `teaching`, `head_weight` and `layout_weight`.
-        augment: how images are varied.
+        augment: random changes of the images.
     """
 
     def __init__(self, model: KDMModel, start: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
@@ -52,18 +54,18 @@ class Discriminative(nn.Module):
         self.head, self.layout = start.head, start.layout
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        image = pixels(_varied(x, self.augment, self.training))
+        image = pixels(_augmented(x, self.augment, self.training))
         z = self.model.encoder(image).float()
         logits = self.head(z).float()
-        losses = cross_entropy(self.model.layer(z), lesson(logits, y, self.recipe))
+        losses = cross_entropy(self.model.layer(z), distillation_targets(logits, y, self.recipe))
         smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
         losses = losses + self.recipe.head_weight * dense
         return losses + _layout_loss(self.layout, z, image, self.recipe)
 
 
-class Taught(nn.Module):
-    """−Σ_i t_i log p(i|z) of the KDM alone, for given targets."""
+class Distillation(nn.Module):
+    """−Σ_i t_i log p(i|z) of the KDM alone, for given targets t."""
 
     def __init__(self, layer: JointLayer) -> None:
         super().__init__()
@@ -73,26 +75,26 @@ class Taught(nn.Module):
         return cross_entropy(self.layer(z), target)
 
 
-def lesson(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
-    """What the KDM should say: smoothed labels, and a share of what the dense head says."""
+def distillation_targets(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
+    """t = (1 − λ)·(smoothed label) + λ·softmax(logits), with λ = `recipe.teaching` and the head's logits."""
     smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
     return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
 
 
 class Reconstruction(nn.Module):
-    """The distance of an image from its decoded latent vector, and what others take the latter for.
+    """The error of a decoded latent vector: in pixels, in the encoder's features, and by critics.
 
-    Pixels alone are matched best by blurred images, which nobody takes for anything. So the encoder's
-    features are matched as well, and critics, classifiers of their own, should see the class of the image.
-    Each distance is relative to the mean square of what is to be matched: the parts are comparable.
+    Blurred images have the smallest error in pixels, but no classifier recognises them. So the encoder's
+    features are matched as well, and critics (other classifiers) should find the class of the image. Each
+    error is divided by the mean square of its target, which makes the parts comparable.
 
     Args:
         encoder: fixed, in evaluation mode.
         decoder: what is trained.
-        critics: fixed, too; they look at augmented images, lest they be fooled by a few pixels.
-        augment: how images are varied for the critics.
-        feature_weight, critic_weight: of features and critics beside the pixels.
-        noise: standard deviation of noise on latent vectors, for draws do not fall on encoded images.
+        critics: fixed classifiers. They see augmented images, so that a few pixels cannot mislead them.
+        augment: random changes of the images for the critics.
+        feature_weight, critic_weight: weights of these parts; that of the pixels is 1.
+        noise: standard deviation of noise on latent vectors: draws from a KDM are not encoded images either.
     """
 
     noise: Tensor
@@ -126,12 +128,12 @@ class Reconstruction(nn.Module):
         made = self.decoder(z)
         loss = _relative(made, image, image - image.mean(0))
         if self.feature_weight:
-            loss = loss + self.feature_weight * self._features(made, image)
+            loss = loss + self.feature_weight * self._feature_loss(made, image)
         if self.critic_weight and len(self.fixed) > 1:
-            loss = loss + self.critic_weight * self._criticism(made.float(), y)
+            loss = loss + self.critic_weight * self._critic_loss(made.float(), y)
         return loss
 
-    def _features(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
+    def _feature_loss(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
         encoder = self.fixed[0]
         assert isinstance(encoder, nn.Sequential)
         with torch.no_grad():
@@ -139,7 +141,7 @@ class Reconstruction(nn.Module):
         pairs = zip(features(encoder, made), wanted, strict=True)
         return torch.stack([_relative(found, target, target) for found, target in pairs]).mean(0)
 
-    def _criticism(self, made: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+    def _critic_loss(self, made: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         losses = [
             functional.cross_entropy(critic(self.augment(made)), y, reduction="none", label_smoothing=0.1)
             for critic in self.fixed[1:]
@@ -148,10 +150,10 @@ class Reconstruction(nn.Module):
 
 
 def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) -> Tensor | float:
-    """The share of the shrunken image's variance that a linear map of z leaves unexplained, weighted."""
+    """The share of the small image's variance that a linear map of z does not explain, weighted."""
     if not recipe.layout_weight:
         return 0.0
-    small = functional.avg_pool2d(image, SHRUNKEN).flatten(1)
+    small = functional.avg_pool2d(image, LAYOUT_FACTOR).flatten(1)
     return recipe.layout_weight * _relative(layout(z), small, small - small.mean(0))
 
 
@@ -160,5 +162,5 @@ def _relative(found: Tensor, wanted: Tensor, size: Tensor) -> Float[Tensor, " n"
     return (found - wanted).float().square().flatten(1).mean(1) / size.float().square().mean()
 
 
-def _varied(x: Tensor, augment: Augment | None, training: bool) -> Tensor:
+def _augmented(x: Tensor, augment: Augment | None, training: bool) -> Tensor:
     return augment(pixels(x)) if augment is not None and training else x

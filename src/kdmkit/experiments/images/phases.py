@@ -1,4 +1,4 @@
-"""The paper's phases: encoder with a dense head, KDM and encoder, maximum likelihood, decoder."""
+"""The phases of the paper: encoder with a dense head, encoder and KDM, maximum likelihood, decoder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
     Dense,
     Discriminative,
+    Distillation,
     Reconstruction,
-    Taught,
-    lesson,
+    distillation_targets,
 )
-from kdmkit.experiments.images.recipes import Drawing, Recipe
-from kdmkit.experiments.images.vae import ConditionalVAE, Evidence
-from kdmkit.kernels import RBF
+from kdmkit.experiments.images.recipes import DecoderRecipe, Recipe
+from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
 
 # Batches of latent vectors are so many times as large as those of images.
@@ -107,7 +106,7 @@ class ImageFit(PhasedFit):
 
     def continue_dense(self) -> None:
         """Trains encoder and dense head for as long as the KDM is trained: the baseline."""
-        self.minimize("dense", self.dense_objective(), self.train, None)
+        self.minimize("dense", self.dense_objective())
 
     def place_components(self) -> None:
         x, y = self.train.tensors
@@ -126,14 +125,14 @@ class ImageFit(PhasedFit):
         return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
 
     def head_objective(self) -> nn.Module:
-        return Taught(self.layer)
+        return Distillation(self.layer)
 
     def head_rows(self, rows: Rows) -> Rows:
         """Latent vectors, and the targets that the dense head gives for them."""
         assert self.dense is not None
         z, y = self.latent_rows(rows).tensors
         with torch.no_grad():
-            target = lesson(self.dense(z).float(), y, self.recipe)
+            target = distillation_targets(self.dense(z).float(), y, self.recipe)
         return Rows((z, target))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -175,41 +174,44 @@ def train_decoder(
     critics: Sequence[DenseModel],
     data: Pictures,
     setting: Setting,
-    drawing: Drawing,
+    decoder_recipe: DecoderRecipe,
 ) -> None:
     """The decoder of an auto-encoder whose encoder is fixed."""
-    _begin(decoder, data)
-    kernel = model.layer.kernels["x"]
-    assert isinstance(kernel, RBF)
+    _start_at_mean_brightness(decoder, data)
+    latents = model.layer.joint().marginal("x")
+    # All components have the same kernel, and so the same variance.
+    variance = latents.kernel.variance(latents.components[:1]).squeeze(0)
     objective = Reconstruction(
         model.encoder,
         decoder,
         critics,
         AUGMENTS[data.name],
-        feature_weight=drawing.feature_weight,
-        critic_weight=drawing.critic_weight,
-        noise=drawing.latent_noise * kernel.std.detach(),
+        feature_weight=decoder_recipe.feature_weight,
+        critic_weight=decoder_recipe.critic_weight,
+        noise=decoder_recipe.latent_noise * variance.detach().sqrt(),
     )
     rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
-    _fit_drawing("decoder", objective, Rows(rows), setting, drawing, drawing.epochs)
+    _fit_decoder("decoder", objective, Rows(rows), setting, decoder_recipe, decoder_recipe.epochs)
 
 
-def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, drawing: Drawing) -> None:
+def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, decoder_recipe: DecoderRecipe) -> None:
     """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
-    _begin(vae.decoder, data)
-    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + drawing.epochs
-    _fit_drawing("vae", Evidence(vae), Rows((data.x_train, data.y_train)), setting, drawing, epochs)
+    _start_at_mean_brightness(vae.decoder, data)
+    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + decoder_recipe.epochs
+    _fit_decoder(
+        "vae", NegativeELBO(vae), Rows((data.x_train, data.y_train)), setting, decoder_recipe, epochs
+    )
 
 
-def _fit_drawing(
-    phase: str, objective: nn.Module, rows: Rows, setting: Setting, drawing: Drawing, epochs: int
+def _fit_decoder(
+    phase: str, objective: nn.Module, rows: Rows, setting: Setting, decoder_recipe: DecoderRecipe, epochs: int
 ) -> None:
-    rate, size = drawing.learning_rate, drawing.batch_size
+    rate, size = decoder_recipe.learning_rate, decoder_recipe.batch_size
     fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
 
 
-def _begin(decoder: nn.Sequential, data: Pictures) -> None:
-    """First images as bright as the mean of all. From ½, black is so near that sigmoids saturate there."""
+def _start_at_mean_brightness(decoder: nn.Sequential, data: Pictures) -> None:
+    """Makes the first decoded images as bright as the mean image: from ½ dark ones saturate the sigmoid."""
     brightness = data.x_train.float().mean().item() / 255
     last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
     assert last.bias is not None

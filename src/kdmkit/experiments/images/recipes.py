@@ -31,10 +31,10 @@ class Recipe:
         weight_decay: of AdamW, for the encoder and the dense head.
         smoothing: of labels in the first two phases.
         head_weight: of the dense head's cross-entropy, while encoder and KDM are trained together.
-        teaching: the share of the dense head's probabilities in what the KDM should say in that phase.
+        teaching: the share of the dense head's probabilities in the KDM's targets in that phase.
         head_epochs, head_rate: of the KDM alone on encoded images, before and after that phase.
-        layout_weight: of how badly the shrunken image can be read off the latent vector, while the encoder is
-            trained. A decoder can only draw what the encoder has kept.
+        layout_weight: of the error of a linear map from the latent vector to the shrunken image, while the
+            encoder is trained. A decoder can only draw what the encoder has kept.
         averaging: how far the moving average of weights reaches back, as a share of a phase's steps.
     """
 
@@ -63,14 +63,14 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """How a decoder is trained and used.
+class DecoderRecipe:
+    """How a decoder is trained and used to generate images. Lines of results call it `drawing`.
 
     Args:
         epochs: of the decoder, the encoder fixed.
         batch_size, learning_rate: of the decoder, and of the conditional VAE beside it.
         feature_weight: of the distance between the encoder's features of an image and of its reconstruction.
-        critics: baselines of other seeds that should see the image's class in its reconstruction.
+        critics: how many baselines of other seeds should recognise the class of an image's reconstruction.
         critic_weight: of their cross-entropy.
         latent_noise: standard deviation of the noise on latent vectors while training, in units of the KDM's.
         spread: width of the kernel in draws, relative to the fitted one.
@@ -95,7 +95,7 @@ class Drawing:
 _SHARES = ("smoothing", "teaching", "averaging")
 
 
-def _check(recipe: Recipe | Drawing, may_be_zero: tuple[str, ...]) -> None:
+def _check(recipe: Recipe | DecoderRecipe, may_be_zero: tuple[str, ...]) -> None:
     for name, value in asdict(recipe).items():
         zero = name in may_be_zero
         if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
@@ -179,15 +179,15 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         batch_size=64,
     ),
 }
-DRAWINGS: dict[str, Drawing] = {
-    "mnist": Drawing(epochs=12, spread=0.5),
-    "fashion_mnist": Drawing(epochs=12, spread=0.5),
-    "cifar10": Drawing(epochs=25, critic_weight=0.02),
-    "digits": Drawing(epochs=8, batch_size=64, critics=0, draws=200),
+DECODER_RECIPES: dict[str, DecoderRecipe] = {
+    "mnist": DecoderRecipe(epochs=12, spread=0.5),
+    "fashion_mnist": DecoderRecipe(epochs=12, spread=0.5),
+    "cifar10": DecoderRecipe(epochs=25, critic_weight=0.02),
+    "digits": DecoderRecipe(epochs=8, batch_size=64, critics=0, draws=200),
 }
-DATASETS: tuple[str, ...] = tuple(DRAWINGS)
+DATASETS: tuple[str, ...] = tuple(DECODER_RECIPES)
 
-R = TypeVar("R", Recipe, Drawing)
+R = TypeVar("R", Recipe, DecoderRecipe)
 
 #: The paper's search space of (m, e).
 SPACE: dict[str, tuple[int, ...]] = {
@@ -205,7 +205,7 @@ def changed(recipe: R, values: Mapping[str, Any]) -> R:
     return replace(recipe, **{name: _alike(recipe, name, value) for name, value in values.items()})
 
 
-def _alike(recipe: Recipe | Drawing, name: str, value: float) -> Any:
+def _alike(recipe: Recipe | DecoderRecipe, name: str, value: float) -> Any:
     if isinstance(getattr(recipe, name), float):
         return float(value)
     if not float(value).is_integer():
@@ -224,5 +224,5 @@ def settings_of_phase(recipe: Recipe, phase: str) -> dict[str, Any]:
     return {name: value for name, value in asdict(recipe).items() if not name.startswith(skipped)}
 
 
-def settings(recipe: Recipe | Drawing) -> dict[str, Any]:
+def settings(recipe: Recipe | DecoderRecipe) -> dict[str, Any]:
     return asdict(recipe)

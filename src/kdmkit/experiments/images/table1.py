@@ -13,8 +13,8 @@ from kdmkit.experiments.common import Report, Task, processes, read_rows, remove
 from kdmkit.experiments.images import figures, report
 from kdmkit.experiments.images.generation import GENERATORS, GenerationJob, generate
 from kdmkit.experiments.images.jobs import Job, held_out, measure
-from kdmkit.experiments.images.plan import LINES, Plan
-from kdmkit.experiments.images.recipes import DRAWINGS, MODELS, SPACE, Model, changed
+from kdmkit.experiments.images.plans import LINES, Plan
+from kdmkit.experiments.images.recipes import DECODER_RECIPES, MODELS, SPACE, Model, changed
 
 #: What the names of a decoder's settings begin with in a search.
 DRAWING = "drawing."
@@ -103,7 +103,7 @@ def _generation_tasks(jobs: Sequence[Job], output: Path, runs: int) -> list[Task
     """The judge of every data set, then the generators that it judges."""
     samples = output / "table1-samples"
     found = [
-        GenerationJob(job, DRAWINGS[job.dataset], samples if job.seed == 0 else None)
+        GenerationJob(job, DECODER_RECIPES[job.dataset], samples if job.seed == 0 else None)
         for job in jobs
         if job.encoder == "paper" and job.seed < runs
     ]
@@ -170,7 +170,7 @@ def _decoder_variants(job: Job, variants: Sequence[Mapping[str, Any]]) -> list[T
     tasks: list[Task] = []
     for variant in variants:
         values = {name.removeprefix(DRAWING): value for name, value in variant.items()}
-        variant_job = GenerationJob(job, changed(DRAWINGS[job.dataset], values), None)
+        variant_job = GenerationJob(job, changed(DECODER_RECIPES[job.dataset], values), None)
         after = tasks[-1].key if tasks else None
         tasks.append(Task(variant_job.key("ml-kdm"), partial(generate, variant_job, "ml-kdm"), after))
     return tasks

@@ -42,11 +42,11 @@ class ConditionalVAE(nn.Module):
         return logits.float()
 
 
-class Evidence(nn.Module):
+class NegativeELBO(nn.Module):
     """The negative evidence lower bound per pixel, with the customary Bernoulli likelihood.
 
-    A Gaussian with the best variance for the batch (σ-VAE) weighs details so much that the latent vector
-    says everything, the label nothing, and draws from the prior were hardly recognised.
+    With a Gaussian likelihood of the best variance for the batch (σ-VAE) the latent vector determines the
+    image, the label is ignored, and draws from the prior are hardly recognised.
     """
 
     def __init__(self, vae: ConditionalVAE) -> None:

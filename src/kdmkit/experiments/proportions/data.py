@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import OneHotEncoder
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.datasets.uci import read_adult, read_magic
+from kdmkit.datasets import read_adult, read_magic
 
 Array = NDArray[Any]
 

@@ -20,9 +20,9 @@ _STYLES = {
     "lmmcm-standardized": ("#E69F00", "P"),
 }
 _NAMES = {"adult": "Adult", "magic": "MAGIC"}
-# Points of different methods stand side by side: this many of them per doubling of the bag size.
+# Methods are shifted beside each other: this many fit into a doubling of the bag size.
 _SPREAD = 12.0
-# A method that fails must not flatten all others: what lies below is in the table.
+# The lowest AUC shown, so that one method that fails does not flatten the others.
 _LOWEST = 0.78
 
 

@@ -21,7 +21,7 @@ from kdmkit._core.checks import bad_argument
 Array = NDArray[Any]
 
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-# On the kernel matrix's diagonal: repeated rows would have no Cholesky factor.
+# Added to the kernel matrix's diagonal: with repeated rows it would have no Cholesky factor.
 _JITTER = 1e-8
 _ROWS = 4096
 # Only the gradient ends a minimisation: the loss has long flat valleys.

@@ -26,7 +26,7 @@ Scorer = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class TrainingBags:
-    """What a method may see: rows `X (n, d)`, the bag of each `(n,)`, the share of positives `(n_bags,)`."""
+    """Rows `X (n, d)`, the bag of each row `(n,)`, and the share of positives in each bag `(n_bags,)`."""
 
     X: Array
     bags: Array
@@ -52,7 +52,10 @@ def _fitted(training: TrainingBags, seed: int, **settings: Any) -> Scorer:
 def kdm_encoder(
     training: TrainingBags, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
 ) -> Scorer:
-    """The mean of several KDMs, each behind a small encoder of its own."""
+    """The mean of several KDMs, each with a small encoder of its own.
+
+    Members have the seeds 100·seed + member, which define the committed results.
+    """
     scorers = []
     for member in range(members):
         number, width = 100 * seed + member, training.X.shape[1]
@@ -70,7 +73,7 @@ def small_encoder(
     input_dropout: float = 0.0,
     seed: int,
 ) -> nn.Module:
-    """Two hidden layers with GELU, then latent vectors; dropout is what regularises."""
+    """Two hidden layers with GELU and dropout, then a linear map to latent vectors."""
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -114,7 +117,7 @@ def _positive(module: nn.Module, x: Tensor) -> Array:
 def lmmcm(
     training: TrainingBags, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
 ) -> Scorer:
-    """The baseline of the paper's table; its authors' scripts standardise one-hot columns, too."""
+    """The baseline of the paper's table. With `standardize` one-hot columns are scaled like numbers."""
     model = LMMCM(device=device, random_state=seed, **settings)
     scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(training.X)
     model.fit(scaler.transform(training.X), training.bags, training.share)

@@ -1,4 +1,4 @@
-"""The choice of settings by bags that were held out of the training bags; test rows take no part."""
+"""Compares settings on held-out training bags; test rows take no part."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def choices(method: str, dataset: str, bag_size: int) -> list[dict[str, float]]:
 def held_out(
     trial: Trial, method: str, choice: dict[str, float], fold: int, data_dir: Path
 ) -> dict[str, Any]:
-    """The loss on some of the first trial's bags of a model that learned from the others."""
+    """The loss on held-out bags of the first trial, of a model that learned from the other bags."""
     training, _, _ = trial.draw(loaded(trial.dataset, data_dir))
     train, validation = split(training, fold)
     options = settings(method, trial.dataset, trial.interval, trial.bag_size, choice)
@@ -124,7 +124,7 @@ def loss(probs: Array, held_out: TrainingBags, prior: float) -> float:
 
 
 def current(rows: Sequence[Row]) -> list[Row]:
-    """Lines about choices that are compared today."""
+    """The lines whose choice is in the grid."""
     known = [row for row in rows if row["method"] in GRID and row["bag_size"] in BAG_SIZES]
     return [row for row in known if row["choice"] in choices(row["method"], row["dataset"], row["bag_size"])]
 

@@ -82,7 +82,7 @@ def tasks(
 
 
 def current(rows: Sequence[Row]) -> list[Row]:
-    """Lines that were measured with today's settings."""
+    """The lines that have the settings of this version."""
     return [row for row in rows if row["settings"] == _settings_of(row)]
 
 
@@ -94,7 +94,7 @@ def _settings_of(row: Row) -> dict[str, object] | None:
 
 
 def chosen(argument: str, values: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """What was asked for, all if nothing was."""
+    """The values asked for, in the order of `known`; all of them where none was."""
     unknown = [value for value in values if value not in known]
     if unknown:
         raise ValueError(bad_argument(argument, f"one of {', '.join(known)}", unknown[0]))
@@ -102,7 +102,7 @@ def chosen(argument: str, values: Sequence[str], known: Sequence[str]) -> Sequen
 
 
 def checked_sizes(sizes: Sequence[int], datasets: Sequence[str], data_dir: Path) -> Sequence[int]:
-    """Bag sizes that divide the rows of every data set; the files are read, so that errors come first."""
+    """The bag sizes asked for. Reads all files, so that missing ones are found before anything is fitted."""
     for name in datasets:
         total = loaded(name, data_dir).total
         wrong = [size for size in sizes if size < 1 or total % size]

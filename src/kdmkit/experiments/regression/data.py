@@ -20,7 +20,7 @@ _FOLDERS = (".", "regression", "uci/regression")
 
 @dataclass(frozen=True)
 class Split:
-    """One standard split: what to learn from, and what to be judged by."""
+    """One standard split: training rows and test rows."""
 
     X: Array
     y: Array

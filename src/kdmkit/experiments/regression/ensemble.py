@@ -17,25 +17,25 @@ from kdmkit.training import FitOptions, Rows, fit
 
 MEMBERS = 5
 HIDDEN = (64, 64)
-# Variances of standardised targets stay above this.
+# The least variance of standardised targets.
 LEAST_VARIANCE = 1e-4
 
 
 class GaussianLikelihood(nn.Module):
     """−log N(y; μ_k(x), σ_k²(x)) per row, the mean over members."""
 
-    def __init__(self, committee: MLPEnsemble) -> None:
+    def __init__(self, ensemble: MLPEnsemble) -> None:
         super().__init__()
-        self.committee = committee
+        self.ensemble = ensemble
 
     def forward(self, x: Float[Tensor, "n d"], y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        mean, variance = moments(self.committee(x))
+        mean, variance = moments(self.ensemble(x))
         log_likelihood = -0.5 * ((y.unsqueeze(1) - mean).square() / variance + variance.log())
         return 0.5 * math.log(2 * math.pi) - log_likelihood.mean(1)
 
 
 def moments(outputs: Float[Tensor, "n k 2"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
-    """Mean and variance from what a network gives."""
+    """Mean and variance from the two outputs of every member."""
     mean, raw = outputs.unbind(-1)
     return mean, nn.functional.softplus(raw) + LEAST_VARIANCE
 
@@ -47,7 +47,7 @@ def deep_ensemble(split: Split, seed: int) -> Gaussians:
     y = torch.from_numpy((split.y - mean) / std).float()
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)
-        committee = MLPEnsemble([x.shape[1], *HIDDEN, 2], n_members=MEMBERS)
+        ensemble = MLPEnsemble([x.shape[1], *HIDDEN, 2], n_members=MEMBERS)
     held = _some(len(x), 0.1, seed)
     options = FitOptions(
         max_epochs=300,
@@ -58,9 +58,9 @@ def deep_ensemble(split: Split, seed: int) -> Gaussians:
         seed=seed,
         device="cpu",
     )
-    fit(GaussianLikelihood(committee), Rows((x[~held], y[~held])), Rows((x[held], y[held])), options=options)
+    fit(GaussianLikelihood(ensemble), Rows((x[~held], y[~held])), Rows((x[held], y[held])), options=options)
     with torch.no_grad():
-        answers, variances = moments(committee(torch.from_numpy(of_x.transform(split.X_test)).float()))
+        answers, variances = moments(ensemble(torch.from_numpy(of_x.transform(split.X_test)).float()))
     variance = variances.mean(1) + answers.var(1, unbiased=False)
     return Gaussians(
         mean + std * np.asarray(answers.mean(1).double()), std * np.asarray(variance.double().sqrt())

@@ -1,4 +1,4 @@
-"""Pictures: bands about one-dimensional problems, and how predictions on test rows were calibrated."""
+"""Figures: predictive bands of one-dimensional problems, and calibration on test rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kdmkit.estimators import KDMRegressor
 from kdmkit.experiments.common import Row
+from kdmkit.experiments.estimators import PROBLEMS
 from kdmkit.experiments.regression.scores import PIT_BINS
-from kdmkit.experiments.tabular import PROBLEMS
 from kdmkit.plotting import plot_calibration_curve, plot_pit, plot_predictive_bands
 
 Array = NDArray[Any]
@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def gaps(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
-    """A wave, seen on both sides of a gap."""
+    """A sine wave with no rows in the middle of its range."""
     x = rng.choice([-1, 1], rows) * rng.uniform(0.7, 2, rows)
     return x.reshape(-1, 1), np.sin(2 * x) + 0.1 * rng.normal(size=rows)
 

@@ -1,4 +1,4 @@
-"""Gaussian processes: scikit-learn's exact one, and a sparse one where its cube of rows is too much."""
+"""Gaussian processes: scikit-learn's exact one, and a sparse one for many rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDUCING, STEPS, RATE = 512, 150, 0.05
 
 
 def gaussian_process(split: Split, seed: int) -> Gaussians:
-    """The marginal likelihood's maximum on standardised rows and targets; noise is part of the answer."""
+    """Maximum marginal likelihood on standardised rows and targets; predictive variances include noise."""
     of_x, mean, std = StandardScaler().fit(split.X), split.y.mean(), split.y.std()
     X, X_test, y = of_x.transform(split.X), of_x.transform(split.X_test), (split.y - mean) / std
     fit = _exact if len(y) <= EXACT_ROWS else _sparse
@@ -37,7 +37,7 @@ def _exact(X: Array, y: Array, X_test: Array, seed: int) -> tuple[Array, Array]:
     kernel = ConstantKernel(1.0, (1e-2, 1e3)) * RBF(np.full(X.shape[1], 2.0), (1e-1, 1e3)) + WhiteKernel(0.1)
     model = GaussianProcessRegressor(kernel, optimizer=_lbfgs, random_state=seed)
     with warnings.catch_warnings():
-        # Irrelevant features drive their length scale to its bound, which is what the bound is for.
+        # The length scale of an irrelevant feature is meant to reach its bound.
         warnings.simplefilter("ignore", ConvergenceWarning)
         mean, std = model.fit(X, y).predict(X_test, return_std=True)
     return np.asarray(mean), np.asarray(std)

@@ -18,7 +18,7 @@ from kdmkit.experiments.regression.scores import Gaussians, Mixtures, Predictive
 
 
 def kdm(split: Split, seed: int) -> Predictive:
-    """`KDMRegressor` as it comes."""
+    """`KDMRegressor` with its defaults."""
     model = KDMRegressor(device="cpu", random_state=seed).fit(split.X, split.y)
     return Mixtures(model.predict_dist(split.X_test))
 
@@ -34,7 +34,7 @@ def ngboost(split: Split, seed: int) -> Predictive:
 
 @dataclass(frozen=True)
 class Method:
-    """How a method predicts, with which settings, and what has to be installed."""
+    """How a method predicts, its settings, and the modules that it needs."""
 
     predict: Callable[[Split, int], Predictive]
     settings: Mapping[str, Any]
@@ -65,7 +65,7 @@ METHODS = {
 
 
 def check_methods(names: list[str]) -> None:
-    """Every method is known and can run."""
+    """Raises a ValueError for an unknown method, or one whose modules are not installed."""
     for name in names:
         if name not in METHODS:
             raise ValueError(bad_argument("method", f"one of {', '.join(METHODS)}", repr(name)))

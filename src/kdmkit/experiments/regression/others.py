@@ -1,4 +1,4 @@
-"""The regressor on problems that its defaults were not made for."""
+"""The regressor on problems that its defaults were not tuned for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAME = "regression-others"
 
 
 def constant(split: Split, seed: int) -> Gaussians:
-    """Mean and standard deviation of the targets, whatever the row."""
+    """The same Gaussian for every row: mean and standard deviation of the targets."""
     ones = np.ones(len(split.y_test))
     return Gaussians(split.y.mean() * ones, split.y.std(ddof=1) * ones)
 

@@ -1,4 +1,4 @@
-"""Made-up regression problems of many kinds: small, skewed, broken, or with nothing to learn."""
+"""Simulated regression problems: few rows, skewed or discrete targets, many features, pure noise."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SLOPES = np.array([1.0, -2.0, 0.5, 0.0, 1.5])
 
 @dataclass(frozen=True)
 class Problem:
-    """Draws of rows, and of targets given rows.
+    """A distribution of rows, and of targets given rows.
 
     Args:
-        n: how many rows to learn from.
-        rows: draws so many rows.
+        n: the number of training rows.
+        rows: draws that many rows.
         targets: draws a target for every row.
     """
 
@@ -33,7 +33,7 @@ class Problem:
     targets: Callable[[Generator, Array], Array]
 
     def split(self, seed: int) -> Split:
-        """Rows to learn from, and 2,000 others."""
+        """Training rows, and 2,000 test rows."""
         rng = np.random.default_rng([seed, self.n])
         X = self.rows(rng, self.n + N_TEST)
         y = self.targets(rng, X)
@@ -102,7 +102,7 @@ def _of_scales(rng: Generator, X: Array) -> Array:
 
 @dataclass(frozen=True)
 class Diabetes:
-    """scikit-learn's diabetes set, a fifth of its 442 rows for judging."""
+    """scikit-learn's diabetes set, with a fifth of its 442 rows for tests."""
 
     n: int = 353
 

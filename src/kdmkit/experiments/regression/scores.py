@@ -1,4 +1,4 @@
-"""What is measured of predictive distributions, the same for all methods and in the units of y."""
+"""Scores of predictive distributions, in the units of y: the same for all methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kdmkit.metrics import crps, interval_coverage, interval_width, pit
 Array = NDArray[Any]
 
 COVERAGE = 0.9
-# The probability integral transforms are kept as counts in so many bins.
+# Bins of the histogram of F(y) in every line.
 PIT_BINS = 100
 
 

@@ -1,4 +1,4 @@
-"""What the estimators promise, measured: accuracy, calibration, novelty, generation, intervals, time."""
+"""Targets of the estimators: accuracy, calibration, novelty, generation, intervals and time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WHITE = 16.0
 
 
 def accuracy(X: Array, y: Array, train: Array, test: Array) -> dict[str, Any]:
-    """Of the classifier with default parameters behind a scaler, on one fold."""
+    """Accuracy of the default classifier behind a scaler, on one fold."""
     model = make_pipeline(StandardScaler(), KDMClassifier(random_state=0)).fit(X[train], y[train])
     return {"accuracy": float(model.score(X[test], y[test]))}
 
@@ -87,7 +87,7 @@ def _tables() -> dict[str, tuple[Array, Array]]:
 
 
 def encoder(seed: int) -> dict[str, Any]:
-    """Accuracy on digits with a multi-layer perceptron in front, from scratch."""
+    """Accuracy on digits with a multi-layer perceptron as encoder."""
     X, X_test, y, y_test = _split_digits(seed)
     model = KDMClassifier(encoder="mlp", random_state=seed).fit(X, y)
     return {"accuracy": float(model.score(X_test, y_test))}
@@ -110,12 +110,12 @@ def digits(seed: int) -> dict[str, Any]:
     """Calibration, novelty and generation of one model of digits in pixels."""
     X, X_test, y, y_test = _split_digits(seed)
     model = KDMClassifier(random_state=seed).fit(X, y)
-    usual = model.score_samples(X_test)
+    known = model.score_samples(X_test)
     noise = np.random.default_rng(seed).uniform(0, WHITE, X_test.shape)
     return {
         "ece": float(expected_calibration_error(model.predict_proba(X_test), y_test)),
-        "auroc_noise": _auroc(usual, model.score_samples(noise)),
-        "auroc_inverted": _auroc(usual, model.score_samples(WHITE - X_test)),
+        "auroc_noise": _auroc(known, model.score_samples(noise)),
+        "auroc_inverted": _auroc(known, model.score_samples(WHITE - X_test)),
         "threes": float((model.predict(model.sample(20, y=3)) == 3).mean()),
     }
 
@@ -125,10 +125,10 @@ def digits_tasks() -> Iterable[Task]:
         yield Task({"measure": "digits", "data": "digits", "seed": seed}, partial(digits, seed))
 
 
-def _auroc(usual: Array, strange: Array) -> float:
-    """How well a low log p(x) tells the strange from the usual."""
-    truth = np.r_[np.zeros(len(usual)), np.ones(len(strange))]
-    return float(roc_auc_score(truth, -np.r_[usual, strange]))
+def _auroc(known: Array, novel: Array) -> float:
+    """The area under the ROC curve of −log p(x) as a score of novelty."""
+    truth = np.r_[np.zeros(len(known)), np.ones(len(novel))]
+    return float(roc_auc_score(truth, -np.r_[known, novel]))
 
 
 def intervals(problem: str, seed: int) -> dict[str, Any]:
@@ -147,13 +147,13 @@ def intervals_tasks() -> Iterable[Task]:
 
 
 def _heteroscedastic(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """A wave whose noise grows from its middle outwards."""
+    """A sine wave; the noise grows with |x|."""
     x = rng.uniform(-3, 3, (n, 1))
     return x, np.sin(2 * x[:, 0]) + (0.1 + 0.2 * np.abs(x[:, 0])) * rng.normal(size=n)
 
 
 def _bimodal(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Two branches, equally likely, with nothing between them."""
+    """Two equally likely branches, far apart."""
     x = rng.uniform(-3, 3, (n, 1))
     branch = rng.choice([-1.0, 1.0], n)
     return x, branch * (1.2 + 0.5 * np.sin(2 * x[:, 0])) + 0.15 * rng.normal(size=n)
@@ -182,7 +182,7 @@ def scale_tasks() -> Iterable[Task]:
 
 
 def _peak_memory() -> int:
-    """The most memory this process ever held."""
+    """The largest resident size of this process so far."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -197,7 +197,7 @@ TASKS: dict[Measure, Callable[[], Iterable[Task]]] = {
 }
 
 
-# ---- what is promised
+# ---- targets
 
 ACCURACY = {"digits": 0.975, "breast cancer": 0.965, "wine": 0.97, "iris": 0.95, "two moons": 0.96}
 
