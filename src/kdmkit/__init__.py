@@ -38,13 +38,11 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    "KDMClassifier": "kdmkit.estimators",
-    "KDMDensity": "kdmkit.estimators",
-    "KDMProportionClassifier": "kdmkit.estimators",
-    "KDMRegressor": "kdmkit.estimators",
-    "load": "kdmkit.serialize",
-    "save": "kdmkit.serialize",
     "training": "kdmkit.training",
+    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
+    **dict.fromkeys(
+        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor"), "kdmkit.estimators"
+    ),
 }
 
 

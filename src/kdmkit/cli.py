@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,27 +34,15 @@ OnlyReport = Annotated[
 Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the same time.")]
 
 
-@app.callback()
-def main() -> None:
-    """Kernel density matrices: demonstration and experiments."""
-
-
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the split, the fit and the draws.")] = 0,
 ) -> None:
-    """Fits one KDM to handwritten digits: it classifies, doubts and generates."""
-    os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
+    """Fits one KDM to handwritten digits: it classifies, detects novelty and generates."""
     from kdmkit.experiments.demo import run
 
-    result = run(output, seed=seed, say=console.print)
-    table = Table("one model of digits", "", title_justify="left")
-    for name, value in result.rows:
-        table.add_row(name, value)
-    console.print(table)
-    for figure in result.figures:
-        console.print(f"wrote {figure}")
+    _show(lambda: run(output, seed=seed, say=console.print))
 
 
 @app.command()
@@ -68,7 +56,6 @@ def bench(
     only_report: OnlyReport = False,
 ) -> None:
     """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
     import torch
 
     from kdmkit.experiments import bench
@@ -77,12 +64,9 @@ def bench(
     if device == "cuda" and not (cuda or only_report):
         raise typer.BadParameter("expected 'cpu' where there is no CUDA device, got 'cuda'")
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
-    with _errors_in_one_line():
-        for each in devices if device is None else (device,):
-            if only_report:
-                _show(bench.summarize(output, each))
-            else:
-                _show(bench.run(output, device=each, seconds=seconds, growth=growth))
+    for each in devices if device is None else (device,):
+        run = partial(bench.run, output, device=each, seconds=seconds, growth=growth)
+        _show(partial(bench.summarize, output, each) if only_report else run)
 
 
 @reproduce.command("density")
@@ -95,11 +79,8 @@ def reproduce_density(
     """Held-out log-likelihood beside Gaussian mixtures and kernel density estimates."""
     from kdmkit.experiments import density
 
-    with _errors_in_one_line():
-        if only_report:
-            _show(density.summarize(output, folds=folds))
-        else:
-            _show(density.run(output, folds=folds, fresh=fresh))
+    run = partial(density.run, output, folds=folds, fresh=fresh)
+    _show(partial(density.summarize, output, folds=folds) if only_report else run)
 
 
 @reproduce.command("estimators")
@@ -113,13 +94,10 @@ def reproduce_estimators(
     fresh: Fresh = False,
 ) -> None:
     """Accuracy, calibration, novelty, generation, intervals and time, with their targets."""
-    from kdmkit.experiments import tabular
+    from kdmkit.experiments import estimators
 
-    with _errors_in_one_line():
-        if only_report:
-            _show(tabular.summarize(output))
-        else:
-            _show(tabular.run(output, only=only or (), fresh=fresh))
+    run = partial(estimators.run, output, only=only or (), fresh=fresh)
+    _show(partial(estimators.summarize, output) if only_report else run)
 
 
 @reproduce.command("table1")
@@ -154,10 +132,9 @@ def reproduce_table1(
     """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
     from kdmkit.experiments import images
 
-    with _errors_in_one_line():
+    def report() -> Report:
         if only_report:
-            _show(images.summarize(output, say=console.print))
-            return
+            return images.summarize(output, say=console.print)
         if vary and not search:
             raise ValueError(f"vary: expected together with --search, got {vary[0]}")
         plan = images.plan(
@@ -170,10 +147,12 @@ def reproduce_table1(
             device=device,
             workers=workers,
         )
+        options: Any = {"fresh": fresh, "say": console.print}
         if search:
-            _show(images.search(output, plan, images.search_space(vary), fresh=fresh, say=console.print))
-        else:
-            _show(images.run(output, plan, generation=generation, fresh=fresh, say=console.print))
+            return images.search(output, plan, images.search_space(vary), **options)
+        return images.run(output, plan, generation=generation, **options)
+
+    _show(report)
 
 
 @reproduce.command("table2")
@@ -195,18 +174,16 @@ def reproduce_table2(
     fresh: Fresh = False,
 ) -> None:
     """Learning with label proportions on Adult and MAGIC, beside LMMCM and a network."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import proportions
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
     options: Any = {**cells, "workers": workers, "fresh": fresh}
-    with _errors_in_one_line():
-        if only_report:
-            _show((proportions.summarize_search if search else proportions.summarize)(output))
-        elif search:
-            _show(proportions.search(output, data_dir, **options))
-        else:
-            _show(proportions.run(output, data_dir, **options, trials=trials, device=device))
+    if search:
+        run = partial(proportions.search, output, data_dir, **options)
+    else:
+        run = partial(proportions.run, output, data_dir, **options, trials=trials, device=device)
+    summarize = proportions.summarize_search if search else proportions.summarize
+    _show(partial(summarize, output) if only_report else run)
 
 
 @reproduce.command("uci-regression")
@@ -224,24 +201,20 @@ def reproduce_uci_regression(
     fresh: Fresh = False,
 ) -> None:
     """Regression with uncertainty on UCI sets, beside a GP, NGBoost and a deep ensemble."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
     from kdmkit.experiments import regression
 
-    with _errors_in_one_line():
-        if only_report:
-            _show(regression.summarize(output, figures=figures))
-            return
-        report = regression.run(
-            output,
-            data_dir,
-            datasets=dataset or (),
-            methods=method or (),
-            splits=splits,
-            figures=figures,
-            workers=workers,
-            fresh=fresh,
-        )
-        _show(report)
+    run = partial(
+        regression.run,
+        output,
+        data_dir,
+        datasets=dataset or (),
+        methods=method or (),
+        splits=splits,
+        figures=figures,
+        workers=workers,
+        fresh=fresh,
+    )
+    _show(partial(regression.summarize, output, figures=figures) if only_report else run)
 
 
 @reproduce.command("regression-others")
@@ -255,24 +228,21 @@ def reproduce_regression_others(
     """Regression on twenty problems that the defaults were not made for: small, skewed, strange."""
     from kdmkit.experiments.regression import others
 
-    with _errors_in_one_line():
-        if only_report:
-            _show(others.summarize(output))
-        else:
-            _show(others.run(output, seeds=seeds, workers=workers, fresh=fresh))
+    run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
+    _show(partial(others.summarize, output) if only_report else run)
 
 
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Prints one line about bad options, data or lines of results instead of a traceback."""
+def _show(make: Callable[[], Report]) -> None:
+    """Prints the table of a report and the names of its files.
+
+    Bad options, data or lines of results are told in one line instead of a traceback.
+    """
+    os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
     try:
-        yield
+        report = make()
     except (ValueError, OSError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
-
-
-def _show(report: Report) -> None:
     if report.header:
         table = Table(*report.header, title=report.title, title_justify="left")
         for row in report.rows:

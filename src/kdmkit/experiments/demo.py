@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from sklearn.model_selection import train_test_split
 
 from kdmkit import plotting
 from kdmkit.estimators import KDMClassifier
+from kdmkit.experiments.common import Report
 from kdmkit.metrics import expected_calibration_error
 
 Array = NDArray[Any]
@@ -27,15 +27,7 @@ _READ, _DRAWN = 6, 10
 _LINEAR = 100.0
 
 
-@dataclass(frozen=True)
-class Demo:
-    """What was measured, and the figures."""
-
-    rows: list[tuple[str, str]]
-    figures: list[Path]
-
-
-def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str], None] = print) -> Demo:
+def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str], None] = print) -> Report:
     """Fits one joint KDM to scikit-learn's digits: classes, calibration, novelty and generated images.
 
     Args:
@@ -51,7 +43,7 @@ def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str
     answers = _Answers(model, X_test, y_test, seed)
     folder.mkdir(parents=True, exist_ok=True)
     say("Predicting held-out images, scoring novelty, generating images …")
-    return Demo(answers.table(), answers.figures(folder))
+    return Report("One model of digits", ["what", "value"], answers.table(), files=answers.figures(folder))
 
 
 class _Answers:
@@ -69,10 +61,10 @@ class _Answers:
         asked = [[digit] for digit in model.classes_] + [[3, 8]]
         self.shown = np.concatenate([_clear_draws(model, digits, seed) for digits in asked])
 
-    def table(self) -> list[tuple[str, str]]:
+    def table(self) -> list[Sequence[str]]:
         right = self.probs.argmax(1) == self.y
         asked = np.repeat(self.model.classes_, 10)
-        rows = [
+        rows: list[Sequence[str]] = [
             ("images held out", f"{len(self.y)}"),
             ("accuracy", f"{right.mean():.4f}"),
             ("expected calibration error", f"{float(expected_calibration_error(self.probs, self.y)):.4f}"),
