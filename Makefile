@@ -11,7 +11,7 @@ OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-oldest coverage lint format demo bench clean
+.PHONY: help setup test test-full test-oldest coverage lint format demo bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ setup: $(STAMP)  ## create .venv with the pinned development set
 
 test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... goes to pytest)
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
+
+test-full: lint  ## the same with the tests that take minutes
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "slow or not slow"
 
 test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
 	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers import close, normal
+from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.training import hybrid_nll
 from nn.layers import LAYERS, answer, blobs, rows, scrambled
@@ -106,3 +107,26 @@ def test_a_training_step_of_ordinary_size() -> None:
     loss(x, y).backward()
     wanted = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("out_kernel", [None, RBF(0.7), RBF(torch.full((16, 1), 0.7))])
+def test_the_last_batch_of_an_epoch_is_smaller(out_kernel) -> None:
+    """At the second size of a batch the compiler makes sizes symbolic."""
+    generator = torch.Generator().manual_seed(0)
+    x, label = torch.randn(64, 4, generator=generator), torch.randint(3, (64,), generator=generator)
+    y = label if out_kernel is None else torch.nn.functional.one_hot(label, 3).float()
+    head = JointLayer(4, 3, 16, out_kernel=out_kernel).initialize(x, y, generator=generator)
+
+    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -head(z).log_prob(y).mean()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    parameters = [parameter for parameter in head.parameters() if parameter.requires_grad]
+    for n in (64, 37):
+        z = x[:n].clone().requires_grad_()
+        got, wanted = compiled(z, y[:n]), loss(z, y[:n])
+        torch.testing.assert_close(got, wanted)
+        inputs = [z, *parameters]
+        torch.testing.assert_close(
+            torch.autograd.grad(got, inputs), torch.autograd.grad(wanted, inputs), rtol=1e-4, atol=1e-6
+        )

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite
-from kdmkit._core.precision import compute_dtype, full_precision
+from kdmkit._core.precision import full_precision
 from kdmkit.kernels.bandwidth import (
     Bandwidth,
     FixedBandwidth,
@@ -20,7 +20,7 @@ from kdmkit.kernels.bandwidth import (
     positive_tensor,
 )
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.ops import ComponentDistance, SquaredDistance, Term
+from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
 
 
 class RBF(LocationScale):
@@ -180,9 +180,10 @@ class RBF(LocationScale):
         self._check_dimensions(components.shape[-1])
         metric = self.metric
         if metric is not None:
-            metric = metric.to(components.device, compute_dtype(components.dtype))
+            metric = metric.to(components.device, score_dtype(x, components))
             return SquaredDistance(x, components, metric, metric=True)
-        scale = self.score_scale(components).reciprocal()
+        # Reciprocals in the precision of the scores: rounded, they would move those of far queries.
+        scale = self.sigma.to(components.device, score_dtype(x, components)).reciprocal()
         if self.per_component:
             return ComponentDistance(x, components, scale)
         return SquaredDistance(

@@ -4,7 +4,7 @@ from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
-from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term
+from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term, score_dtype
 
 __all__ = [
     "BACKENDS",
@@ -21,5 +21,6 @@ __all__ = [
     "log_mix",
     "log_mix_given",
     "log_posterior",
+    "score_dtype",
     "score_matrix",
 ]

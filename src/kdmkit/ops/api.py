@@ -72,7 +72,8 @@ def log_mix_given(
     together = Reduction([*terms, *more], log_weights)
     together.check()
     with full_precision(together.device_type):
-        return reduce_given(terms, more, together)
+        lse, conditional = reduce_given(terms, more, together)
+    return lse.expand(conditional.shape), conditional
 
 
 def attend(

@@ -20,7 +20,7 @@ from kdmkit.ops.block_gradients import (
     summed,
     weights_block,
 )
-from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
+from kdmkit.ops.blocks import Block, run_in_memory, slices, vmap_one_by_one
 from kdmkit.ops.chunked import default_block
 from kdmkit.ops.dense import add_row, log_ratio, sum_rows
 from kdmkit.ops.reduction import Reduction
@@ -28,7 +28,7 @@ from kdmkit.ops.scaled_points import finite_top
 from kdmkit.ops.terms import Term, total_shape
 
 #: Largest scores and sums of exponentials relative to them.
-_Sums = tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]
+_Sums = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,17 @@ def _rows_forward(
         for i, term in enumerate(terms):
             scores = term.queries(rows).columns(columns).matrix() + scores
             if i == plan.n_given - 1:
-                given = _merged(given, _sums(scores, plan.dtype))
-        together = _merged(together, _sums(scores, plan.dtype))
+                given = _merged(given, _sums(scores))
+        together = _merged(together, _sums(scores))
     assert given is not None  # a reduction has at least one component
     assert together is not None
     return given, together
 
 
-def _sums(scores: Tensor, dtype: torch.dtype) -> _Sums:
+def _sums(scores: Tensor) -> _Sums:
+    """As precise as the scores: gradients of the two sums nearly cancel."""
     top = finite_top(scores)
-    return top.squeeze(-1), exp_((scores - top).to(dtype)).sum(-1)
+    return top.squeeze(-1), exp_(scores - top).sum(-1)
 
 
 def _merged(one: _Sums | None, other: _Sums) -> _Sums:
@@ -83,7 +84,7 @@ def _merged(one: _Sums | None, other: _Sums) -> _Sums:
         return other
     (top, total), (other_top, other_total) = one, other
     higher = torch.maximum(top, other_top)
-    first, second = ((part - higher).to(total.dtype).exp() for part in (top, other_top))
+    first, second = ((part - higher).exp() for part in (top, other_top))
     return higher, total * first + other_total * second
 
 
@@ -97,10 +98,11 @@ class _Given(torch.autograd.Function):
 
         def attempt(block: Block) -> list[Tensor]:
             smaller = replace(plan, block=block)
-            parts = [_rows_forward(terms, log_weights, smaller, rows) for rows in slices(n, block[0])]
+            blocks = slices(n, block[0]) if n else [slice(0, 0)]
+            parts = [_rows_forward(terms, log_weights, smaller, rows) for rows in blocks]
             return [torch.cat([part[i][j] for part in parts], -1) for i in range(2) for j in range(2)]
 
-        (top, total, other_top, other_total), _ = with_memory_for(plan.block, attempt)
+        (top, total, other_top, other_total), _ = run_in_memory(plan.block, attempt)
         conditional = log_ratio(total, top, other_total, other_top)
         return total.log() + top, conditional, top, total, other_top, other_total
 
@@ -118,7 +120,7 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], plan: _Plan, *inputs: Tensor) -> tuple[Any, Any]:
-        return one_by_one(lambda *x: _Given.apply(plan, *x), info.batch_size, in_dims[1:], inputs)
+        return vmap_one_by_one(lambda *x: _Given.apply(plan, *x), info.batch_size, in_dims[1:], inputs)
 
 
 class _Gradients(torch.autograd.Function):
@@ -132,7 +134,7 @@ class _Gradients(torch.autograd.Function):
             def attempt(block: Block) -> list[Tensor | None]:
                 return _backward(replace(plan, block=block), log_weights, tensors, rest[:4], rest[4:], needs)
 
-            gradients, _ = with_memory_for(plan.block, attempt)
+            gradients, _ = run_in_memory(plan.block, attempt)
         return tuple(gradient for gradient in gradients if gradient is not None)
 
     @staticmethod
@@ -147,7 +149,9 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], plan: _Plan, needs: Any, *inputs: Tensor
     ) -> tuple[Any, Any]:
-        return one_by_one(lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs)
+        return vmap_one_by_one(
+            lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs
+        )
 
 
 def _backward(
@@ -163,7 +167,7 @@ def _backward(
     _, n, m = total_shape(terms)
     by_terms = TermGradients(terms, tensors, needs[1:])
     grad_weights = accumulator(log_weights) if needs[0] else None
-    by_lse, by_conditional = (gradient.to(plan.dtype).unsqueeze(-1) for gradient in upstream)
+    by_lse, by_conditional = (gradient.unsqueeze(-1) for gradient in upstream)
     offsets = sums[0].unsqueeze(-1), sums[2].unsqueeze(-1)
     totals = [torch.where(total > 0, total, 1.0).unsqueeze(-1) for total in sums[1::2]]
     for rows in slices(n, plan.block[0]):
@@ -172,12 +176,14 @@ def _backward(
             given, rest = summed(blocks[: plan.n_given]), summed(blocks[plan.n_given :])
             scores = given.detach() + weights_block(log_weights, rows, columns)
             prior, posterior = (
-                exp_((s - offset[..., rows, :]).to(plan.dtype)) / total[..., rows, :]
+                exp_(s - offset[..., rows, :]) / total[..., rows, :]
                 for s, offset, total in zip((scores, scores + rest.detach()), offsets, totals, strict=True)
             )
             by_rest = posterior * by_conditional[..., rows, :]
-            by_given = by_rest + prior * (by_lse - by_conditional)[..., rows, :]
+            pairs = [(given, by_rest - prior * by_conditional[..., rows, :])]
+            pairs += [(given, prior * by_lse[..., rows, :]), (rest, by_rest)]
             if grad_weights is not None:
-                accumulate(weights_block(grad_weights, rows, columns), by_given)
-            by_terms.add([(given, by_given), (rest, by_rest)], leaves, rows, columns)
+                for _, slopes in pairs[:2]:
+                    accumulate(weights_block(grad_weights, rows, columns), slopes)
+            by_terms.add(pairs, leaves, rows, columns)
     return [grad_weights, *by_terms.gradients]

@@ -56,15 +56,18 @@ def reduce_scores(
 
 
 def reduce_scores_given(
-    scores: Float[Tensor, "*lead n m"], together: Float[Tensor, "*lead n m"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
-    """The logsumexp of `scores`, and that of `together` less it: −∞ where either is."""
-    _, total, top = sum_exponentials(scores, dtype)
-    _, other_total, other_top = sum_exponentials(together, dtype)
-    return safe_log(total).to(scores.dtype) + top, log_ratio(total, top, other_total, other_top)
+    scores: Float[Tensor, "*#lead n m"], together: Float[Tensor, "*#lead n m"]
+) -> tuple[Float[Tensor, "*#lead n"], Float[Tensor, "*#lead n"]]:
+    """The logsumexp of `scores`, and that of `together` less it: −∞ where either is.
+
+    Exponentials are as precise as the scores: gradients of the two sums nearly cancel.
+    """
+    _, total, top = sum_exponentials(scores, scores.dtype)
+    _, other_total, other_top = sum_exponentials(together, together.dtype)
+    return safe_log(total) + top, log_ratio(total, top, other_total, other_top)
 
 
-def log_ratio(total: Tensor, top: Tensor, other_total: Tensor, other_top: Tensor) -> Float[Tensor, "*lead n"]:
+def log_ratio(total: Tensor, top: Tensor, other_total: Tensor, other_top: Tensor) -> Tensor:
     """log(other_total·e^other_top) − log(total·e^top), −∞ where other_total is 0.
 
     Both logarithms may be large. Their difference is taken part by part, so that it is not rounded to their
@@ -128,5 +131,5 @@ def reduce_given(
     scores = together = sum_scores(terms, log_weights)
     for term in more:
         together = term.matrix() + together
-    lse, conditional = reduce_scores_given(scores, together, dtype)
+    lse, conditional = reduce_scores_given(scores, together)
     return add_row(lse, sum_rows(terms)).to(dtype), add_row(conditional, sum_rows(more)).to(dtype)

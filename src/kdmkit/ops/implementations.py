@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops import chunked, chunked_cpu, chunked_given, dense, dense_explicit
@@ -22,14 +21,6 @@ BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked", "trito
 # Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
 _DENSE_PAIRS = {"cpu": 1 << 22}
 _DENSE_PAIRS_DEFAULT = 1 << 24
-
-
-def _always(reduction: Reduction) -> bool:
-    return True
-
-
-def _anything(reduction: Reduction) -> str | None:
-    return None
 
 
 def _is_small(reduction: Reduction) -> bool:
@@ -56,8 +47,8 @@ class Implementation:
     run_given: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] = (
         chunked_given.reduce
     )
-    supports: Callable[[Reduction], str | None] = _anything
-    automatic: Callable[[Reduction], bool] = _always
+    supports: Callable[[Reduction], str | None] = lambda reduction: None
+    automatic: Callable[[Reduction], bool] = lambda reduction: True
 
 
 #: In the order of preference. `chunked` supports everything, so that `auto` never comes to the reference.
@@ -106,9 +97,7 @@ def reduce(reduction: Reduction, backend: Backend) -> Result:
     return implementation.run(reduction)
 
 
-def reduce_given(
-    terms: Sequence[Term], more: Sequence[Term], together: Reduction
-) -> tuple[Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
+def reduce_given(terms: Sequence[Term], more: Sequence[Term], together: Reduction) -> tuple[Tensor, Tensor]:
     """The logsumexp of `terms`, and that of `together`, which has `more` terms, less it."""
     implementation = choose(together)
     if implementation.backend == "chunked" and torch.compiler.is_compiling():

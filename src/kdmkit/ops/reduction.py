@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.ops.blocks import Block
-from kdmkit.ops.terms import Term, total_shape
+from kdmkit.ops.terms import Term, common_dtype, total_shape
 
 #: Averages of the values (None without values) and logsumexps.
 Result = tuple[Tensor | None, Tensor]
@@ -45,11 +45,9 @@ class Reduction:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the results: the inputs' common floating dtype, at least float32."""
-        dtype = torch.float32
-        others = (self.log_weights,) if self.values is None else (self.log_weights, self.values)
-        for tensor in (*others, *(t for term in self.terms for t in term.tensors)):
-            if tensor.dtype != dtype and tensor.is_floating_point():
-                dtype = torch.promote_types(dtype, tensor.dtype)
+        dtype = common_dtype([self.log_weights] if self.values is None else [self.log_weights, self.values])
+        for term in self.terms:
+            dtype = torch.promote_types(dtype, term.dtype)
         return dtype
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
-"""Terms: one summand of the scores each."""
+"""Terms: the summands of the scores."""
 
-from kdmkit.ops.terms.base import Term, total_shape
-from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre
+from kdmkit.ops.terms.base import Term, common_dtype, total_shape
+from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
 from kdmkit.ops.terms.lookup import Lookup
 from kdmkit.ops.terms.masked import Masked
 from kdmkit.ops.terms.score import Score
@@ -13,6 +13,8 @@ __all__ = [
     "Score",
     "SquaredDistance",
     "Term",
+    "common_dtype",
     "robust_centre",
+    "score_dtype",
     "total_shape",
 ]

@@ -1,16 +1,17 @@
 """What the reductions reduce: log-overlaps of queries with components, evaluated block by block.
 
 A *term* holds queries `(*lead, n, k)` and components `(*lead, m, k)` and can compute any block of the
-`(n, m)` matrix between them, so that the whole matrix need never exist. Terms add: a joint over several
-variables is a sequence of terms.
+`(n, m)` matrix between them, so that nobody has to hold the whole matrix. Scores of terms add: a joint over
+several variables is a sequence of terms.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -37,33 +38,55 @@ class Term(ABC):
     def roles(self) -> tuple[Role, ...]:
         """How blocks slice each of `tensors`: by query (dimension −2), by component (−2), or not at all."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The common floating dtype of the points, float32 at least: that of the results."""
+        return common_dtype(self.tensors)
+
     @abstractmethod
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same term on other tensors."""
 
-    @abstractmethod
     def queries(self, rows: slice) -> Self:
         """The term restricted to some queries."""
+        return self._sliced("query", rows)
 
-    @abstractmethod
     def columns(self, columns: slice) -> Self:
         """The term restricted to some components."""
+        return self._sliced("component", columns)
+
+    def _sliced(self, role: Role, part: slice) -> Self:
+        pairs = zip(self.tensors, self.roles, strict=True)
+        return self.with_tensors([t[..., part, :] if r == role else t for t, r in pairs])
 
     @abstractmethod
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        """The scores by their definition, in the given precision (float32 at least): slow, the oracle."""
+        """The scores by their definition, in the precision of the inputs, at least float32.
+
+        Slow, and of size n × m × d in memory: the oracle of tests and of `backend="reference"`. The library
+        calls it nowhere else; `score_matrix` gives callers a matrix of scores.
+        """
 
     @abstractmethod
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        """The scores up to a constant per query, fast; possibly in a wider dtype than the inputs'."""
+        """The scores up to a constant per query, fast; float32 inputs may give float64 scores."""
 
     def row(self) -> Float[Tensor, "*lead n"] | None:
         """The constant per query that `matrix` leaves out."""
         return None
 
     def prepared(self) -> Self:
-        """The term with whatever its blocks share computed once."""
+        """The term with everything that its blocks share computed once."""
         return self
+
+
+def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The dtype to which floating-point tensors promote, float32 at least."""
+    dtype = torch.float32
+    for tensor in tensors:
+        if tensor.dtype != dtype and tensor.is_floating_point():
+            dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
 
 
 def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
