@@ -123,11 +123,14 @@ class Kernel(nn.Module, ABC):
         """The bandwidth that training changes."""
         self._cannot("one with a learned bandwidth")
 
-    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
         """Sets a learned bandwidth and its lower bound from components `(m, *event)`, where there is one.
 
         Args:
             sigma: a rule of `kdmkit.kernels.typical_distance`, or a number.
+            distance: what the rule gives, where the caller has measured it; None measures the components.
         """
 
     # ---- events

@@ -59,9 +59,11 @@ class Composed(Kernel):
     def learned_bandwidth(self) -> LearnedBandwidth:
         return self.kernel.learned_bandwidth
 
-    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
         """From the distances in the encoder's space."""
-        self.kernel.initialize_bandwidth(self.encode(components), sigma)
+        self.kernel.initialize_bandwidth(self.encode(components), sigma, distance=distance)
 
     def encode(self, x: Tensor) -> Tensor:
         lead = x.shape[: x.ndim - self.event_dim]

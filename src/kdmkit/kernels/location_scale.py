@@ -93,12 +93,17 @@ class LocationScale(Kernel, ABC):
             self._cannot("one with a learned bandwidth")
         return self.bandwidth
 
-    def initialize_bandwidth(self, components: Tensor, sigma: str | float) -> None:
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
         """The typical distance of components, relative to the spread of each dimension where they differ."""
         bandwidth = self.bandwidth
         if not isinstance(bandwidth, LearnedBandwidth):
             return
-        width = typical_distance(components, sigma) if isinstance(sigma, str) else float(sigma)
+        if not isinstance(sigma, str):
+            width = float(sigma)
+        else:
+            width = typical_distance(components, sigma) if distance is None else distance
         value = torch.full_like(bandwidth.raw, width)
         if isinstance(sigma, str) and value.ndim and value.shape[-1] > 1:
             value = value * relative_spread(components.detach().double()).to(value)

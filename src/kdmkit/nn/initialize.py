@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, is_integer
-from kdmkit.kernels import Kernel
+from kdmkit.kernels import Kernel, typical_distance
 from kdmkit.nn.clustering import cluster, spread_out
 from kdmkit.nn.variable import Variable
 
@@ -151,6 +151,28 @@ class Initializer:
         variable = self.variables[name]
         return variable.kernel.initial_components(chosen, variable.shape)
 
+    def distances(self, components: Mapping[str, Tensor]) -> dict[str, float]:
+        """The typical distance between neighbouring components, in the units of every continuous variable.
+
+        One column by itself has a neighbour at any distance, however far apart the components are. So the
+        distance is that of all continuous variables together, each divided by its spread, and the result is
+        multiplied by the spread again: columns start as they would in one variable that holds them all. Empty
+        where fewer than two variables vary.
+        """
+        points = {
+            name: value.detach().double().flatten(1).cpu()
+            for name, value in components.items()
+            if self.variables[name].kernel.is_continuous
+        }
+        columns = {name: _varying(value) for name, value in points.items()}
+        points = {name: value for name, value in points.items() if bool(columns[name].any())}
+        if len(points) < 2:
+            return {}
+        spreads = {name: _rms(_std(value[:, columns[name]])) for name, value in points.items()}
+        together = torch.cat([value / spreads[name] for name, value in points.items()], 1)
+        typical = typical_distance(together, "nearest")
+        return {name: spread * typical for name, spread in spreads.items()}
+
     def _class_logits(self, index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
         """log of the samples of a component's class per component of that class."""
         labels = self._labels()
@@ -175,7 +197,15 @@ def _is_label(kernel: Kernel) -> bool:
 def _std(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """Standard deviations, with 1 for constant columns."""
     spread = x.std(0, unbiased=False)
-    return torch.where(spread > _ROUNDING * x.abs().amax(0), spread, torch.ones_like(spread))
+    return torch.where(_varying(x), spread, torch.ones_like(spread))
+
+
+def _varying(x: Float[Tensor, "n d"]) -> Bool[Tensor, " d"]:
+    return x.std(0, unbiased=False) > _ROUNDING * x.abs().amax(0)
+
+
+def _rms(x: Float[Tensor, " d"]) -> float:
+    return float(x.square().mean().sqrt())
 
 
 def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:

@@ -160,8 +160,9 @@ class JointLayer(KDMLayer):
             method: `"random"` samples; `"kmeans++"`, samples spread over the continuous variables;
                 `"balanced"`, equally many samples of every label of the last discrete variable; `"kmeans"`,
                 centres of clusters, equally many for every label where there is a discrete variable.
-            sigma: `"nearest"` for the typical distance between neighbouring components, `"mean"` for that
-                of any two, or a number.
+            sigma: `"nearest"` for the typical distance between neighbouring components, measured in all
+                continuous variables together; `"mean"` for that of any two, variable by variable; or a
+                number.
             generator: source of randomness.
             named: the same tensors by name.
         """

@@ -99,7 +99,11 @@ class KDMLayer(nn.Module, ABC):
             for name in self.variables:
                 target = self.components[name]
                 target.copy_(components[name].to(target))
-                self.kernel(name).initialize_bandwidth(target, sigma)
+            distances = initializer.distances(dict(self.components)) if sigma == "nearest" else {}
+            for name in self.variables:
+                self.kernel(name).initialize_bandwidth(
+                    self.components[name], sigma, distance=distances.get(name)
+                )
             self.logits.copy_(logits.to(self.logits))
         return self
 

@@ -287,6 +287,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
         layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
+        # Only p(y|x) is learned: distances in x alone say how far apart components are.
+        layer.kernel("x").initialize_bandwidth(layer.components["x"], sigma)
         narrow = math.sqrt(2) * bound
         layer.kernel("y").learned_bandwidth.restart(max(_FIRST_OUTPUT_SIGMA, 1.1 * narrow), narrow)
         return layer
