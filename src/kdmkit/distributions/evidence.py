@@ -18,19 +18,33 @@ if TYPE_CHECKING:
     from kdmkit.distributions.joint import JointKDM
 
 
+#: Tensors by what they are, "value" or "variance", and by variable; the first dimension counts points.
+Parts = dict[tuple[str, str], Tensor]
+
+
 def gather_evidence(
-    joint: JointKDM, given: JointKDM | None, evidence: Mapping[str, Any], observed: Mapping[str, Any]
+    joint: JointKDM,
+    given: JointKDM | None,
+    evidence: Mapping[str, Any],
+    observed: Mapping[str, Any],
+    noisy: bool,
 ) -> Evidence:
     """Points, KDMs and a joint KDM as one set of weighted points: independent parts multiply."""
+    if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
+        raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
     masks = _masks(observed, [*(given.variables if given is not None else ()), *evidence])
-    values: dict[str, Tensor] = {}
+    tensors: Parts = {}
     weights: Weights | None = None
-    for part_values, part_weights in _parts(joint, given, evidence, masks):
-        values, weights = _product(values, weights, part_values, part_weights)
+    for part_tensors, part_weights in _parts(joint, given, evidence, masks, noisy):
+        tensors, weights = _product(tensors, weights, part_tensors, part_weights)
+    values, variances = (
+        {name: tensor for (kind, name), tensor in tensors.items() if kind == wanted}
+        for wanted in ("value", "variance")
+    )
     if weights is not None:
         points = max(value.shape[0] for value in values.values())
         values = {name: value.expand(points, *value.shape[1:]) for name, value in values.items()}
-    return Evidence(values, weights, masks)
+    return Evidence(values, weights, masks, variances)
 
 
 def _masks(observed: Mapping[str, Any], known: list[str]) -> dict[str, Tensor]:
@@ -46,22 +60,42 @@ def _masks(observed: Mapping[str, Any], known: list[str]) -> dict[str, Tensor]:
 
 
 def _parts(
-    joint: JointKDM, given: JointKDM | None, evidence: Mapping[str, Any], masks: Mapping[str, Tensor]
-) -> list[tuple[dict[str, Tensor], Weights | None]]:
-    parts: list[tuple[dict[str, Tensor], Weights | None]] = []
+    joint: JointKDM,
+    given: JointKDM | None,
+    evidence: Mapping[str, Any],
+    masks: Mapping[str, Tensor],
+    noisy: bool,
+) -> list[tuple[Parts, Weights | None]]:
+    parts: list[tuple[Parts, Weights | None]] = []
     if given is not None:
         repeated = [name for name in evidence if name in given.variables]
         if repeated:
             raise ValueError(
                 bad_argument("evidence", "variables that the joint evidence does not hold", repeated)
             )
-        values = {name: _points(joint, name, given.marginal(name)) for name in given.variables}
-        parts.append((values, given._weights))
+        together: Parts = {}
+        for name in given.variables:
+            together |= _of_kdm(joint, name, given.marginal(name), noisy)
+        parts.append((together, given._weights))
     for name, value in evidence.items():
         if isinstance(value, KDM):
-            parts.append(({name: _points(joint, name, value)}, value._weights))
+            parts.append((_of_kdm(joint, name, value, noisy), value._weights))
         else:
-            parts.append(({name: _tensor(joint, name, value, masks.get(name)).unsqueeze(0)}, None))
+            point = _tensor(joint, name, value, masks.get(name)).unsqueeze(0)
+            parts.append(({("value", name): point}, None))
+    return parts
+
+
+def _of_kdm(joint: JointKDM, name: str, rho: KDM, noisy: bool) -> Parts:
+    """The components of an input KDM, and, where they are measurements, the variances of their noise."""
+    parts: Parts = {("value", name): _points(joint, name, rho)}
+    if noisy:
+        variance = rho.kernel.noise_variance
+        if variance.ndim < 2:
+            # All components share it.
+            parts["variance", name] = variance.reshape(1, -1)
+        else:
+            parts["variance", name] = variance.movedim(-2, 0)
     return parts
 
 
@@ -97,14 +131,14 @@ def _fill(value: Tensor, mask: Tensor, components: Tensor, rank: int) -> Tensor:
 
 
 def _product(
-    values: dict[str, Tensor], weights: Weights | None, more: dict[str, Tensor], more_weights: Weights | None
-) -> tuple[dict[str, Tensor], Weights | None]:
+    tensors: Parts, weights: Weights | None, more: Parts, more_weights: Weights | None
+) -> tuple[Parts, Weights | None]:
     """All pairs of the points of two independent parts."""
     if weights is None or more_weights is None:
-        return {**values, **more}, more_weights if weights is None else weights
+        return {**tensors, **more}, more_weights if weights is None else weights
     a, b = weights.log_weights, more_weights.log_weights
     n_a, n_b = a.shape[-1], b.shape[-1]
     paired = (a.unsqueeze(-1) + b.unsqueeze(-2)).flatten(-2)
-    left = {n: v if v.shape[0] == 1 else v.repeat_interleave(n_b, 0) for n, v in values.items()}
+    left = {n: v if v.shape[0] == 1 else v.repeat_interleave(n_b, 0) for n, v in tensors.items()}
     right = {n: v if v.shape[0] == 1 else v.repeat(n_a, *([1] * (v.ndim - 1))) for n, v in more.items()}
     return {**left, **right}, Given(paired)

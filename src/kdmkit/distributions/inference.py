@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,11 +28,14 @@ class Evidence:
         values: by variable, of shape `(L, *batch, *event)`, or `(L, *event)` where the batch shares them.
         weights: over the L points; None for one point of weight 1 (then L = 1).
         observed: by variable, of shape `(*batch,)`: False where the variable is missing.
+        variances: by variable whose points are noisy measurements, of shape `(L, *batch, d)`, or `(1, d)`
+            where all points share it; the last dimension may be 1.
     """
 
     values: Mapping[str, Tensor]
     weights: Weights | None
     observed: Mapping[str, Bool[Tensor, "*batch"]]
+    variances: Mapping[str, Float[Tensor, "l *batch d"]] = field(default_factory=dict)
 
 
 class Inferred(Weights):
@@ -72,22 +75,37 @@ class Inferred(Weights):
             shapes[name] = value.shape[1 : value.ndim - kernel.event_rank(value)]
             shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.event_dim]
             shapes[f"kernels[{name!r}]"] = kernel.batch_shape
+        for name, variance in self._evidence.variances.items():
+            shapes[f"variance of {name!r}"] = variance.shape[1:-1]
         return shapes | {f"observed[{name!r}]": mask.shape for name, mask in self._evidence.observed.items()}
 
     @property
     def batch_shape(self) -> torch.Size:
         return self._batch_shape
 
-    def _entries(self, kind: ScoreKind = "relative", rank: int | None = None) -> list[Entry]:
-        """The evidence, with `rank` dimensions between the one of its points and their events."""
+    def _entries(
+        self, kind: ScoreKind = "relative", rank: int | None = None, points: slice = slice(None)
+    ) -> list[Entry]:
+        """Points of the evidence, with `rank` dimensions between their number and their events."""
         rank = self._rank if rank is None else rank
         entries = []
         for name, value in self._evidence.values.items():
-            kernel = self._kernels[name]
-            value = _with_rank(value, rank, kernel.event_rank(value))
+            value = _with_rank(value[points], rank, self._kernels[name].event_rank(value))
             keep = self._evidence.observed.get(name)
-            entries.append(Entry(kernel, value, self._components[name], kind, keep))
+            entries.append(Entry(self._kernel(name, rank, points), value, self._components[name], kind, keep))
         return entries
+
+    def _kernel(self, name: str, rank: int, points: slice) -> Kernel:
+        """The kernel that compares points with components, wider where points are noisy measurements."""
+        kernel, variance = self._kernels[name], self._evidence.variances.get(name)
+        if variance is None:
+            return kernel
+        if variance.shape[0] == 1 and variance.ndim == 2:
+            return kernel.convolved(variance[0])
+        variance = variance if variance.shape[0] == 1 else variance[points]
+        each = _with_rank(variance, rank, 1).unsqueeze(-2)
+        m = self._components[name].shape[-1 - kernel.event_dim]
+        return kernel.convolved(each.expand(*each.shape[:-2], m, each.shape[-1]))
 
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
@@ -128,17 +146,16 @@ class Inferred(Weights):
 
     @cached_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:
-        entries = self._entries()
         m = self._prior.log_weights.shape[-1]
         weights = self._evidence.weights
         if weights is None:
-            return self._point_log_weights(entries).squeeze(0).expand(*self.batch_shape, m)
+            return self._point_log_weights(self._entries()).squeeze(0).expand(*self.batch_shape, m)
         outer = weights.log_weights
         step = max(1, _PAIRS // max(1, m * self.batch_shape.numel()))
         blocks = []
         for start in range(0, outer.shape[-1], step):
             part = slice(start, start + step)
-            inner = self._point_log_weights([replace(e, value=e.value[part]) for e in entries])
+            inner = self._point_log_weights(self._entries(points=part))
             blocks.append(safe_logsumexp(inner.movedim(0, -1) + outer[..., None, part].to(inner.dtype)))
         return safe_logsumexp(torch.stack(blocks, -1)).expand(*self.batch_shape, m)
 
@@ -151,7 +168,9 @@ class Inferred(Weights):
     def mapped(self, function: PartMap) -> Inferred:
         known = self._evidence
         weights = None if known.weights is None else known.weights.mapped(function)
-        evidence = Evidence(each(function, known.values), weights, each(function, known.observed))
+        tensors = (each(function, part) for part in (known.values, known.observed, known.variances))
+        values, observed, variances = tensors
+        evidence = Evidence(values, weights, observed, variances)
         kernels, components = each(function, self._kernels), each(function, self._components)
         return Inferred(evidence, kernels, components, self._prior.mapped(function))
 

@@ -31,7 +31,7 @@ from kdmkit.kernels import Kernel
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
 
-RESERVED = ("given", "target", "observed", "self")
+RESERVED = ("given", "target", "observed", "noisy", "self")
 
 
 class JointKDM:
@@ -195,7 +195,14 @@ class JointKDM:
 
     @overload
     def infer(
-        self, given: JointKDM | None = None, /, *, target: str, observed: Masks = None, **evidence: Any
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: str,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
     ) -> KDM: ...
     @overload
     def infer(
@@ -205,6 +212,7 @@ class JointKDM:
         *,
         target: Target = None,
         observed: Masks = None,
+        noisy: bool = False,
         **evidence: Any,
     ) -> KDM | JointKDM: ...
     def infer(
@@ -214,19 +222,24 @@ class JointKDM:
         *,
         target: Target = None,
         observed: Masks = None,
+        noisy: bool = False,
         **evidence: Any,
     ) -> KDM | JointKDM:
         """The distribution of some variables given others (the paper's Algorithm 1).
 
         p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)): for points Bayes' rule, for KDMs the weighted
-        sum over their components. The result shares this joint's components; only its weights carry a batch,
-        and they are computed when they are first read.
+        sum over their components. The bandwidth of an input KDM plays no part, as in the paper, unless
+        `noisy` asks for it. The result shares this joint's components; only its weights carry a batch, and
+        they are computed when they are first read.
 
         Args:
             given: evidence on several variables at once, a JointKDM over some of them.
             target: the variable or variables to infer; None is all the rest.
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
                 variable is marginalised.
+            noisy: whether the components x_l of input KDMs are noisy measurements: x is distributed about x_l
+                as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx,
+                which is p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
             evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
                 kernels) or a KDM. Separate KDMs mean independence. Leading dimensions broadcast.
 
@@ -241,7 +254,7 @@ class JointKDM:
         known = [*(given.variables if given is not None else ()), *evidence]
         self._check_names("evidence", known)
         targets = self._targets(target, known)
-        collected = gather_evidence(self, given, evidence, observed)
+        collected = gather_evidence(self, given, evidence, observed, noisy)
         posterior = Inferred(collected, self.kernels, self.components, self._weights)
         return self._over(targets, posterior)
 

@@ -176,12 +176,17 @@ class Kernel(nn.Module, ABC):
         """The kernel of the variable times `factor`, a positive number or `(d,)`."""
         self._cannot("one with a bandwidth (RBF, Epanechnikov, Tricube)")
 
-    def convolved(self, variance: Float[Tensor, "*batch m d"]) -> Kernel:
+    def convolved(self, variance: Float[Tensor, "*shape"]) -> Kernel:
         """The kernel whose density is that of x plus independent Gaussian noise.
 
         Args:
-            variance: of the noise, for every component.
+            variance: of the noise, for every component, or in a shape that broadcasts with the bandwidth.
         """
+        self._cannot("an RBF kernel without a metric")
+
+    @property
+    def noise_variance(self) -> Float[Tensor, "*shape"]:
+        """The variance of Gaussian noise about the components, in the shape of the bandwidth."""
         self._cannot("an RBF kernel without a metric")
 
     def coordinates(self, index: Sequence[int]) -> Kernel:

@@ -123,7 +123,13 @@ class RBF(LocationScale):
         sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
         return RBF(sigma, shear=factor.tril(-1))
 
-    def convolved(self, variance: Float[Tensor, "*batch m d"]) -> RBF:
+    @property
+    def noise_variance(self) -> Float[Tensor, "*shape"]:
+        if self.shear is not None:
+            self._cannot("an RBF kernel without a metric")
+        return 0.5 * self.sigma.square()
+
+    def convolved(self, variance: Float[Tensor, "*shape"]) -> RBF:
         if self.shear is not None:
             self._cannot("an RBF kernel without a metric")
         # σ² is twice the variance.
