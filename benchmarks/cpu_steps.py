@@ -1,4 +1,4 @@
-"""What each step of the CPU path gave: the same reductions with one of them taken back at a time.
+"""The effect of each optimisation of the CPU path: the same reductions with one of them removed at a time.
 
     python benchmarks/cpu_steps.py          # about a minute, writes results/cpu-steps.jsonl
 
@@ -43,7 +43,7 @@ def _without(name: str) -> Any:
 
 @contextmanager
 def taken_back(step: str) -> Iterator[None]:
-    """The library without one step."""
+    """The library without one optimisation."""
     patches = {
         "nothing": [],
         "written-out derivatives": [_without("dense, explicit gradients")],
