@@ -238,8 +238,8 @@ class JointKDM:
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
                 variable is marginalised.
             noisy: whether the components x_l of input KDMs are noisy measurements: x is distributed about x_l
-                as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx,
-                which is p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
+                as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx
+                = p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
             evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
                 kernels) or a KDM. Separate KDMs mean independence. Leading dimensions broadcast.
 
