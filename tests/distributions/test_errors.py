@@ -324,7 +324,7 @@ def test_joint_constructor():
     )
     raises(TypeError, "kernels['x']: expected a kernel", kdm.JointKDM, {"x": C}, W, {"x": 0.3})
     for name in ("given", "target", "observed", "self", 7):
-        message = "components: expected variables not named given, target, observed, self, got"
+        message = "components: expected variables not named given, target, observed, noisy, self, got"
         raises(ValueError, message, kdm.JointKDM, {name: C}, W, {name: RBF})
     uneven = {"x": C, "y": torch.eye(2)}
     message = "components: expected the same number of components for every variable, got {'x': 3, 'y': 2}"
