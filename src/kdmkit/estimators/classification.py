@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from kdmkit.training import ConditionalObjective, DecoderObjective, FitOptions, 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
 
+@dataclass(eq=False, repr=False)
 class KDMClassifier(JointClassifier):
     """Classification by a joint distribution, which also scores novelty and generates samples of a class.
 
@@ -74,49 +75,25 @@ class KDMClassifier(JointClassifier):
     ((2, 3), (5, 4))
     """
 
-    def __init__(
-        self,
-        method: Method = "discriminative",
-        *,
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        decoder: Any = None,
-        generative_weight: float | Literal["auto"] = "auto",
-        sigma: Any = "auto",
-        noise: float = 0.3,
-        head_epochs: int = 0,
-        averaging: float | None = None,
-        max_epochs: int = 100,
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 1e-2,
-        validation_fraction: float = 0.1,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.n_components = n_components
-        self.encoder = encoder
-        self.decoder = decoder
-        self.generative_weight = generative_weight
-        self.sigma = sigma
-        self.noise = noise
-        self.head_epochs = head_epochs
-        self.averaging = averaging
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
-    head_history_: list[dict[str, float]]
-    decoder_history_: list[dict[str, float]]
+    method: Method = "discriminative"
+    _: KW_ONLY
+    n_components: int | Literal["auto"] = "auto"
+    encoder: Any = None
+    decoder: Any = None
+    generative_weight: float | Literal["auto"] = "auto"
+    sigma: Any = "auto"
+    noise: float = 0.3
+    head_epochs: int = 0
+    averaging: float | None = None
+    max_epochs: int = 100
+    batch_size: int | Literal["auto"] = "auto"
+    learning_rate: float = 1e-2
+    validation_fraction: float = 0.1
+    patience: int | None = 20
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
 
     # ---- fitting
 

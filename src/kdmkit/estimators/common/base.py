@@ -28,13 +28,17 @@ _DTYPES = [np.float64, np.float32]
 
 
 class KDMEstimator(BaseEstimator, ABC):
-    """Base of the estimators. Constructors only store; `fit` checks, and sets `module_` at its end."""
+    """Base of the estimators. Leaves are dataclasses, whose constructors only store.
+
+    They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
+    `module_` at its end.
+    """
 
     module_: Any
     _seed: int
     _n_draws: int
 
-    # Set by the constructors of the leaves.
+    # Fields of the leaves.
     n_components: Any
     max_epochs: Any
     batch_size: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from kdmkit.nn import DensityLayer
 _SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
 
 
+@dataclass(eq=False, repr=False)
 class KDMDensity(DensityMixin, KDMEstimator):
     """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ²/2).
 
@@ -63,36 +65,20 @@ class KDMDensity(DensityMixin, KDMEstimator):
     (3, 2)
     """
 
-    def __init__(
-        self,
-        method: Literal["nonparametric", "likelihood"] = "nonparametric",
-        *,
-        n_components: int | Literal["auto"] = "auto",
-        covariance: Covariance = "full",
-        sigma: Any = "loo",
-        max_epochs: int = 200,
-        batch_size: int = 256,
-        learning_rate: float = 2e-2,
-        validation_fraction: float = 0.0,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.n_components = n_components
-        self.covariance = covariance
-        self.sigma = sigma
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    method: Literal["nonparametric", "likelihood"] = "nonparametric"
+    _: KW_ONLY
+    n_components: int | Literal["auto"] = "auto"
+    covariance: Covariance = "full"
+    sigma: Any = "loo"
+    max_epochs: int = 200
+    batch_size: int = 256
+    learning_rate: float = 2e-2
+    validation_fraction: float = 0.0
+    patience: int | None = 20
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Fits the density to the rows of X, weighted as if they were repeated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200
 
 
+@dataclass(eq=False, repr=False)
 class KDMProportionClassifier(JointClassifier):
     """A classifier of rows learned from bags of rows with label proportions.
 
@@ -71,40 +73,22 @@ class KDMProportionClassifier(JointClassifier):
     (3, 2)
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Loss = "likelihood",
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        sigma: Any = "auto",
-        noise: float = 0.2,
-        standardize: bool = True,
-        max_epochs: int = 100,
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 5e-3,
-        validation_fraction: float = 0.1,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.n_components = n_components
-        self.encoder = encoder
-        self.sigma = sigma
-        self.noise = noise
-        self.standardize = standardize
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _: KW_ONLY
+    loss: Loss = "likelihood"
+    n_components: int | Literal["auto"] = "auto"
+    encoder: Any = None
+    sigma: Any = "auto"
+    noise: float = 0.2
+    standardize: bool = True
+    max_epochs: int = 100
+    batch_size: int | Literal["auto"] = "auto"
+    learning_rate: float = 5e-3
+    validation_fraction: float = 0.1
+    patience: int | None = 20
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
 
     # ---- fitting
 

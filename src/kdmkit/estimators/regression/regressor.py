@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +42,7 @@ _FIRST_SIGMA = 0.7
 _MEMBERS = f"a whole number > {HOLDERS}"
 
 
+@dataclass(eq=False, repr=False)
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
@@ -96,46 +98,25 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     ((4,), (4,), (4, 2))
     """
 
-    def __init__(
-        self,
-        loss: Literal["nll", "mse"] = "nll",
-        *,
-        trend: Literal["auto", "mlp"] | None = "auto",
-        n_members: int = 16,
-        memory: bool = True,
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        generative_weight: float = 0.0,
-        sigma: Any = "auto",
-        noise: float = 0.03,
-        max_epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 1e-2,
-        validation_fraction: float = 0.1,
-        patience: int | None = 40,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.trend = trend
-        self.n_members = n_members
-        self.memory = memory
-        self.n_components = n_components
-        self.encoder = encoder
-        self.generative_weight = generative_weight
-        self.sigma = sigma
-        self.noise = noise
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    loss: Literal["nll", "mse"] = "nll"
+    _: KW_ONLY
+    trend: Literal["auto", "mlp"] | None = "auto"
+    n_members: int = 16
+    memory: bool = True
+    n_components: int | Literal["auto"] = "auto"
+    encoder: Any = None
+    generative_weight: float = 0.0
+    sigma: Any = "auto"
+    noise: float = 0.03
+    max_epochs: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] = "auto"
+    learning_rate: float = 1e-2
+    validation_fraction: float = 0.1
+    patience: int | None = 40
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
 
     # ---- fitting
 
