@@ -77,7 +77,6 @@ class KDMClassifier(JointClassifier):
 
     method: Method = "discriminative"
     _: KW_ONLY
-    n_components: int | Literal["auto"] = "auto"
     encoder: Any = None
     decoder: Any = None
     generative_weight: float | Literal["auto"] = "auto"
@@ -85,15 +84,6 @@ class KDMClassifier(JointClassifier):
     noise: float = 0.3
     head_epochs: int = 0
     averaging: float | None = None
-    max_epochs: int = 100
-    batch_size: int | Literal["auto"] = "auto"
-    learning_rate: float = 1e-2
-    validation_fraction: float = 0.1
-    patience: int | None = 20
-    checkpoint_dir: Any = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: bool = False
 
     # ---- fitting
 

@@ -7,6 +7,7 @@ import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,27 +28,28 @@ _EPOCHS = 100
 _DTYPES = [np.float64, np.float32]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KDMEstimator(BaseEstimator, ABC):
-    """Base of the estimators. Leaves are dataclasses, whose constructors only store.
+    """Base of the estimators: dataclasses, whose constructors only store.
 
     They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
-    `module_` at its end.
+    `module_` at its end. The parameters here are those of all estimators; some have other defaults.
     """
 
-    module_: Any
-    _seed: int
-    _n_draws: int
+    n_components: Any = "auto"
+    max_epochs: Any = 100
+    batch_size: Any = "auto"
+    learning_rate: float = 1e-2
+    validation_fraction: float = 0.1
+    patience: int | None = 20
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
 
-    # Fields of the leaves.
-    n_components: Any
-    max_epochs: Any
-    batch_size: Any
-    learning_rate: float
-    patience: int | None
-    checkpoint_dir: Any
-    device: Any
-    random_state: Any
-    verbose: Any
+    module_: Any = field(init=False)
+    _seed: int = field(init=False)
+    _n_draws: int = field(init=False)
 
     # ---- fitting
 

@@ -67,18 +67,12 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     method: Literal["nonparametric", "likelihood"] = "nonparametric"
     _: KW_ONLY
-    n_components: int | Literal["auto"] = "auto"
     covariance: Covariance = "full"
     sigma: Any = "loo"
     max_epochs: int = 200
     batch_size: int = 256
     learning_rate: float = 2e-2
     validation_fraction: float = 0.0
-    patience: int | None = 20
-    checkpoint_dir: Any = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Fits the density to the rows of X, weighted as if they were repeated."""

@@ -75,20 +75,11 @@ class KDMProportionClassifier(JointClassifier):
 
     _: KW_ONLY
     loss: Loss = "likelihood"
-    n_components: int | Literal["auto"] = "auto"
     encoder: Any = None
     sigma: Any = "auto"
     noise: float = 0.2
     standardize: bool = True
-    max_epochs: int = 100
-    batch_size: int | Literal["auto"] = "auto"
     learning_rate: float = 5e-3
-    validation_fraction: float = 0.1
-    patience: int | None = 20
-    checkpoint_dir: Any = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: bool = False
 
     # ---- fitting
 

@@ -103,20 +103,12 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     trend: Literal["auto", "mlp"] | None = "auto"
     n_members: int = 16
     memory: bool = True
-    n_components: int | Literal["auto"] = "auto"
     encoder: Any = None
     generative_weight: float = 0.0
     sigma: Any = "auto"
     noise: float = 0.03
     max_epochs: int | Literal["auto"] = "auto"
-    batch_size: int | Literal["auto"] = "auto"
-    learning_rate: float = 1e-2
-    validation_fraction: float = 0.1
     patience: int | None = 40
-    checkpoint_dir: Any = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: bool = False
 
     # ---- fitting
 
