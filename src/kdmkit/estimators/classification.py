@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, plain, to_tensor
+from kdmkit.estimators.common.checks import (
+    FLOATS,
+    Array,
+    check_count,
+    check_number,
+    distribution,
+    plain,
+    to_tensor,
+)
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
@@ -22,7 +30,7 @@ from kdmkit.estimators.common.rows import split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import ConditionalObjective, DecoderObjective, FitOptions, Rows
+from kdmkit.training import DecoderObjective, FitOptions, Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
@@ -90,7 +98,7 @@ class KDMClassifier(JointClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMClassifier:
         """Fits the joint distribution of rows and labels; rows of weight zero count as absent."""
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        X, y = validate_data(self, X, y, dtype=FLOATS, allow_nd=self._takes_anything)
         check_classification_targets(y)
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -142,6 +150,7 @@ class KDMClassifier(JointClassifier):
             validation,
             n_outputs=n_classes,
             generative_weight=self._alpha(),
+            noise=float(self.noise),
             head_epochs=int(self.head_epochs),
         )
         phases.run()
@@ -192,7 +201,7 @@ class KDMClassifier(JointClassifier):
             weights: of shape `(n, points)`, rows summing to 1; None is uniform. Zeros pad.
         """
         check_is_fitted(self)
-        array = check_array(X, dtype=[np.float64, np.float32], allow_nd=True, ensure_2d=False)
+        array = check_array(X, dtype=FLOATS, allow_nd=True, ensure_2d=False)
         if array.ndim < 3 or (not self._takes_anything and array.shape[2:] != (self.n_features_in_,)):
             wanted = f"shape (n, points, {self.n_features_in_})"
             raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
@@ -262,12 +271,6 @@ class _ClassifierFit(EstimatorFit):
     def place_components(self) -> None:
         z, labels = self.encode(self.x), self.train.tensors[1]
         self.layer = self.estimator._first_layer(z, labels, self.train.weights, self.n_outputs)
-
-    def joint_objective(self) -> nn.Module:
-        noise = float(self.estimator.noise)
-        return ConditionalObjective(
-            self.encoder, self.layer, generative_weight=self.generative_weight, noise=noise
-        )
 
     def fit_decoder(self) -> None:
         """Trains a decoder to invert the encoder, which is fixed."""

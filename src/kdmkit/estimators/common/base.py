@@ -18,14 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit.estimators.common.checks import FLOATS, Array, check_count, plain, to_tensor
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
 
 # The default meaning of `max_epochs="auto"`.
 _EPOCHS = 100
-_DTYPES = [np.float64, np.float32]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -156,7 +155,7 @@ class KDMEstimator(BaseEstimator, ABC):
     def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
         """New rows, checked against those of the fit."""
         check_is_fitted(self)
-        return to_tensor(validate_data(self, X, dtype=_DTYPES, allow_nd=allow_nd, reset=False))
+        return to_tensor(validate_data(self, X, dtype=FLOATS, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""

@@ -15,7 +15,7 @@ from kdmkit._core.checks import check_choice
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import FLOATS, Array, check_count, check_number, to_tensor
 from kdmkit.estimators.common.rows import split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,
@@ -78,7 +78,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """Fits the density to the rows of X, weighted as if they were repeated."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
-        X = validate_data(self, X, dtype=[np.float64, np.float32])
+        X = validate_data(self, X, dtype=FLOATS)
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.checks import FLOATS, Array, check_number, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.rows import split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
@@ -100,7 +100,7 @@ class KDMProportionClassifier(JointClassifier):
         """
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
-        X = validate_data(self, X, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        X = validate_data(self, X, dtype=FLOATS, allow_nd=self._takes_anything)
         known = check_label_proportions(proportions, counted)
         if not known.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import FLOATS, Array, check_count, check_number, to_tensor
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
@@ -33,13 +33,12 @@ from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.scaler import normalized_weights
-from kdmkit.training import ConditionalObjective, Rows
+from kdmkit.training import Rows
 
 # Where the output bandwidths start without a trend, in standard deviations of the targets.
 _FIRST_OUTPUT_SIGMA = 0.5
 # Where the input bandwidths start with one, in units of √d, the typical distance between standardised rows.
 _FIRST_SIGMA = 0.7
-_MEMBERS = f"a whole number > {HOLDERS}"
 
 
 @dataclass(eq=False, repr=False)
@@ -120,13 +119,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
         X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-            allow_nd=self._takes_anything,
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, allow_nd=self._takes_anything
         )
         weights, X, y = weighted_rows(sample_weight, X, y)
         targets = to_tensor(_numbers(y)).reshape(len(y), -1)
@@ -140,8 +133,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
         if self.trend == "mlp" and self.encoder is not None:
             raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
-        if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
-            raise ValueError(bad_argument("n_members", _MEMBERS, self.n_members))
+        check_count("n_members", self.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
         if not isinstance(self.memory, bool | np.bool_):
             raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
 
@@ -248,6 +240,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             validation,
             n_outputs=y.shape[1],
             generative_weight=float(self.generative_weight),
+            noise=float(self.noise),
+            loss=self.loss,
             min_std=float(bound.max()),
         )
         self._keep_histories(phases.run())
@@ -343,12 +337,3 @@ class _DirectFit(EstimatorFit):
     def place_components(self) -> None:
         z = self.encode(self.x)
         self.layer = self.estimator._first_layer(z, self.train.tensors[1], self.min_std)
-
-    def joint_objective(self) -> nn.Module:
-        return ConditionalObjective(
-            self.encoder,
-            self.layer,
-            generative_weight=self.generative_weight,
-            noise=float(self.estimator.noise),
-            loss=self.estimator.loss,
-        )
