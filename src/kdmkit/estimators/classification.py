@@ -14,19 +14,11 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import (
-    FLOATS,
-    Array,
-    check_count,
-    check_number,
-    distribution,
-    plain,
-    to_tensor,
-)
+from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.predictor import dtype_of
@@ -132,10 +124,8 @@ class KDMClassifier(JointClassifier):
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
         sigma = choose_sigma(rule, z, weights, labels)
         layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), dtype=torch.float64)
-        with torch.no_grad():
-            layer.components["x"].copy_(z)
-            layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
-            layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
+        logits = torch.zeros(len(x)) if weights is None else weights.log()
+        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, logits)
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 

@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import FLOATS, Array, check_count, plain, to_tensor
+from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint

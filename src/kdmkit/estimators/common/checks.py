@@ -13,8 +13,6 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_weights
 
 Array = NDArray[Any]
-#: The dtypes of rows that are kept as they are.
-FLOATS = [np.float64, np.float32]
 
 
 def to_tensor(X: Array) -> Tensor:

@@ -15,8 +15,8 @@ from kdmkit._core.checks import check_choice
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import FLOATS, Array, check_count, check_number, to_tensor
-from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -89,11 +89,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         sigma = choose_sigma(self.sigma, x, weights)
         layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
-        with torch.no_grad():
-            layer.components["x"].copy_(x)
-            layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
         self.history_: list[dict[str, float]] = []
-        return layer
+        return layer.assign({"x": x}, torch.zeros(len(x)) if weights is None else weights.log())
 
     def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         start = None if is_rule(self.sigma) else check_number("sigma", self.sigma, _SIGMA, positive=True)

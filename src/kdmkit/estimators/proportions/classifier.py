@@ -12,9 +12,9 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.estimators.common.checks import FLOATS, Array, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import split_rows
+from kdmkit.estimators.common.rows import FLOATS, split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import FLOATS, Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.regression.cross_fit import (
     FEWEST_ROWS,
     HOLDERS,
