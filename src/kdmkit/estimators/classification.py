@@ -11,10 +11,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, plain, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
@@ -106,7 +106,7 @@ class KDMClassifier(JointClassifier):
     def _check_parameters(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
         check_number("noise", self.noise, "a number ≥ 0")
-        check_count("head_epochs", self.head_epochs, "a whole number ≥ 0", least=0)
+        check_count("head_epochs", self.head_epochs, least=0)
         self._alpha()
         if self.method == "nonparametric" and self.encoder is not None:
             raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))

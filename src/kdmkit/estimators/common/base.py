@@ -17,8 +17,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.checks import Array, plain, to_tensor
 from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, fit

@@ -11,11 +11,11 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice
+from kdmkit._core.checks import check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,9 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
@@ -182,7 +183,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
 
     def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
-        n = len(rows)
+        n, folder = len(rows), self.checkpoint_dir
         batch = trend_batch(n) if self.batch_size == "auto" else int(self.batch_size)
         epochs = trend_epochs(n, batch) if self.max_epochs == "auto" else int(self.max_epochs)
         return self._run(
@@ -193,7 +194,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             batch_size=batch,
             max_epochs=epochs,
             schedule="constant",
-            checkpoint_dir=self._phase_dir("trend"),
+            checkpoint_dir=None if folder is None else Path(folder) / "trend",
             **changes,
         )
 
