@@ -19,7 +19,7 @@ from kdmkit.ops import Lookup, Term
 class Categorical(Kernel):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
-    The smoothing s says how likely another code is beside the component's own: 0 is the identity.
+    The smoothing s is the probability of another code relative to the component's own; 0 is the identity.
 
     Args:
         n: the number of categories.
