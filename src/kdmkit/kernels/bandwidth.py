@@ -90,7 +90,7 @@ class LearnedBandwidth(Bandwidth):
         value: a positive number or tensor of shape `()`, `(d,)`, `(m, 1)` or `(m, d)`, copied. Plain numbers
             are kept in float64, so that they keep their digits.
         minimum: the lower bound; None is a millionth of the smallest value.
-        trainable: whether `raw` asks for gradients.
+        trainable: whether `raw` is trained.
 
     >>> LearnedBandwidth("sigma", 0.3).value
     tensor(0.3000, dtype=torch.float64)

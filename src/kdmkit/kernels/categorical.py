@@ -24,7 +24,7 @@ class Categorical(Kernel):
     Args:
         n: the number of categories.
         smoothing: s, in [0, 1).
-        trainable: whether s asks for gradients (it must be positive then).
+        trainable: whether s is trained (it must be positive then).
 
     >>> Categorical(3, smoothing=0.5).probs(torch.tensor([0]))
     tensor([[0.5000, 0.2500, 0.2500]])

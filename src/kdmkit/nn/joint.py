@@ -28,8 +28,8 @@ class JointLayer(KDMLayer):
         n_components: m.
         in_kernel: kernel of x; None is RBF.
         out_kernel: kernel of y; None is Cosine, a distribution over classes.
-        options: `train_components`, `train_weights`, `train_kernels` (True by default): what asks for
-            gradients; `dtype` and `device` of the parameters.
+        options: `train_components`, `train_weights`, `train_kernels` (True by default): what is trained;
+            `dtype` and `device` of the parameters.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(4, 3, n_components=16)
