@@ -1,13 +1,15 @@
 """The command line."""
 
+import importlib
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from kdmkit import cli
-from kdmkit.experiments import density, tabular
+from kdmkit.experiments import density, estimators
 from kdmkit.experiments.common import Report
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -47,9 +49,9 @@ def test_density_prints_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {}
-    monkeypatch.setattr(tabular, "run", lambda folder, **options: asked.update(options) or REPORT)
+    monkeypatch.setattr(estimators, "run", lambda folder, **options: asked.update(options) or REPORT)
     invoke("reproduce", "estimators", "--only", "scale", "--only", "digits", "--fresh")
-    assert asked == {"only": [tabular.Measure.scale, tabular.Measure.digits], "fresh": True}
+    assert asked == {"only": [estimators.Measure.scale, estimators.Measure.digits], "fresh": True}
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,10 @@ def test_unknown_measure_is_refused() -> None:
     result = CliRunner().invoke(cli.app, ["reproduce", "estimators", "--only", "taste"])
     assert result.exit_code == 2
     assert "only: expected one of 'accuracy'" in result.output
+
+
+def test_without_typer_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "kdmkit.cli")
+    with pytest.raises(ImportError, match=r"pip install 'kdmkit\[experiments\]'"):
+        importlib.import_module("kdmkit.cli")

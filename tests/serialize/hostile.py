@@ -46,7 +46,7 @@ def mixed_layer() -> JointLayer:
 
 def contents(path: Path) -> tuple[Config, Tensors]:
     """Description and tensors of a saved file."""
-    metadata, tensors = read_tensors(path)
+    metadata, tensors, _ = read_tensors(path)
     return json.loads(metadata["kdmkit"]), tensors
 
 

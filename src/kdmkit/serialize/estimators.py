@@ -15,7 +15,7 @@ from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier
 from kdmkit.nn import DensityLayer
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.layers import filled, predictor_from
-from kdmkit.serialize.modules import Own, tensors_of
+from kdmkit.serialize.modules import UserModules, tensors_of
 from kdmkit.serialize.values import check_types, decode, encode
 
 CLASSES: dict[str, type[BaseEstimator]] = {
@@ -67,7 +67,7 @@ def _is_fitted_state(name: str) -> bool:
     return name in _PRIVATE or (name.endswith("_") and name != "module_")
 
 
-def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
     cls = CLASSES[config["class"]]
     module = _module(cls, config["module"], tensors, own)
     parameters = {name: _parameter(name, value, own) for name, value in config["parameters"].items()}
@@ -108,13 +108,13 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(bad_argument("_flat_target", "one output", answer.shape[-1]))
 
 
-def _parameter(name: str, value: Any, own: Own) -> Any:
+def _parameter(name: str, value: Any, own: UserModules) -> Any:
     if isinstance(value, dict) and "$module" in value:
         return getattr(own, name)
     return decode(value)
 
 
-def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.Module:
+def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> nn.Module:
     if cls is not KDMDensity:
         return predictor_from(config, tensors, own)
     return filled(DensityLayer.from_config(config), tensors)

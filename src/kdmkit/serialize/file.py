@@ -114,7 +114,7 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Down to the disk: the new name of the file."""
+    """Writes the names of its files to the disk."""
     if _POSIX:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -137,7 +137,7 @@ def read_model(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    metadata, tensors = read_tensors(file)
+    metadata, tensors, _ = read_tensors(file)
     text = metadata.get(_MODEL)
     if text is None:
         raise ValueError(bad_argument(str(file), "a model that kdmkit.save wrote", "other tensors"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,8 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(bad_argument(str(description), "JSON", error)) from error
     if config.get("format") != 1 or isinstance(config["format"], bool):
         raise ValueError(bad_argument(str(description), "format 1", f"format {config.get('format')!r:.40}"))
-    _, tensors = read_tensors(weights)
-    if _digest(weights) != config.pop("sha256", None):
+    _, tensors, digest = read_tensors(weights)
+    if digest != config.pop("sha256", None):
         wanted = f"the file that {_CONFIG} was written with"
         raise ValueError(bad_argument(str(weights), wanted, "another or a damaged one"))
     return config, tensors
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

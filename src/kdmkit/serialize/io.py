@@ -13,7 +13,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.serialize.budget import Budget
 from kdmkit.serialize.description import check_agrees, check_sizes, shortened
 from kdmkit.serialize.file import read_model, write_model
-from kdmkit.serialize.modules import CallersModuleError, Own
+from kdmkit.serialize.modules import UserModuleError, UserModules
 from kdmkit.serialize.upgrade import upgrade
 
 T = TypeVar("T")
@@ -105,10 +105,10 @@ def load(
         raise ValueError(bad_argument(str(path), f"class one of {', '.join(_KINDS)}", shortened(repr(name))))
     if kind is not None and kind is not _kind(name).CLASSES[name]:
         raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
-    own = Own(encoder, decoder)
+    own = UserModules(encoder, decoder)
     try:
         model = _built(name, *upgrade(config, tensors), own)
-    except CallersModuleError:
+    except UserModuleError:
         raise
     except Exception as error:  # whatever a description makes constructors do
         wanted, got = f"the description and the tensors of a {name}", f"{type(error).__name__}: {error}"
@@ -117,7 +117,7 @@ def load(
     return _moved(model, place)
 
 
-def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
+def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
     longest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     for part in ("module", "layer", "kernels"):
         check_sizes(config.get(part), longest)

@@ -1,4 +1,4 @@
-"""Weights for modules, and modules that the caller brings."""
+"""States of modules, and the encoders and decoders that the caller of `load` brings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kdmkit.kernels import Bandwidth
 from kdmkit.nn import Scaler
 
 
-class CallersModuleError(ValueError):
+class UserModuleError(ValueError):
     """The encoder or decoder that was given to `load` does not fit."""
 
 
 @dataclass
-class Own:
-    """The caller's encoder and decoder; each is lent as a copy to those who need it."""
+class UserModules:
+    """The encoder and decoder given to `load`; models get copies of them."""
 
     encoder: nn.Module | None = None
     decoder: nn.Module | None = None
@@ -33,7 +33,7 @@ class Own:
             wanted = (
                 f"load(path, {part}=...) with the {saved} it was saved with: only its weights are on disk"
             )
-            raise CallersModuleError(bad_argument(part, wanted, module))
+            raise UserModuleError(bad_argument(part, wanted, module))
         self._lent.add(part)
         return copy.deepcopy(module)
 
@@ -45,7 +45,7 @@ class Own:
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """A module's state, which has to be tensors and nothing else."""
+    """A module's state, which must consist of tensors."""
     state = module.state_dict()
     other = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if other:
@@ -56,7 +56,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], own: str | None = None) -> None:
-    """Gives a module the saved tensors: their dtype is the file's.
+    """Loads saved tensors into a module; dtypes are those of the tensors.
 
     Args:
         own: the argument of `load` that the module came from, if it did.
@@ -68,7 +68,7 @@ def put(module: nn.Module, tensors: dict[str, Tensor], own: str | None = None) -
         if own is None:
             raise
         reasons = " ".join(str(error).split())
-        raise CallersModuleError(bad_argument(own, "parameters as they were saved", reasons)) from error
+        raise UserModuleError(bad_argument(own, "parameters as they were saved", reasons)) from error
 
 
 def _check_kinds(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
@@ -98,5 +98,5 @@ def check_values(module: nn.Module, own: tuple[str, ...] = ()) -> None:
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a part, by their names in it."""
+    """The tensors whose names start with a prefix, without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

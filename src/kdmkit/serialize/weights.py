@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.serialize.description import shortened
 
 # The longest header beside tiny tensors; large models may have longer ones.
 _HEADER_BYTES = 8 << 20
@@ -27,39 +31,58 @@ def check_length(what: str, length: int, tensor_bytes: int) -> None:
         raise ValueError(bad_argument(what, f"at most {limit:,} bytes of text", f"{length:,} bytes"))
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """The file as safetensors reads it, after a look at the length of its header."""
-    wanted = "a safetensors file"
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            header = int.from_bytes(stream.read(8), "little")
-        if size < 8 or header > size - 8:
-            raise ValueError(bad_argument(str(file), wanted, f"{size} bytes that are no such file"))
-        check_length(str(file), header, size - 8 - header)
-        with safe_open(file, "pt", device="cpu") as content:
-            yield content
-    except (SafetensorError, OSError) as error:
-        raise ValueError(bad_argument(str(file), wanted, f"{type(error).__name__}: {error}")) from error
-
-
 def read_metadata(file: Path) -> dict[str, str]:
-    with _opened(file) as content:
-        return dict(content.metadata() or {})
+    """The metadata in the header of a safetensors file."""
+    with _clear_errors(file), file.open("rb") as stream:
+        header = json.loads(_read_header(file, stream)[8:])
+        return dict(header["__metadata__"])
 
 
-def read_tensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors, on the CPU; the ValueError of a bad file says what is wrong with it."""
-    with _opened(file) as content:
-        names = list(content.keys())
-        dtypes = {name: content.get_slice(name).get_dtype() for name in names}
-        other = [name for name in names if dtypes[name] not in _DTYPES]
-        if other:
-            got = f"{dtypes[other[0]]} in {other[0]}"
-            raise ValueError(bad_argument(str(file), f"tensors of {', '.join(_DTYPES)}", got))
-        # Copies: the file may be replaced, or taken away, while the model is used.
-        return dict(content.metadata() or {}), {name: content.get_tensor(name).clone() for name in names}
+def read_tensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor], str]:
+    """Metadata, tensors and the digest of a safetensors file.
+
+    The file is opened once and read as a whole: at any later time another one may be at its place.
+    """
+    with _clear_errors(file):
+        with file.open("rb") as stream:
+            start = _read_header(file, stream)
+            data = start + stream.read()
+        tensors = load(data)
+        header = json.loads(start[8:])
+        metadata = header.pop("__metadata__", {})
+        for name, entry in header.items():
+            if entry["dtype"] not in _DTYPES:
+                raise TypeError(f"{entry['dtype']} in {name}, where {', '.join(_DTYPES)} are supported")
+        return metadata, tensors, hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def _clear_errors(file: Path) -> Iterator[None]:
+    errors = (
+        SafetensorError,
+        OSError,
+        MemoryError,
+        RecursionError,
+        json.JSONDecodeError,
+        KeyError,
+        TypeError,
+    )
+    try:
+        yield
+    except errors as error:
+        got = shortened(f"{type(error).__name__}: {error}")
+        raise ValueError(bad_argument(str(file), "a safetensors file", got)) from error
+
+
+def _read_header(file: Path, stream: IO[bytes]) -> bytes:
+    """The length of the header and the header itself, if it is not too long."""
+    size = os.fstat(stream.fileno()).st_size
+    start = stream.read(8)
+    length = int.from_bytes(start, "little")
+    if size < 8 or length > size - 8:
+        raise ValueError(bad_argument(str(file), "a safetensors file", f"{size} bytes that are none"))
+    check_length(str(file), length, size - 8 - length)
+    return start + stream.read(length)
 
 
 def check_no_nan(argument: str, tensors: dict[str, Tensor]) -> None:

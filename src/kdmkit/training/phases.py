@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -103,7 +104,7 @@ class PhasedFit:
             return
         if self.dense is None:
             self.dense = self.make_dense()
-        self.minimize("pretraining", self.dense_objective(), self.train, self.validation)
+        self.minimize("pretraining", self.dense_objective())
 
     def place_components(self) -> None:
         """Starts the components at centres of clusters of latent vectors."""
@@ -117,19 +118,16 @@ class PhasedFit:
         Before `fit_jointly`, it protects the encoder from gradients of untrained components; after it, it
         adapts the components to the encoder's last weights.
         """
-        if self.encoder is None or not self.head_epochs:
-            return
-        held = None if self.validation is None else self.head_rows(self.validation)
-        self.minimize(phase, self.head_objective(), self.head_rows(self.train), held)
+        if self.encoder is not None and self.head_epochs:
+            self.minimize(phase, self.head_objective(), self.head_rows)
 
     def fit_jointly(self) -> None:
         """Trains encoder and layer together; without an encoder the layer."""
-        self.minimize("joint", self.joint_objective(), self.train, self.validation)
+        self.minimize("joint", self.joint_objective())
 
     def fit_likelihood(self) -> None:
         """Maximises the likelihood p(z, y) of the layer from where it is, the encoder fixed."""
-        held = None if self.validation is None else self.latent_rows(self.validation)
-        self.minimize("likelihood", JointObjective(self.layer), self.latent_rows(self.train), held)
+        self.minimize("likelihood", JointObjective(self.layer), self.latent_rows)
 
     # ---- parts of the phases
 
@@ -176,19 +174,22 @@ class PhasedFit:
         return Rows((self.encode(x), *rest), rows.weights)
 
     def head_rows(self, rows: Rows) -> Rows:
-        """What `fit_head` learns from."""
+        """The rows that `fit_head` learns from."""
         return self.latent_rows(rows)
 
-    def minimize(self, phase: str, objective: nn.Module, train: Rows, validation: Rows | None) -> None:
-        """Fits an objective with the options of a phase and keeps the history."""
-        self.histories[phase] = fit(
-            objective,
-            train,
-            validation,
-            options=self.options_for(phase),
-            identity=self.identity,
-            description=phase,
-        )
+    def minimize(
+        self, phase: str, objective: nn.Module, prepare: Callable[[Rows], Rows] = lambda rows: rows
+    ) -> None:
+        """Fits an objective with the options of a phase and keeps the history.
+
+        Args:
+            phase: the name in `histories`.
+            objective: maps the tensors of a batch to one loss per row.
+            prepare: makes the objective's rows of the rows of `train` and `validation`.
+        """
+        held = None if self.validation is None else prepare(self.validation)
+        settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}
+        self.histories[phase] = fit(objective, prepare(self.train), held, description=phase, **settings)
 
 
 @torch.no_grad()

@@ -60,6 +60,6 @@ class EstimatorFit(PhasedFit):
     def encode(self, x: Tensor) -> Tensor:
         return x if self.encoder is None else encode_rows(self.encoder, x, self.estimator._fit_device())
 
-    def minimize(self, phase: str, objective: nn.Module, train: Rows, validation: Rows | None) -> None:
-        super().minimize(phase, objective, train, validation)
+    def minimize(self, phase: str, objective: nn.Module, *arguments: Any) -> None:
+        super().minimize(phase, objective, *arguments)
         objective.cpu()

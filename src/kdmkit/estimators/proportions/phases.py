@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -13,9 +13,6 @@ from kdmkit.estimators.proportions.labels import LabelProportions
 from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
 from kdmkit.nn import JointLayer
 from kdmkit.training import Rows
-
-if TYPE_CHECKING:
-    from kdmkit.estimators.proportions.classifier import KDMProportionClassifier
 
 # Bags per step where whole bags are needed.
 _BAGS = 16
@@ -30,8 +27,6 @@ class ProportionFit(EstimatorFit):
         proportions: what is known of their labels.
         train, validation: the ids of the bags to learn from and to validate on.
     """
-
-    estimator: KDMProportionClassifier
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class ImageFit(PhasedFit):
 
     def continue_dense(self) -> None:
         """Trains encoder and dense head for as long as the KDM is trained: the baseline."""
-        self.minimize("dense", self.dense_objective(), self.train, None)
+        self.minimize("dense", self.dense_objective())
 
     def place_components(self) -> None:
         x, y = self.train.tensors
