@@ -47,7 +47,9 @@ def mixed_layer() -> JointLayer:
 def contents(path: Path) -> tuple[Config, Tensors]:
     """Description and tensors of a saved file."""
     metadata, tensors, _ = read_tensors(path)
-    return json.loads(metadata["kdmkit"]), tensors
+    config = json.loads(metadata["kdmkit"])
+    del config["sha256"]
+    return config, tensors
 
 
 def write(path: Path, config: Any, tensors: Tensors) -> None:
@@ -60,7 +62,9 @@ def write_text(path: Path, text: str, tensors: Tensors) -> None:
     except (RuntimeError, TypeError):  # a dtype that no model has
         checksum = ""
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    path.write_bytes(save(plain, {"kdmkit": text, "sha256": checksum}))
+    if text.startswith("{"):
+        text = f'{{"sha256":"{checksum}",{text[1:]}'
+    path.write_bytes(save(plain, {"kdmkit": text}))
 
 
 def write_folder(path: Path, text: str | bytes, tensors: Tensors | bytes) -> None:
@@ -122,7 +126,8 @@ def _descriptions(name: str, config: Config, tensors: Tensors) -> Iterator[Case]
                     # A million categories are legal.
                     if (path[-1], number) != ("n", 10**6):
                         yield case(f"is {number:.0g}", path, number)
-            if len(path) < 5 and path[-1] not in _OPTIONAL and isinstance(path[-1], str):
+            optional = path[-1] in _OPTIONAL or "train" in path[:-1]
+            if len(path) < 5 and not optional and isinstance(path[-1], str):
                 yield case("is missing", path, ...)
     for entry in ("format", "class", "fitted", "parameters"):
         if entry in config:
@@ -230,6 +235,8 @@ def _headers(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _texts(config: Config) -> Iterator[tuple[str, str]]:
     text = json.dumps(config)
+    yield "two digests", text[:-1] + ', "sha256": "0"}'
+    yield "a digest that is a list", text[:-1] + ', "sha256": [0]}'
     opened = text[:-1]
     yield "deep nesting", opened + ', "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
     yield "nesting below the recursion limit", opened + ', "a": ' + "[" * 500 + "]" * 500 + "}"

@@ -1,87 +1,82 @@
 """Several processes on one path, and processes that are killed."""
 
-import random
-import signal
+import json
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
-import torch
+#: What both scripts share. A saved KDM's components all hold the number of the process that saved it.
+START = """
+import json, os, random, signal, sys, time
+import torch, kdmkit as kdm
 
-import kdmkit as kdm
+torch.set_num_threads(1)
+path, folder = sys.argv[1], os.path.dirname(sys.argv[1])
 
-#: Saves a KDM again and again; its components all hold the process's number. A line says that it started.
-SAVER = """
-import sys, torch, kdmkit as kdm
-path, number, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-rho = kdm.KDM(torch.full((20_000, 2), number), None, kdm.RBF(1.0))
-kdm.save(rho, path)
-print("started", flush=True)
-import time
-end = time.monotonic() + seconds
+def save(number):
+    kdm.save(kdm.KDM(torch.full((20_000, 2), float(number)), None, kdm.RBF(1.0)), path)
+
+def found():
+    return kdm.load(path).components.unique().tolist()
+
+def start(number, seconds):
+    pid = os.fork()
+    if pid == 0:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            save(number)
+        os._exit(0)
+    return pid
+
+save(0)
+found()
+"""
+
+TOGETHER = """
+savers, models = [start(number, 2) for number in (1, 2)], []
+end = time.monotonic() + 2
 while time.monotonic() < end:
-    kdm.save(rho, path)
+    models.append(found())
+codes = [os.waitpid(pid, 0)[1] for pid in savers]
+print(json.dumps({"codes": codes, "models": models}))
+"""
+
+KILLED = """
+rng, models, litter = random.Random(0), [], []
+# Until some have been killed in the middle of a file.
+while len(models) < 10 or (not litter and len(models) < 300):
+    pid = start(len(models) + 1, 60)
+    time.sleep(rng.uniform(0, 0.05))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    models.append(found())
+    litter += set(os.listdir(folder)) - {"rho"}
+save(0)
+print(json.dumps({"models": models, "litter": litter}))
 """
 
 
-def saver(path: Path, number: int, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SAVER, str(path), str(number), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def number_in(path: Path) -> float:
-    """The number of the process that saved the model, which has to be whole."""
-    numbers = kdm.load(path).components.unique()
-    assert numbers.numel() == 1
-    return numbers.item()
+def run(script: str, path: Path) -> Any:
+    command = [sys.executable, "-c", START + script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
 
 
 def test_two_savers_and_a_loader(tmp_path: Path) -> None:
-    path = tmp_path / "rho"
-    savers = [saver(path, number, seconds=3) for number in (1, 2)]
-    for process in savers:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-    found = []
-    while any(process.poll() is None for process in savers):
-        found.append(number_in(path))
-    for process in savers:
-        _, errors = process.communicate()
-        assert (process.returncode, errors) == (0, "")
-    assert set(found) <= {1.0, 2.0}
-    assert len(found) > 5
+    result = run(TOGETHER, tmp_path / "rho")
+    assert result["codes"] == [0, 0]
+    assert {tuple(numbers) for numbers in result["models"]} <= {(0,), (1,), (2,)}
+    assert len(result["models"]) > 5
     assert [p.name for p in tmp_path.iterdir()] == ["rho"]
 
 
 def test_killed_saves_leave_a_whole_model_and_no_litter(tmp_path: Path) -> None:
-    path, rng = tmp_path / "rho", random.Random(0)
-    kdm.save(kdm.KDM(torch.zeros(20_000, 2), None, kdm.RBF(1.0)), path)
-    processes = [saver(path, number, seconds=60) for number in range(1, 6)]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()
-    for process in processes:
-        time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert number_in(path) in range(6)
-    # What the killed ones left is gone after the next save.
-    (tmp_path / f"{leftover_prefix(tmp_path)}0123456789abcdef.tmp").write_bytes(b"half a mod")
-    kdm.save(kdm.KDM(torch.full((3, 2), 7.0), None, kdm.RBF(1.0)), path)
-    assert number_in(path) == 7
+    result = run(KILLED, tmp_path / "rho")
+    for number, numbers in enumerate(result["models"], 1):
+        assert len(numbers) == 1
+        assert numbers[0] in range(number + 1)
+    # Some were killed in the middle of a file; the last save removed what they left.
+    assert result["litter"]
     assert [p.name for p in tmp_path.iterdir()] == ["rho"]
-
-
-def leftover_prefix(folder: Path) -> str:
-    """How the names of the temporary files of `rho` start, as a killed save shows them."""
-    name = ""
-    while not name:
-        process = saver(folder / "rho", 5, seconds=60)
-        assert process.stdout is not None
-        process.stdout.readline()
-        while process.poll() is None and not name:
-            name = next((p.name for p in folder.iterdir() if p.name != "rho"), "")
-        process.kill()
-        process.communicate()
-    return name.rpartition("-")[0] + "-"

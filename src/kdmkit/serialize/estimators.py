@@ -54,12 +54,20 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(parameters["random_state"], int | np.integer):
         parameters["random_state"] = None  # a stream of random numbers is not saved
     fitted = {k: v for k, v in vars(estimator).items() if _is_fitted_state(k)}
+    encoded = {name: encode(name, value) for name, value in parameters.items()}
+    plain = {k: v if isinstance(v, nn.Module) else decode(encoded[k]) for k, v in parameters.items()}
+    check_types(plain, _types(type(estimator)))
     config = {
-        "parameters": {name: encode(name, value) for name, value in parameters.items()},
+        "parameters": encoded,
         "fitted": {name: encode(name, value) for name, value in fitted.items()},
         "module": estimator.module_.config(),
     }
     return config, tensors_of(estimator.module_)
+
+
+def _types(cls: Any) -> dict[str, Any]:
+    """The types of constructor parameters."""
+    return {**get_type_hints(cls.__init__), **_PARAMETERS}
 
 
 def _is_fitted_state(name: str) -> bool:
@@ -72,7 +80,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
     module = _module(cls, config["module"], tensors, own)
     parameters = {name: _parameter(name, value, own) for name, value in config["parameters"].items()}
     estimator = cls(**parameters)
-    check_types(parameters, {**get_type_hints(cls.__init__), **_PARAMETERS})
+    check_types(parameters, _types(cls))
     fitted = {name: decode(value) for name, value in config["fitted"].items()}
     for name, value in fitted.items():
         if hasattr(cls, name) or not _is_fitted_state(name):

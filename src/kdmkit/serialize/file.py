@@ -25,8 +25,8 @@ if _POSIX:
     import fcntl
 
 FORMAT = 2
-# Entries of the safetensors header's metadata.
-_MODEL, _DIGEST = "kdmkit", "sha256"
+# The entry of the safetensors header's metadata: one, for their order is random.
+_MODEL = "kdmkit"
 
 
 def write_model(path: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -38,12 +38,17 @@ def write_model(path: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -
     check_no_nan("model", plain)
     described = {"format": FORMAT, "kdmkit": _version(), **config}
     text = json.dumps(described, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    data = save(plain, {_MODEL: text, _DIGEST: digest(text, plain)})
+    data = save(plain, {_MODEL: _digest_entry(digest(text, plain)) + text[1:]})
     header = int.from_bytes(data[:8], "little")
     check_length("model", header, len(data) - 8 - header)
     parse("model", text, len(data) - 8 - header)
     with _replacing(file) as stream:
         stream.write(data)
+
+
+def _digest_entry(digest: object) -> str:
+    """How a description starts; the digest is that of the description without it."""
+    return f'{{"sha256":"{digest}",'
 
 
 def _checked(path: Any) -> Path:
@@ -99,7 +104,8 @@ def _locked_file(folder: Path, prefix: str) -> tuple[Any, Path]:
         stream = temporary.open("xb")
         if not _POSIX:
             return stream, temporary
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
         if os.fstat(stream.fileno()).st_nlink:
             return stream, temporary
         stream.close()  # another process took it for a leftover before it was locked
@@ -146,7 +152,8 @@ def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if type(number) is int and number > FORMAT:
         got = f"format {number}, written by kdmkit {config.get('kdmkit')!r:.40}: update kdmkit"
         raise ValueError(bad_argument(str(file), f"format {FORMAT}, which kdmkit {_version()} reads", got))
-    if digest(text, tensors) != metadata.get(_DIGEST):
+    checksum = config.pop("sha256", None)
+    if digest(text.replace(_digest_entry(checksum), "{", 1), tensors) != checksum:
         raise ValueError(bad_argument(str(file), "the file as it was saved", "a damaged one"))
     if type(number) is not int or number != FORMAT:
         raise ValueError(bad_argument(str(file), f"format {FORMAT}", f"format {number!r:.40}"))

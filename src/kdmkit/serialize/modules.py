@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite, check_positive
 from kdmkit.kernels import Bandwidth
-from kdmkit.nn import Scaler
+from kdmkit.nn import DensityLayer, JointLayer, Scaler
+from kdmkit.serialize.values import check_types
 
 
 class UserModuleError(ValueError):
@@ -95,6 +96,9 @@ def check_values(module: nn.Module, own: tuple[str, ...] = ()) -> None:
             check_positive(part.name, part.value.detach())
         if isinstance(part, Scaler):
             check_positive("scale", part.scale)
+        if isinstance(part, JointLayer | DensityLayer):
+            flags = part.config()["train"]
+            check_types(flags, dict.fromkeys(flags, bool))
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

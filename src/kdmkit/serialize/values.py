@@ -66,7 +66,8 @@ def check_types(values: dict[str, Any], types: dict[str, Any]) -> None:
     """Raises where a value is not what the annotation of its name says."""
     for name, value in values.items():
         if name in types and not has_type(value, types[name]):
-            raise TypeError(bad_argument(name, str(types[name]), repr(value)))
+            wanted = types[name].__name__ if isinstance(types[name], type) else str(types[name])
+            raise TypeError(bad_argument(name, wanted.replace("typing.", ""), repr(value)))
 
 
 def has_type(value: Any, wanted: Any) -> bool:
