@@ -26,9 +26,16 @@ def difference(got: Tensor, wanted: Tensor) -> float:
 def check(case: Case, tolerance: float = TOLERANCE["highest"]) -> None:
     got = evaluate(case, "triton")
     wanted = evaluate(case.to(torch.float64), "reference")
+    tolerance = max(tolerance, rounding(case))
     for mine, reference in zip(got, wanted, strict=True):
         for a, b in zip(mine, reference, strict=True):
             assert difference(a, b) <= tolerance
+
+
+def rounding(case: Case) -> float:
+    """A unit in the last place of the largest score: BLAS chooses the order of sums, so scores differ."""
+    largest = max(term.exact().abs().max().item() for term in case.terms)
+    return torch.finfo(torch.float32).eps * largest
 
 
 def draw(n: int, m: int, d: int, *, lead: tuple[int, ...] = (), seed: int = 0) -> Draw:

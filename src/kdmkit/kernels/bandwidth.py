@@ -197,13 +197,16 @@ class FixedBandwidth(Bandwidth):
 
 
 def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: bool) -> Bandwidth:
-    """A given bandwidth as it is, or a learned one of a number or tensor."""
-    if not isinstance(value, Bandwidth):
-        return LearnedBandwidth(name, value, minimum, trainable=trainable)
-    if minimum is not None or trainable:
-        wanted = f"a number or a tensor beside {name}_min or trainable"
-        raise ValueError(bad_argument(name, wanted, type(value).__name__))
-    return value
+    """A given bandwidth as it is, a fixed one of a tensor with batch dimensions, or else a learned one."""
+    if isinstance(value, Bandwidth):
+        if minimum is not None or trainable:
+            wanted = f"a number or a tensor beside {name}_min or trainable"
+            raise ValueError(bad_argument(name, wanted, type(value).__name__))
+        return value
+    tensor = positive_tensor(name, value)
+    if tensor.ndim > 2 and minimum is None and not trainable:
+        return FixedBandwidth(name, tensor)
+    return LearnedBandwidth(name, tensor, minimum, trainable=trainable)
 
 
 def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:

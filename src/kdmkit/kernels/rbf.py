@@ -30,6 +30,7 @@ class RBF(LocationScale):
 
     Args:
         sigma: a number; `(d,)` for one bandwidth per dimension; `(m, 1)` or `(m, d)` for one per component;
+            `(*batch, m, 1)` or `(*batch, m, d)` for one per component of every KDM of a batch (not trained);
             or a `Bandwidth`.
         shear: the strict lower triangle of a metric's factor L, `(d, d)`; its diagonal is 1/σ_i and the
             overlap becomes exp(−‖L(x − c)‖²). See `RBF.from_metric`.

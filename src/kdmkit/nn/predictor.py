@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn.joint import JointLayer
 from kdmkit.nn.mlp import MLP
@@ -28,10 +29,11 @@ class Predictor(nn.Module):
     their parameters.
 
     Args:
-        layer: the joint KDM of z (its variable `x`) and y.
-        scaler: of x in front of the encoder; without an encoder the layer is in the units of x itself.
+        layer: the joint KDM with the variables `x`, which is z here, and `y`. It is converted to float64 in
+            place.
+        scaler: standardises x for the encoder; only with an encoder.
         encoder: from x to z; None means z = x.
-        decoder: from z back to x.
+        decoder: from z back to x; only with an encoder.
         trend: of y; only without an encoder.
 
     >>> import kdmkit as kdm
@@ -59,6 +61,11 @@ class Predictor(nn.Module):
         trend: Trend | None = None,
     ) -> None:
         super().__init__()
+        for name, part in {"scaler": scaler, "decoder": decoder}.items():
+            if part is not None and encoder is None:
+                raise ValueError(bad_argument(name, "None without an encoder", type(part).__name__))
+        if trend is not None and encoder is not None:
+            raise ValueError(bad_argument("trend", "None behind an encoder", type(trend).__name__))
         self.layer = layer.double()
         self.scaler, self.encoder, self.decoder, self.trend = scaler, encoder, decoder, trend
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -80,6 +79,8 @@ class PhasedFit:
         generative_weight: float = 0.0,
         identity: dict[str, Any] | None = None,
     ) -> None:
+        if head_epochs < 0:
+            raise ValueError(bad_argument("head_epochs", "a whole number ≥ 0", head_epochs))
         self.encoder, self.dense = encoder, dense
         if layer is not None:
             self.layer = layer
@@ -162,7 +163,9 @@ class PhasedFit:
     def make_dense(self) -> nn.Module:
         """A linear map from latent vectors to as many outputs as y has dimensions or classes."""
         latent = self.encode(self.train.tensors[0][:2]).shape[1]
-        return nn.Linear(latent, math.prod(self.layer.variables["y"].shape), dtype=torch.float32)
+        kernel, y = self.layer.kernel("y"), self.layer.components["y"]
+        outputs = kernel.probs(y[:1]) if kernel.discrete else y[:1].flatten(1)
+        return nn.Linear(latent, outputs.shape[-1], dtype=torch.float32)
 
     def encode(self, x: Tensor) -> Tensor:
         """Latent vectors of many rows, without gradients."""
