@@ -127,23 +127,23 @@ class PhasedFit:
         self.minimize("joint", self.joint_objective())
 
     def fit_likelihood(self) -> None:
-        """Maximises the likelihood p(z, y) of the layer from where it is, the encoder fixed."""
+        """Maximises the layer's likelihood p(z, y) from its present weights; the encoder is fixed."""
         self.minimize("likelihood", JointObjective(self.layer), self.latent_rows)
 
     # ---- parts of the phases
 
     def dense_objective(self) -> nn.Module:
-        """The objective of `pretrain`, of the rows of `train`."""
+        """The objective of `pretrain`; it takes the tensors of `train`."""
         assert self.encoder is not None
         assert self.dense is not None
         return DenseObjective(self.encoder, self.dense)
 
     def head_objective(self) -> nn.Module:
-        """The objective of `fit_head`, of the rows of `head_rows`."""
+        """The objective of `fit_head`; it takes the tensors that `head_rows` makes."""
         return ConditionalObjective(None, self.layer, generative_weight=self.generative_weight)
 
     def joint_objective(self) -> nn.Module:
-        """The objective of `fit_jointly`, of the rows of `train`."""
+        """The objective of `fit_jointly`; it takes the tensors of `train`."""
         return ConditionalObjective(self.encoder, self.layer, generative_weight=self.generative_weight)
 
     def options_for(self, phase: str) -> FitOptions:
@@ -188,7 +188,7 @@ class PhasedFit:
         Args:
             phase: the name in `histories`.
             objective: maps the tensors of a batch to one loss per row.
-            prepare: makes the objective's rows of the rows of `train` and `validation`.
+            prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
         """
         held = None if self.validation is None else prepare(self.validation)
         settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}
