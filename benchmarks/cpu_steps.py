@@ -1,4 +1,4 @@
-"""What each step of the CPU path gave: the same reductions with one of them taken back at a time.
+"""The effect of each optimisation of the CPU path: the same reductions with one of them removed at a time.
 
     python benchmarks/cpu_steps.py          # about a minute, writes results/cpu-steps.jsonl
 
@@ -22,13 +22,17 @@ from kdmkit._core import logspace
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
 from kdmkit.experiments.common import Task, run_tasks
-from kdmkit.ops import chunked, chunked_cpu, dense_explicit, implementations, scaled_points
+from kdmkit.ops import chunked, dense_explicit, implementations, scaled_points
 
 CPU = torch.device("cpu")
 
 
 def _slow_exp(x: torch.Tensor) -> torch.Tensor:
     return x.exp_()
+
+
+def _slow_exp2(x: torch.Tensor) -> torch.Tensor:
+    return x.mul_(math.log(2)).exp_()
 
 
 def _without(name: str) -> Any:
@@ -39,19 +43,21 @@ def _without(name: str) -> Any:
 
 @contextmanager
 def taken_back(step: str) -> Iterator[None]:
-    """The library without one step."""
-    modules = logspace, scaled_points, chunked_cpu, chunked
+    """The library without one optimisation."""
     patches = {
         "nothing": [],
         "written-out derivatives": [_without("dense, explicit gradients")],
         "one set of exponentials for p(x) and p(x, y)": [
-            mock.patch.object(dense_explicit, "_RAREST", math.inf)
+            mock.patch.object(dense_explicit, "_MIN_LABEL_PROBABILITY", math.inf)
         ],
         "float32 products where they are exact enough": [
             mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)
         ],
         "buffers that stay in the caches": [_without("chunked on a CPU")],
-        "exponentials by powers of two": [mock.patch.object(module, "exp_", _slow_exp) for module in modules],
+        "exponentials by powers of two": [
+            *(mock.patch.object(module, "exp_", _slow_exp) for module in (logspace, scaled_points, chunked)),
+            mock.patch.object(torch.Tensor, "exp2_", _slow_exp2),
+        ],
     }[step]
     for patch in patches:
         patch.start()

@@ -94,10 +94,10 @@ def reproduce_estimators(
     fresh: Fresh = False,
 ) -> None:
     """Accuracy, calibration, novelty, generation, intervals and time, with their targets."""
-    from kdmkit.experiments import tabular
+    from kdmkit.experiments import estimators
 
-    run = partial(tabular.run, output, only=only or (), fresh=fresh)
-    _show(partial(tabular.summarize, output) if only_report else run)
+    run = partial(estimators.run, output, only=only or (), fresh=fresh)
+    _show(partial(estimators.summarize, output) if only_report else run)
 
 
 @reproduce.command("table1")

@@ -40,3 +40,17 @@ def test_kdms_as_evidence_are_one_graph():
     arguments = normal(4, 2, seed=3), simplex(5, 4, seed=4), torch.arange(5) % 2 == 0
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
     close(compiled(*arguments), function(*arguments))
+
+
+def test_shifted_and_convolved_kdms_are_one_graph():
+    kernels = {"x": kdm.RBF(0.9), "y": kdm.RBF(0.3 + simplex(6, 2, seed=0))}
+    components = {"x": normal(6, 2, seed=1), "y": normal(6, 2, seed=2)}
+    x, by, y = normal(4, 2, seed=3), normal(4, 2, seed=4), normal(4, 2, seed=5)
+
+    def function(x, by, y):
+        rho = kdm.JointKDM(components, None, kernels).infer(x=x).shifted(by).convolved(by.square())
+        return rho.log_prob(y), rho.coordinates(1).mean
+
+    got = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)(x, by, y)
+    for one, other in zip(got, function(x, by, y), strict=True):
+        close(one, other)

@@ -1,4 +1,4 @@
-"""Checks of user input: what passes, what does not, and what is said."""
+"""Checks of user input: what passes, what does not, and the messages."""
 
 import math
 

@@ -1,6 +1,8 @@
 """Densities: exactness of the non-parametric one, quality of the learned one."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn.neighbors import KernelDensity
 
 import kdmkit as kdm
 from estimators.problems import moons
+from kdmkit.estimators.common.bandwidth import _held_out_loss
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -63,6 +66,49 @@ def test_leave_one_out_in_blocks_is_leave_one_out(monkeypatch: pytest.MonkeyPatc
     whole = kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item()
     monkeypatch.setattr("kdmkit.estimators.common.bandwidth._PAIRS", 1000)
     assert kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item() == whole
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_the_loss_of_a_bandwidth_is_that_of_the_other_rows(weighted: bool, labelled: bool) -> None:
+    """−Σ_i w_i log p, by Gaussians about all rows but the i-th."""
+    generator = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(60, 3, generator=generator), torch.arange(60) % 4
+    labels[0] = 9  # the only row with its label
+    w = torch.randint(1, 4, (60,), generator=generator).double() if weighted else torch.ones(60).double()
+    rows = torch.arange(0, 60, 7)
+    for sigma in (0.05, 0.4, 3.0):
+        scores = -torch.cdist(x.double(), x.double()).square() / sigma**2 + w.log()
+        scores[range(60), range(60)] = (w - 1).log()  # one repetition of the row is left out
+        log_p = scores.logsumexp(1) - 3 * math.log(sigma)
+        if labelled:
+            same = scores.masked_fill(labels[:, None] != labels, -torch.inf).logsumexp(1)
+            log_p = torch.where(torch.isneginf(same), 0.0, same - scores.logsumexp(1))
+        found = _held_out_loss(x, w, labels if labelled else None, rows, sigma)
+        assert found == pytest.approx(-float((w * log_p)[rows].sum()), rel=1e-4, abs=1e-4)
+
+
+def test_many_rows_choose_the_bandwidth_of_the_whole_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows and a descent in place of the grid: the same bandwidth, at most 3 % off."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 4))
+    quick = kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item()
+    monkeypatch.setattr("kdmkit.estimators.common.bandwidth._PAIRS", 1 << 30)
+    assert quick == pytest.approx(kdm.KDMDensity().fit(X).kdm_.kernel.sigma.item(), rel=0.031)
+
+
+def test_a_fit_in_many_dimensions_takes_little_memory() -> None:
+    """600 × 64: the differences of all pairs would take 180 MB."""
+    code = (
+        "import resource, numpy as np, kdmkit as kdm\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "rng = np.random.default_rng(0)\n"
+        "kdm.KDMDensity().fit(rng.normal(size=(20, 3)))\n"
+        "X, before = rng.normal(size=(600, 64)), peak()\n"
+        "kdm.KDMDensity().fit(X)\n"
+        "assert peak() - before < 60, peak() - before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_likelihood_beats_one_gaussian() -> None:

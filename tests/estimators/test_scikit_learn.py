@@ -213,7 +213,7 @@ def test_weights_move_learned_classifiers() -> None:
     rng = np.random.default_rng(0)
     Z, labels = rng.normal(size=(400, 1)), rng.integers(2, size=400)
     weights = np.where(labels == 1, 9.0, 1.0)
-    model = kdm.KDMClassifier(max_epochs=15, n_components=4, random_state=0).fit(
+    model = kdm.KDMClassifier(max_epochs=40, n_components=4, random_state=0).fit(
         Z, labels, sample_weight=weights
     )
     # The labels are noise: what is left to learn is their weighted share.

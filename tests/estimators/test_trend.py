@@ -102,7 +102,7 @@ def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     np.testing.assert_allclose(objective.eval()(x, y, held).detach(), wanted, rtol=1e-5)
 
 
-def test_residuals_are_scaled_to_those_of_the_whole_committee() -> None:
+def test_residuals_are_scaled_to_those_of_the_whole_ensemble() -> None:
     """Answers with member noise of known variance: the scaled residuals have the ensemble mean's error."""
     generator = torch.Generator().manual_seed(0)
     n, members, noise = 20_000, 10, 0.8
@@ -128,17 +128,17 @@ def test_of_few_rows_less_is_taken_off() -> None:
     assert scales[2] == pytest.approx(0.8, abs=0.02)
 
 
-def test_doubt_and_residuals_together_are_what_residuals_were() -> None:
+def test_residuals_and_excess_variance_together_have_the_residuals_variance() -> None:
     generator = torch.Generator().manual_seed(0)
     residuals, share = torch.randn(500, 2, generator=generator), torch.full((500,), 1 / 500).double()
     excess = torch.rand(500, 2, generator=generator) * torch.tensor([0.2, 0.0])
     left = without_excess(residuals, excess, share)
     torch.testing.assert_close((left.square() + excess).mean(0), residuals.square().mean(0))
-    # Nobody doubts all of it away.
+    # A bounded share is removed.
     assert without_excess(residuals, excess + 9, share).std() > 0.7
 
 
-def test_doubt_is_what_exceeds_the_typical() -> None:
+def test_excess_variance_is_what_exceeds_the_typical_variance() -> None:
     """On the scale of rows that members have not seen: twice their variance on these."""
     spread = torch.tensor([0.1, 1.0, 2.0])
     answers = spread.view(3, 1, 1) * torch.randn(3, 4000, 1, generator=torch.Generator().manual_seed(0))
@@ -243,10 +243,10 @@ def test_components_move_with_the_trend() -> None:
     X, y = surface(300, 0)
     model = quick().fit(X, y)
     rho = model.predict_dist(X[:3])
-    centres, doubts = model.module_.trend(torch.from_numpy(X[:3]))
+    centres, excess = model.module_.trend(torch.from_numpy(X[:3]))
     joint = model.module_.joint()
     torch.testing.assert_close(rho.components, centres.unsqueeze(1) + joint.components["y"])
-    variances = joint.kernels["y"].std.square() + doubts.unsqueeze(1)
+    variances = joint.kernels["y"].std.square() + excess.unsqueeze(1)
     torch.testing.assert_close(rho.kernel.std.square(), variances)
     mean, std = model.predict(X[:3], return_std=True)
     np.testing.assert_allclose(mean, rho.mean[:, 0], rtol=1e-6)
@@ -278,7 +278,7 @@ def test_where_there_are_no_rows_the_answer_is_wide() -> None:
 
 
 @pytest.mark.parametrize("n", [10, 20, 40])
-def test_few_rows_are_not_believed_too_much(n: int) -> None:
+def test_intervals_cover_where_rows_are_few(n: int) -> None:
     covered = []
     for seed in range(6):
         rng = np.random.default_rng(seed)

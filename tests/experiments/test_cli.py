@@ -1,13 +1,16 @@
 """The command line."""
 
+import importlib
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import kdmkit
 from kdmkit import cli
-from kdmkit.experiments import density, tabular
+from kdmkit.experiments import density, estimators
 from kdmkit.experiments.common import Report
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -47,9 +50,9 @@ def test_density_prints_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {}
-    monkeypatch.setattr(tabular, "run", lambda folder, **options: asked.update(options) or REPORT)
+    monkeypatch.setattr(estimators, "run", lambda folder, **options: asked.update(options) or REPORT)
     invoke("reproduce", "estimators", "--only", "scale", "--only", "digits", "--fresh")
-    assert asked == {"only": [tabular.Measure.scale, tabular.Measure.digits], "fresh": True}
+    assert asked == {"only": [estimators.Measure.scale, estimators.Measure.digits], "fresh": True}
 
 
 @pytest.mark.parametrize(
@@ -65,10 +68,14 @@ def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None
         (["reproduce", "regression-others"], "regression-others.md"),
     ],
 )
-def test_reports_are_those_of_the_committed_lines(command: list[str], file: str, tmp_path: Path) -> None:
+def test_reports_are_those_of_the_committed_lines(
+    command: list[str], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every table under `results` is what its lines give, whatever the version of the library."""
-    for path in [*RESULTS.glob("*.jsonl"), *RESULTS.glob("uci-regression-*.png")]:
-        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(kdmkit, "__version__", "9.9.9")
+    for pattern in ("*.jsonl", "*-notes.md", "uci-regression-*.png"):
+        for path in RESULTS.glob(pattern):
+            shutil.copy(path, tmp_path)
     invoke(*command, "--only-report", "--output", str(tmp_path))
     assert (tmp_path / file).read_text(encoding="utf-8") == (RESULTS / file).read_text(encoding="utf-8")
 
@@ -77,3 +84,10 @@ def test_unknown_measure_is_refused() -> None:
     result = CliRunner().invoke(cli.app, ["reproduce", "estimators", "--only", "taste"])
     assert result.exit_code == 2
     assert "only: expected one of 'accuracy'" in result.output
+
+
+def test_without_typer_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "kdmkit.cli")
+    with pytest.raises(ImportError, match=r"pip install 'kdmkit\[experiments\]'"):
+        importlib.import_module("kdmkit.cli")

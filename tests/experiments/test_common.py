@@ -271,6 +271,12 @@ def test_report_becomes_markdown(tmp_path: Path) -> None:
     assert written.files == (tmp_path / "squares.jsonl", tmp_path / "squares.md")
 
 
+def test_report_links_to_its_notes(tmp_path: Path) -> None:
+    (tmp_path / "squares-notes.md").touch()
+    write_report(Report("Squares"), tmp_path / "squares.md")
+    assert "(squares-notes.md)" in (tmp_path / "squares.md").read_text(encoding="utf-8")
+
+
 def test_table_of_no_rows() -> None:
     assert markdown_table(["a"], []) == "| a |\n|:--|"
 

@@ -223,3 +223,9 @@ def test_variables_need_a_kernel_and_its_shape():
         Variable("x", kdm.Categorical(3), 2)
     with pytest.raises(ValueError, match="shape of 'x': expected 1 positive dimension"):
         Variable("x", kdm.RBF(1.0), (2, 2))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_unknown_options(name):
+    with pytest.raises(TypeError, match="train_everything"):
+        LAYERS[name](train_everything=True)

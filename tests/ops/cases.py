@@ -1,4 +1,4 @@
-"""Random reductions: every kind of term, in every arrangement of shapes."""
+"""Random reductions: every kind of term, with every combination of shapes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

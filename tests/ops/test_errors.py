@@ -1,4 +1,4 @@
-"""Complaints of the reductions: the argument, what was expected, what came."""
+"""Errors of the reductions name the argument, what was expected and what was given."""
 
 import pytest
 import torch

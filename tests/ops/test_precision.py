@@ -1,4 +1,4 @@
-"""DESIGN's numerics: float32 agrees with a float64 oracle, half precision is never computed in."""
+"""Float32 agrees with a float64 oracle; nothing is computed in half precision."""
 
 import math
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_float32_keeps_the_contract(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_responsible_components_move(backend: str) -> None:
-    """Public implementations have exactly zero gradients here."""
+    """Exponentials that underflow would give gradients of exactly zero here."""
     case = CONTRACT["128 dimensions"]()
     _, (_, _, _, to_components, _) = evaluate(case, backend)
     responsible = case.scores().argmax(-1).unique()
@@ -137,7 +137,7 @@ def test_float32_scores(name: str, backend: str) -> None:
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_float32_scores_tell_components_apart_from_afar(backend: str) -> None:
+def test_float32_scores_of_a_distant_query(backend: str) -> None:
     """log p(1)/p(0) = 2·10⁴·10⁻⁴ − 10⁻⁸ is lost to float32 in either squared distance of 10⁸."""
     x, c = torch.tensor([[1e4]]), torch.tensor([[0.0], [1e-4]])
     values = torch.tensor([[0.0], [1.0]])

@@ -24,8 +24,8 @@ def term(
 
 
 @pytest.fixture
-def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known about Triton, and nobody has been warned."""
+def _untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: Triton has not been tried, and no warning was given."""
     monkeypatch.setattr(triton_backend, "_REASONS", {})
     monkeypatch.setattr(triton_backend, "_warned", False)
 
@@ -35,7 +35,7 @@ def test_importing_the_library_imports_no_triton() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.usefixtures("_untried")
 def test_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     squared, log_weights = term()
@@ -43,7 +43,7 @@ def test_triton_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         log_mix(squared, log_weights, backend="triton")
 
 
-@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.usefixtures("_untried")
 def test_triton_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError("no C compiler found\nand much more")
@@ -54,12 +54,12 @@ def test_triton_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         log_mix(squared, log_weights, backend="triton")
 
 
-def test_no_interpreter_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert triton_backend._try_triton("cpu") == "expected tensors on a CUDA device, got cpu"
 
 
-@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.usefixtures("_untried")
 def test_one_warning_says_why(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
     monkeypatch.setitem(triton_backend._REASONS, "cuda", "OSError: no C compiler found")
     monkeypatch.setattr(Reduction, "device_type", "cuda")
@@ -73,7 +73,7 @@ def test_one_warning_says_why(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.W
     )
 
 
-@pytest.mark.usefixtures("_forgetful")
+@pytest.mark.usefixtures("_untried")
 def test_a_failing_kernel_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` on a GPU where a kernel does not compile: a warning, and the result of `chunked`."""
 

@@ -26,9 +26,16 @@ def difference(got: Tensor, wanted: Tensor) -> float:
 def check(case: Case, tolerance: float = TOLERANCE["highest"]) -> None:
     got = evaluate(case, "triton")
     wanted = evaluate(case.to(torch.float64), "reference")
+    tolerance = max(tolerance, rounding(case))
     for mine, reference in zip(got, wanted, strict=True):
         for a, b in zip(mine, reference, strict=True):
             assert difference(a, b) <= tolerance
+
+
+def rounding(case: Case) -> float:
+    """A unit in the last place of the largest score. BLAS chooses the order of sums, which moves it by one."""
+    largest = max(term.exact().abs().max().item() for term in case.terms)
+    return torch.finfo(torch.float32).eps * largest
 
 
 def draw(n: int, m: int, d: int, *, lead: tuple[int, ...] = (), seed: int = 0) -> Draw:
@@ -43,7 +50,7 @@ def make(name: str, n: int, m: int, d: int, v: int, *, dead: float = 0.0) -> Cas
     return case.with_tensors([log_weights, values, query, components, scale / d**0.5])
 
 
-# By differences up to 16 dimensions and 16 values, by products of halves beyond.
+# Differences up to 16 dimensions and 16 values, products of halves for more.
 CASES = [
     ("squared-scalar", 1, 1, 1, 1),
     ("squared-ard", 5, 1, 3, 2),
@@ -83,7 +90,7 @@ def test_splits_segments_and_blocks(d: int, v: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("d", [3, 20])
-def test_nothing_to_meet(d: int) -> None:
+def test_all_scores_are_minus_infinity(d: int) -> None:
     case = make("squared-ard", 4, 6, d, 2, dead=1.0)
     outputs, gradients = evaluate_finite(case)
     assert torch.equal(outputs[1], torch.full((4,), -torch.inf))
@@ -156,7 +163,7 @@ def test_scales_of_numbers(size: float, d: int) -> None:
     check(case.with_tensors([log_weights, values * size, query * size, components * size, scale / size]))
 
 
-def test_an_outlier_disturbs_nobody() -> None:
+def test_an_outlier_changes_no_other_result() -> None:
     case = make("squared-scalar", 20, 60, 20, 3)
     log_weights, _, query, components, scale = case.tensors
     components[7] = 1e5

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of kernel density matrices: log-domain arithmetic, input checks, shapes."""
+"""Helpers without any knowledge of KDMs: log-domain arithmetic, precision, input checks, shapes, files."""

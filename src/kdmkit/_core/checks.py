@@ -1,4 +1,4 @@
-"""Checks of user input. Every message says the argument, what was expected and what came."""
+"""Checks of user input. Every message names the argument, what was expected and what was given."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kdmkit._core.checks import bad_argument
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file to write that then takes the place of `path`: a kill leaves no half file there."""
+    """A temporary file that replaces `path` when the block ends: a killed process leaves no partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -35,7 +35,7 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an `.npz` file; what is none says that `wanted` was expected."""
+    """The arrays of an `.npz` file; raises that `wanted` was expected if it cannot be read."""
     broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)
     try:
         # NumPy would leave a broken file open.

@@ -1,4 +1,4 @@
-"""Log-domain arithmetic in which −∞ is an ordinary value: zero weight, zero gradient, never NaN."""
+"""Log-domain arithmetic in which −∞ is a valid value: weight 0, gradient 0, never NaN."""
 
 import math
 
@@ -32,11 +32,11 @@ def safe_logsumexp(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch"]
 
 
 def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """e^x in place, by powers of two: torch's own is slower on a CPU, many times where results underflow."""
+    """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times where results underflow."""
     return x.mul_(_LOG2_E).exp2_()
 
 
 def log_normalize(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-    """Scores shifted to sum to one in the probability domain; a row of −∞ stays −∞."""
+    """scores − logsumexp(scores): logarithms of weights that sum to 1; a row of −∞ stays −∞."""
     total = safe_logsumexp(scores).unsqueeze(-1)
     return scores - torch.where(torch.isneginf(total), torch.zeros_like(total), total)

@@ -1,13 +1,13 @@
-"""How derivatives are being taken."""
+"""Which kind of differentiation or compilation is active."""
 
 import torch
 from torch.autograd import forward_ad
 
 
 def only_reverse_mode() -> bool:
-    """Whether operations run eagerly and at most reverse-mode autograd watches.
+    """Whether operations run eagerly and only reverse-mode autograd may differentiate them.
 
-    Then derivatives can be written out; compilers, `torch.func` and forward mode need to see every step.
+    Explicit gradients are possible then. Compilers, `torch.func` and forward mode need every operation.
     """
     return not (
         torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Keeping half precision out of sums and products."""
+"""Sums and products in float32 at least."""
 
 from contextlib import nullcontext
 

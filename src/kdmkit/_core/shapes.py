@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
-    """`torch.broadcast_shapes`, at once where every shape is an end of the longest one, as nearly always.
+    """`torch.broadcast_shapes`, faster in the usual case that every shape is an end of the longest one.
 
     >>> broadcast((), (3,), (2, 3)), broadcast((2, 1), (3,))
     (torch.Size([2, 3]), torch.Size([2, 3]))

@@ -28,7 +28,10 @@ Method = Literal["nonparametric", "likelihood", "discriminative"]
 
 
 class KDMClassifier(JointClassifier):
-    """A classifier that is a joint distribution: it also scores novelty and generates samples of a class.
+    """Classification by a joint distribution, which also scores novelty and generates samples of a class.
+
+    p(x, y) = Σ_j p_j·f_j(x)·π_j(y) with a Gaussian f_j about each component x_j and its label distribution
+    π_j; p(y|x) = Σ_j w_j(x)·π_j(y) with w_j(x) ∝ p_j·k²(x, x_j).
 
     Args:
         method: the paper's three ways of learning. `"nonparametric"` makes every sample a component;
@@ -42,9 +45,9 @@ class KDMClassifier(JointClassifier):
             `"discriminative"` and 1 for `"likelihood"`.
         sigma: bandwidth, a length among standardised features. `"auto"` starts from distances between
             components (learned methods) or maximises the leave-one-out likelihood of the labels
-            (nonparametric, where `"loo"` says the same and `"scott"` and `"silverman"` are rules of thumb);
-            a number is used as it is, by learned methods as a start.
-        noise: standard deviation of noise on inputs while training, in units of standardised features.
+            (nonparametric, where `"loo"` means the same and `"scott"` and `"silverman"` are rules of thumb);
+            a number is used as it is, by learned methods as the start.
+        noise: standard deviation of noise on inputs in training, in units of standardised features.
         head_epochs: behind an encoder, epochs in which the KDM is trained alone, with the encoder fixed,
             before and after they are trained together.
         averaging: horizon of an exponential moving average of the weights, as a share of all steps of

@@ -2,6 +2,7 @@
 
 from kdmkit.nn.density import DensityLayer
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.layer import KDMLayer
 from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLP, MLPEnsemble
 from kdmkit.nn.predictor import Predictor
@@ -13,6 +14,7 @@ __all__ = [
     "MLP",
     "DensityLayer",
     "JointLayer",
+    "KDMLayer",
     "MLPEnsemble",
     "Predictor",
     "ResidualMemory",

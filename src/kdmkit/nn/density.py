@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import KDMLayer, options_from
+from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
 from kdmkit.nn.variable import Variable
 
 
@@ -22,8 +22,7 @@ class DensityLayer(KDMLayer):
         features: the dimension of x.
         n_components: m.
         kernel: None is RBF.
-        train_components, train_weights, train_kernels: what asks for gradients.
-        dtype, device: of the parameters.
+        options: as of `JointLayer`.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.DensityLayer(2, n_components=8)
@@ -42,26 +41,12 @@ class DensityLayer(KDMLayer):
         n_components: int,
         *,
         kernel: Kernel | None = None,
-        train_components: bool = True,
-        train_weights: bool = True,
-        train_kernels: bool = True,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
         kernel = RBF(1.0) if kernel is None else kernel
         variable = Variable("x", kernel, features if kernel.event_dim else ())
-        self._build(
-            [variable],
-            n_components,
-            {
-                "train_components": train_components,
-                "train_weights": train_weights,
-                "train_kernels": train_kernels,
-                "dtype": dtype,
-                "device": device,
-            },
-        )
+        self._build([variable], n_components, **options)
 
     def forward(self) -> KDM:
         """The layer's distribution; gradients flow to the parameters."""

@@ -28,8 +28,8 @@ class JointLayer(KDMLayer):
         n_components: m.
         in_kernel: kernel of x; None is RBF.
         out_kernel: kernel of y; None is Cosine, a distribution over classes.
-        train_components, train_weights, train_kernels: what asks for gradients.
-        dtype, device: of the parameters.
+        options: `train_components`, `train_weights`, `train_kernels` (True by default): what asks for
+            gradients; `dtype`, `device` of the parameters.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(4, 3, n_components=16)
@@ -52,11 +52,7 @@ class JointLayer(KDMLayer):
         *,
         in_kernel: Kernel | None = None,
         out_kernel: Kernel | None = None,
-        train_components: bool = True,
-        train_weights: bool = True,
-        train_kernels: bool = True,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
         out_kernel = Cosine() if out_kernel is None else out_kernel
@@ -64,13 +60,6 @@ class JointLayer(KDMLayer):
             Variable("x", RBF(1.0) if in_kernel is None else in_kernel, in_features),
             Variable("y", out_kernel, out_features if out_kernel.event_dim else ()),
         ]
-        options: LayerOptions = {
-            "train_components": train_components,
-            "train_weights": train_weights,
-            "train_kernels": train_kernels,
-            "dtype": dtype,
-            "device": device,
-        }
         self._make(variables, ["x"], n_components, options)
 
     @classmethod
@@ -84,8 +73,7 @@ class JointLayer(KDMLayer):
     ) -> JointLayer:
         """A layer over named variables; `inputs` are those that `forward` takes, the rest it infers.
 
-        `options` are those of the constructor: `train_components`, `train_weights`, `train_kernels`, `dtype`,
-        `device`.
+        `options` are those of the constructor.
 
         >>> import kdmkit as kdm
         >>> from kdmkit.nn import JointLayer, Variable
@@ -117,7 +105,7 @@ class JointLayer(KDMLayer):
             raise ValueError(bad_argument("inputs", f"some but not all of {names}", inputs))
         self.inputs = tuple(inputs)
         self.outputs = tuple(name for name in names if name not in inputs)
-        self._build(variables, n_components, options)
+        self._build(variables, n_components, **options)
 
     def joint(self) -> JointKDM:
         """The layer's distribution over all its variables; gradients flow to the parameters."""

@@ -57,25 +57,34 @@ class KDMLayer(nn.Module, ABC):
         """The kernel of a variable."""
         return cast("Kernel", self.kernels[variable])
 
-    def _build(self, variables: Sequence[Variable], n_components: int, options: LayerOptions) -> None:
+    def _build(
+        self,
+        variables: Sequence[Variable],
+        n_components: int,
+        *,
+        train_components: bool = True,
+        train_weights: bool = True,
+        train_kernels: bool = True,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
         """Makes the parameters."""
         if not isinstance(n_components, int) or isinstance(n_components, bool) or n_components < 1:
             raise ValueError(bad_argument("n_components", "a whole number ≥ 1", n_components))
-        parts = ("components", "weights", "kernels")
-        self._train = {part: bool(options.get(f"train_{part}", True)) for part in parts}
-        dtype, device = options.get("dtype") or torch.get_default_dtype(), options.get("device")
+        self._train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         self.variables = {variable.name: variable for variable in variables}
         self.components = ComponentStore(
-            variables, n_components, trainable=self._train["components"], dtype=dtype, device=device
+            variables, n_components, trainable=train_components, dtype=dtype, device=device
         )
         kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
                 # An infinite one (no smoothing at all) stands for a constant.
-                parameter.requires_grad_(self._train["kernels"] and bool(torch.isfinite(parameter).all()))
+                parameter.requires_grad_(train_kernels and bool(torch.isfinite(parameter).all()))
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
         logits = torch.zeros(n_components, dtype=dtype, device=device)
-        self.logits = nn.Parameter(logits, requires_grad=self._train["weights"])
+        self.logits = nn.Parameter(logits, requires_grad=train_weights)
 
     def _initialize(
         self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
@@ -101,13 +110,8 @@ class KDMLayer(nn.Module, ABC):
 
 def options_from(config: Mapping[str, Any]) -> LayerOptions:
     """The constructor's options that a layer's configuration holds."""
-    train = config["train"]
-    return {
-        "train_components": train["components"],
-        "train_weights": train["weights"],
-        "train_kernels": train["kernels"],
-        "dtype": getattr(torch, config["dtype"]),
-    }
+    train = {f"train_{part}": flag for part, flag in config["train"].items()}
+    return cast("LayerOptions", {**train, "dtype": getattr(torch, config["dtype"])})
 
 
 def by_name(

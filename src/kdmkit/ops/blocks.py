@@ -1,4 +1,4 @@
-"""Working in pieces: blocks that shrink when memory runs out, batches one element after the other."""
+"""Loops over blocks that shrink when memory runs out, and over the elements of a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ Block = tuple[int, int]
 
 
 def slices(length: int, step: int) -> Iterator[slice]:
-    """Pieces of at most `step`: one at least, so that no queries give results of the right shape too.
+    """Consecutive slices of at most `step` elements.
 
-    >>> list(slices(5, 3)), list(slices(0, 3))
-    ([slice(0, 3, None), slice(3, 5, None)], [slice(0, 0, None)])
+    >>> list(slices(5, 3))
+    [slice(0, 3, None), slice(3, 5, None)]
     """
-    return (slice(start, min(start + step, length)) for start in range(0, max(1, length), step))
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
 def halved(block: Block) -> Block:
@@ -29,8 +29,8 @@ def halved(block: Block) -> Block:
     return (rows, max(1, columns // 2)) if columns >= rows else (rows // 2, columns)
 
 
-def with_memory_for(block: Block, run: Callable[[Block], T]) -> tuple[T, Block]:
-    """`run(block)` and the block it had: the given one, halved as often as the device runs out of memory."""
+def run_in_memory(block: Block, run: Callable[[Block], T]) -> tuple[T, Block]:
+    """`run(block)` and its block: the given one, halved each time that the device runs out of memory."""
     while True:
         try:
             return run(block), block
@@ -41,13 +41,13 @@ def with_memory_for(block: Block, run: Callable[[Block], T]) -> tuple[T, Block]:
         block = halved(block)
 
 
-def one_by_one(
+def vmap_one_by_one(
     function: Callable[..., Sequence[Tensor]],
     size: int,
     in_dims: Sequence[int | None],
     inputs: Sequence[Any],
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """A vmap rule that keeps memory bounded: one element of the batch after the other."""
+    """A rule for `vmap` with bounded memory: applies the function to one element of the batch at a time."""
     results = [
         function(*(x if dim is None else x.select(dim, b) for x, dim in zip(inputs, in_dims, strict=True)))
         for b in range(size)

@@ -1,10 +1,11 @@
-"""Backend `chunked`: online softmax over blocks of components, backward by recomputation.
+"""Backend `chunked`: online softmax over blocks of components; the backward pass computes blocks again.
 
-Memory is bounded by one block of scores, whatever the numbers of queries and components.
+Memory is bounded by one block of scores.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_log
 from kdmkit._core.precision import at_least_float32, compute_dtype, full_precision
-from kdmkit.ops.blocks import Block, one_by_one, slices, with_memory_for
+from kdmkit.ops.blocks import Block, run_in_memory, slices, vmap_one_by_one
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, sum_rows
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term, total_shape
 
-# Pairs per block: large enough to hide the interpreter, small enough for the caches of a CPU.
+# Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
 _PAIRS = {"cpu": 1 << 20}
 _PAIRS_DEFAULT = 1 << 25
 _COLUMNS = {"cpu": 2048}
@@ -30,7 +31,7 @@ _COLUMNS_DEFAULT = 8192
 
 @dataclass(frozen=True)
 class _Plan:
-    """Everything about a reduction that is not a tensor."""
+    """The parts of a reduction that are not tensors."""
 
     terms: tuple[Term, ...]
     block: Block
@@ -78,7 +79,7 @@ def _rows_forward(
     step: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor | None, Tensor]:
-    """One block of queries against all components, merging the blocks' results as they come."""
+    """One block of queries against all components; results of blocks of components are merged."""
     averages: Tensor | None = None
     lse: Tensor | None = None
     for columns in slices(terms[0].shape[2], step):
@@ -118,7 +119,7 @@ class _Chunked(torch.autograd.Function):
                 rows = slice(start, min(start + block[0], n))
                 return rows.stop, _rows_forward(terms, log_weights, used, rows, block[1], plan.dtype)
 
-            (start, part), block = with_memory_for(block, attempt)
+            (start, part), block = run_in_memory(block, attempt)
             parts.append(part)
         lse = torch.cat([part[1] for part in parts], -1)
         if used is None:
@@ -138,13 +139,14 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], plan: _Plan, *inputs: Tensor) -> tuple[Any, Any]:
-        return one_by_one(lambda *x: _Chunked.apply(plan, *x), info.batch_size, in_dims[1:], inputs)
+        function = functools.partial(_Chunked.apply, plan)
+        return vmap_one_by_one(function, info.batch_size, in_dims[1:], inputs)
 
 
 class _Gradients(torch.autograd.Function):
     """(plan, needs, inputs, outputs, upstream) → the gradients that are needed.
 
-    A Function of its own for the sake of `vmap`, which cannot add per-element gradients into one tensor.
+    A separate Function, since `vmap` cannot add the gradients of its elements into one tensor.
     """
 
     @staticmethod
@@ -157,7 +159,7 @@ class _Gradients(torch.autograd.Function):
                 smaller = replace(plan, block=block)
                 return _Backward(smaller, log_weights, values, tensors, outputs, upstream, needs).run()
 
-            gradients, _ = with_memory_for(plan.block, attempt)
+            gradients, _ = run_in_memory(plan.block, attempt)
         return tuple(gradient for gradient in gradients if gradient is not None)
 
     @staticmethod
@@ -172,11 +174,13 @@ class _Gradients(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], plan: _Plan, needs: Any, *inputs: Tensor
     ) -> tuple[Any, Any]:
-        return one_by_one(lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs)
+        return vmap_one_by_one(
+            lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs
+        )
 
 
 class _Backward:
-    """Gradients of one chunked reduction: every block of scores is computed again and thrown away."""
+    """Gradients of one reduction; every block of scores is computed again."""
 
     def __init__(
         self,
@@ -234,7 +238,7 @@ class _Backward:
         self._push(scores, grad_scores.sum_to_size(scores.shape).to(scores.dtype), leaves, rows, columns)
 
     def _leaves(self, rows: slice, columns: slice) -> tuple[list[Term], list[Tensor]]:
-        """The block's terms on fresh leaves, so that a gradient stops at the slices."""
+        """The terms of a block on leaves of their own, so that gradients stop at the slices."""
         blocks, leaves, position = [], [], 0
         for term in self.terms:
             part = term.queries(rows).columns(columns)
@@ -265,12 +269,12 @@ class _Backward:
 
 
 def _accumulator(tensor: Tensor) -> Tensor:
-    """Zeros to add gradients to, in float32 at least: autograd rounds the sum, not every block."""
+    """Zeros to add gradients to, at least float32: the sum is rounded to the dtype of the tensor, once."""
     return torch.zeros_like(tensor, dtype=compute_dtype(tensor.dtype))
 
 
 def _accumulate(target: Tensor, gradient: Tensor) -> None:
-    """Adds a gradient to a slice that may have been broadcast along leading dimensions."""
+    """Adds a gradient to a slice, summed over the dimensions along which the slice was broadcast."""
     target.add_(gradient.sum_to_size(target.shape))
 
 

@@ -20,7 +20,7 @@ from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, finite_top
 
-# Pairs per block: small enough for the caches of a CPU, large enough to hide the interpreter.
+# Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
 _PAIRS = 1 << 19
 _ROWS = 128
 _LOG2_E = math.log2(math.e)
@@ -78,7 +78,7 @@ class _Blocks:
 
 
 class _Chunked(torch.autograd.Function):
-    """(block, dtype, log_weights, values, query, components, scale) → averages, or None, and logsumexp."""
+    """(block, dtype, log_weights, values, query, components, scale) → averages (or None) and logsumexps."""
 
     @staticmethod
     def forward(
@@ -151,7 +151,7 @@ class _Gradients(torch.autograd.Function):
 
 
 class _Backward:
-    """Gradients of one streamed reduction: every block of scores is computed again."""
+    """Gradients of one reduction; every block of scores is computed again."""
 
     def __init__(
         self,
@@ -174,10 +174,10 @@ class _Backward:
         if grad_averages is not None and averages is not None:
             slope = slope - (grad_averages * averages).sum(-1, keepdim=True)
         self.slope = slope
-        # Sums over many blocks are as precise as the points; autograd's dtypes are restored at the end.
-        kind = self.blocks.points.x.dtype
+        # Sums over many blocks have the dtype of the points; `run` restores those of the inputs.
+        dtype = self.blocks.points.x.dtype
         self.grads = [
-            torch.zeros_like(t, dtype=kind) if need else None for t, need in zip(inputs, needs, strict=True)
+            torch.zeros_like(t, dtype=dtype) if need else None for t, need in zip(inputs, needs, strict=True)
         ]
 
     def run(self) -> list[Tensor]:

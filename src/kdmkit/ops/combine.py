@@ -25,7 +25,7 @@ def combine(first: Reduced, second: Reduced) -> Reduced:
     total = left + right
     alive = total > 0
     safe = torch.where(alive, total, torch.ones_like(total))
-    share_left = (left / safe).to(a.dtype).unsqueeze(-1)
-    share_right = (right / safe).to(a.dtype).unsqueeze(-1)
+    left_weight = (left / safe).to(a.dtype).unsqueeze(-1)
+    right_weight = (right / safe).to(a.dtype).unsqueeze(-1)
     lse = torch.where(alive, safe.log() + top, torch.full_like(top, -torch.inf))
-    return a * share_left + b * share_right, lse
+    return a * left_weight + b * right_weight, lse

@@ -21,10 +21,10 @@ from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
 
-# Labels no rarer than this given x are read from the weights of x, which are exact to 1e-38 of the largest.
-_RAREST = 1e-12
-# With more labels, reading one per query is cheaper than all by a product.
-_MOST_LABELS = 64
+# p(x, y) uses the exponentials of p(x), which are exact to 1e-38 of the largest, if p(y|x) is above this.
+_MIN_LABEL_PROBABILITY = 1e-12
+# With more labels than this, selecting one score per query is cheaper than a product with all of them.
+_MAX_LABELS = 64
 
 
 def supports(reduction: Reduction) -> str | None:
@@ -54,7 +54,7 @@ def reduce_both(
     dtype = Reduction([*terms, *more], log_weights).dtype
     first, rest = terms[0], [term.prepared() for term in terms[1:]]
     bias, row = sum_scores(rest, log_weights), sum_rows(rest)
-    if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MOST_LABELS:
+    if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MAX_LABELS:
         extra, codes, more_row = more[0].table, more[0].codes, row
     else:
         more = [term.prepared() for term in more]
@@ -88,26 +88,30 @@ class _Reduce(torch.autograd.Function):
         inputs, points, (averages, weights, total) = _saved(ctx, 5)
         needs, values = ctx.needs_input_grad[1:], inputs[4]
         if torch.is_grad_enabled():
-            return None, *_pull(_plain_reduce(ctx.dtype), inputs, needs, (grad_averages, grad_lse))
+            return _differentiable_gradients(_differentiable_reduce, ctx, inputs, grad_averages, grad_lse)
         with full_precision(weights.device.type):
-            share, grad_values = divide_by_total(1.0, total), None
+            inverse_total, grad_values = divide_by_total(1.0, total), None
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
             if grad_averages is not None:
                 if needs[4]:
-                    grad_values = (weights.mT @ (grad_averages * share)).to(values.dtype)
+                    grad_values = (weights.mT @ (grad_averages * inverse_total)).to(values.dtype)
                 dot = (grad_averages * averages).sum(-1, keepdim=True)
                 start = -dot if slopes is None else slopes - dot
                 slopes = torch.addmm(start, grad_averages, values.to(ctx.dtype).mT)
             if slopes is None:
                 return (None,) * 6
-            return None, *_gradients(inputs[:4], points, weights * (slopes * share), needs), grad_values
+            return (
+                None,
+                *_gradients(inputs[:4], points, weights * (slopes * inverse_total), needs),
+                grad_values,
+            )
 
 
 class _Both(torch.autograd.Function):
     """(dtype, query, components, scale, bias, extra, codes) → logsumexps of `scores` and `scores + extra`.
 
-    `extra` is a matrix, or with `codes` a table with a row per component and a column per code. Where no code
-    is very unlikely the exponentials of the first sum serve the second.
+    `extra` is a matrix, or with `codes` a table with a row per component and a column per code. Unless a code
+    is very unlikely, both sums use the same exponentials.
     """
 
     @staticmethod
@@ -124,15 +128,15 @@ class _Both(torch.autograd.Function):
         points = ScaledPoints.of(query, components, scale, dtype)
         scores = points.scores(bias)
         second: tuple[Tensor | None, Tensor, Tensor] | None
-        # Whether the first exponentials serve is seen from them: on a GPU that look would stop the queue.
+        # Whether a code is too unlikely depends on the exponentials; on a GPU reading them stops the queue.
         if codes is None or codes.device.type != "cpu":
-            second = exponentials(scores + _read(extra, codes), dtype)
+            second = exponentials(scores + _select_by_code(extra, codes), dtype)
             first = exponentials(scores, dtype)
         else:
             first = exponentials(scores, dtype)
-            second = _served(first, extra, codes)
+            second = _sum_by_code(first, extra, codes)
             if second is None:
-                second = exponentials(points.scores(bias) + _read(extra, codes), dtype)
+                second = exponentials(points.scores(bias) + _select_by_code(extra, codes), dtype)
         inputs = (query, components, scale, bias, extra, codes)
         _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
         lse, joint = (total.log() + (top + points.row) for _, total, top in (first, second))
@@ -143,51 +147,52 @@ class _Both(torch.autograd.Function):
         inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return None, *_pull(_plain_both(ctx.dtype), inputs, needs, (grad_lse, grad_joint))
+            return _differentiable_gradients(_differentiable_both, ctx, inputs, grad_lse, grad_joint)
         with full_precision(weights.device.type):
             pairs = (grad_lse, total), (grad_joint, other_total)
             first, second = (divide_by_total(0.0 if g is None else g, sums) for g, sums in pairs)
             if others is not None:
                 joint_slopes = others * second
-                grad_extra = _unread(joint_slopes, extra, codes) if needs[4] else None
+                grad_extra = _select_by_code_gradient(joint_slopes, extra, codes) if needs[4] else None
                 slopes = torch.addcmul(joint_slopes, weights, first)
             else:
                 likelihood = extra.to(ctx.dtype).exp()
-                chosen = _at(codes, second, extra)
+                chosen = _scatter_by_code(codes, second, extra)
                 grad_extra = (weights.mT @ chosen).mul_(likelihood).to(extra.dtype) if needs[4] else None
                 slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
             return None, *_gradients(inputs[:4], points, slopes, needs), grad_extra, None
 
 
-def _served(
+def _sum_by_code(
     first: tuple[Tensor, Tensor, Tensor], extra: Tensor, codes: Tensor
 ) -> tuple[None, Tensor, Tensor] | None:
-    """Σ_j weights_ij exp(extra_j,code) by one product, where no sum is so small that it missed something."""
+    """Σ_j weights_ij exp(extra_j,code) by one product; None if a sum is too small to be accurate."""
     weights, total, top = first
     picked = (weights @ extra.to(weights.dtype).exp()).gather(1, codes.long()).squeeze(-1)
-    return (None, picked, top) if bool((picked > _RAREST * total).all()) else None
+    return (None, picked, top) if bool((picked > _MIN_LABEL_PROBABILITY * total).all()) else None
 
 
-def _read(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
+def _select_by_code(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
+    """extra[j, code_i]; without codes the matrix `extra` itself."""
     return extra if codes is None else extra.mT.index_select(0, codes.squeeze(-1).long())
 
 
-def _unread(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
-    """The gradient of what `_read` read. A product: scattered sums differ from run to run on a GPU."""
+def _select_by_code_gradient(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
+    """The gradient by `extra`. A product, since scattered sums differ from run to run on a GPU."""
     if codes is not None:
-        slopes = slopes.mT @ _at(codes, torch.ones_like(slopes[:, :1]), extra)
+        slopes = slopes.mT @ _scatter_by_code(codes, torch.ones_like(slopes[:, :1]), extra)
     return slopes.to(extra.dtype)
 
 
-def _at(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
-    """One value in the column of each code."""
+def _scatter_by_code(codes: Tensor, values: Float[Tensor, "n 1"], table: Tensor) -> Float[Tensor, "n k"]:
+    """A matrix with value i in the column of code i, and zeros."""
     return values.new_zeros(len(values), table.shape[-1]).scatter_(1, codes.long(), values)
 
 
 def _gradients(
     inputs: Sequence[Tensor], points: ScaledPoints, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """From gradients of the scores to those of query, components, scale and bias."""
+    """Gradients by query, components, scale and bias, from those by the scores (`slopes`)."""
     gradients = [*points.gradients(slopes, needs[:3]), None]
     if needs[3]:
         gradients[3] = slopes.sum_to_size(inputs[3].shape)
@@ -212,41 +217,32 @@ def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tupl
     return inputs, ScaledPoints(x, c, scale, row, column), saved[n_inputs + 5 :]
 
 
-# ---- the differentiable twins, for whoever differentiates a derivative
+# ---- second derivatives: the same by differentiable operations
 
 
-def _plain_reduce(dtype: torch.dtype) -> Callable[..., tuple[Tensor | None, Tensor]]:
-    def plain(query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, values: Tensor | None) -> Any:
-        term = SquaredDistance(query, components, scale).prepared()
-        return reduce_scores(sum_scores([term], bias), term.row(), values, dtype)
-
-    return plain
+def _differentiable_reduce(dtype: torch.dtype, *inputs: Any) -> Result:
+    *tensors, bias, values = inputs
+    term = SquaredDistance(*tensors).prepared()
+    return reduce_scores(sum_scores([term], bias), term.row(), values, dtype)
 
 
-def _plain_both(dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor]]:
-    def plain(
-        query: Tensor, components: Tensor, scale: Tensor, bias: Tensor, extra: Tensor, codes: Tensor | None
-    ) -> Any:
-        term = SquaredDistance(query, components, scale).prepared()
-        scores, row = sum_scores([term], bias), term.row()
-        lse = reduce_scores(scores, row, None, dtype)[1]
-        return lse, reduce_scores(scores + _read(at_least_float32(extra), codes), row, None, dtype)[1]
-
-    return plain
+def _differentiable_both(dtype: torch.dtype, *inputs: Any) -> Result:
+    *tensors, bias, extra, codes = inputs
+    term = SquaredDistance(*tensors).prepared()
+    scores, row = sum_scores([term], bias), term.row()
+    together = scores + _select_by_code(at_least_float32(extra), codes)
+    return reduce_scores(scores, row, None, dtype)[1], reduce_scores(together, row, None, dtype)[1]
 
 
-def _pull(
-    plain: Callable[..., Any],
-    inputs: Sequence[Any],
-    needs: Sequence[bool],
-    upstream: Sequence[Tensor | None],
+def _differentiable_gradients(
+    function: Callable[..., Result], ctx: Any, inputs: Sequence[Any], *upstream: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again."""
-    wanted = [i for i, need in enumerate(needs) if need]
-    pairs = [(o, g) for o, g in zip(plain(*inputs), upstream, strict=True) if o is not None and g is not None]
-    outputs, given = [o for o, _ in pairs], [g for _, g in pairs]
+    """Gradients by the arguments of `function` that can be differentiated again."""
+    wanted = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
+    pairs = zip(function(ctx.dtype, *inputs), upstream, strict=True)
+    outputs, given = zip(*((o, g) for o, g in pairs if o is not None and g is not None), strict=True)
     found = torch.autograd.grad(
         outputs, [inputs[i] for i in wanted], given, create_graph=True, allow_unused=True
     )
     gradients = dict(zip(wanted, found, strict=True))
-    return tuple(gradients.get(i) for i in range(len(inputs)))
+    return None, *(gradients.get(i) for i in range(len(inputs)))

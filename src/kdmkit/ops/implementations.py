@@ -23,14 +23,6 @@ _DENSE_PAIRS = {"cpu": 1 << 22}
 _DENSE_PAIRS_DEFAULT = 1 << 24
 
 
-def _always(reduction: Reduction) -> bool:
-    return True
-
-
-def _anything(reduction: Reduction) -> str | None:
-    return None
-
-
 def _is_small(reduction: Reduction) -> bool:
     lead, n, m = reduction.shape
     return math.prod(lead) * n * m <= _DENSE_PAIRS.get(reduction.device_type, _DENSE_PAIRS_DEFAULT)
@@ -53,8 +45,8 @@ class Implementation:
     backend: Backend
     run: Callable[[Reduction], Result]
     run_both: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] | None = None
-    supports: Callable[[Reduction], str | None] = _anything
-    automatic: Callable[[Reduction], bool] = _always
+    supports: Callable[[Reduction], str | None] = lambda reduction: None
+    automatic: Callable[[Reduction], bool] = lambda reduction: True
 
 
 #: In the order of preference. `chunked` supports everything, so that `auto` never comes to the reference.

@@ -54,17 +54,17 @@ class ScaledPoints:
 
     @property
     def reach(self) -> float:
-        """The largest (‖x‖ + ‖c‖)²; not a number where a coordinate is not."""
+        """The largest (‖x‖ + ‖c‖)²; NaN if a coordinate is NaN."""
         if not len(self.row):
             return 0.0
         return (math.sqrt(-self.row.amin().item()) + math.sqrt(-self.column.amin().item())) ** 2
 
     def block(self, rows: slice, columns: slice) -> ScaledPoints:
-        """Some queries and some components."""
+        """The points of some queries and some components."""
         return ScaledPoints(self.x[rows], self.c[columns], self.scale, self.row[rows], self.column[columns])
 
     def scores(self, bias: Float[Tensor, "*n m"]) -> Float[Tensor, "n m"]:
-        """−‖x_i − c_j‖² + bias_j, or + bias_ij, less the constant `row` of every query."""
+        """2 x_i·c_j + column_j + bias_j (or bias_ij): the scores without the constants `row`."""
         if bias.ndim == 1:
             return torch.addmm(bias.to(self.x.dtype) + self.column, self.x, self.c.mT, alpha=2)
         return torch.addmm(self.column, self.x, self.c.mT, alpha=2) + bias
@@ -72,7 +72,7 @@ class ScaledPoints:
     def gradients(
         self, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """From gradients of the scores to those of queries, components and scale."""
+        """Gradients by queries, components and scale, from those by the scores (`slopes`)."""
         need_x, need_c, need_scale = needs
         if not any(needs):
             return None, None, None
@@ -84,7 +84,7 @@ class ScaledPoints:
         pulled, weighted = slopes.mT @ self.x, slopes.sum(0).unsqueeze(-1) * self.c
         grad_scale = None
         if need_scale:
-            # Σ_ij g_ij (x_i − c_j)², every sum over the same rounded slopes.
+            # Σ_ij slopes_ij (x_i − c_j)², with the same rounded slopes in every sum.
             moments = (by_row * self.x.square()).sum(0, dtype=torch.float64)
             moments += torch.sub(weighted, pulled, alpha=2).mul_(self.c).sum(0, dtype=torch.float64)
             grad_scale = (-2 * moments / self.scale).sum_to_size(self.scale.shape)
@@ -92,14 +92,14 @@ class ScaledPoints:
 
 
 def finite_top(scores: Float[Tensor, "n m"]) -> Float[Tensor, "n 1"]:
-    """The largest score of a query; the smallest number there is where all are −∞."""
+    """The largest score of each query; the smallest finite number where all are −∞."""
     return scores.amax(-1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
 
 
 def exponentials(
     scores: Float[Tensor, "n m"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """exp(scores − top), written over the scores where the dtype allows, their sums, and top."""
+    """exp(scores − top), their sums, and top. Writes over the scores where the dtype allows."""
     top = finite_top(scores)
     weights = exp_(scores.sub_(top).to(dtype))
     return weights, weights.sum(-1), top.squeeze(-1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import Kernel, kernel_from_config
-from kdmkit.serialize.modules import Own, put, tensors_of, under
+from kdmkit.serialize.modules import UserModules, put, tensors_of, under
 
 CLASSES: dict[str, type] = {"KDM": KDM, "JointKDM": JointKDM}
 
@@ -29,7 +29,7 @@ def pack(rho: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, {**tensors, "log_weights": rho.log_weights}
 
 
-def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
     kernels = {name: _kernel(name, c, tensors, own) for name, c in config["kernels"].items()}
     # A file's tensors come in the order of their names, the variables in their own.
     components = {name: tensors[f"components.{name}"] for name in kernels}
@@ -39,7 +39,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
     return KDM(components["x"], None, kernels["x"], log_weights=log_weights)
 
 
-def _kernel(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Kernel:
+def _kernel(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Kernel:
     encoder = own.lend("encoder", "module") if config["kernel"] == "Composed" else None
     kernel = kernel_from_config(config, encoder=encoder)
     put(kernel, under(f"kernels.{name}.", tensors), "model.safetensors" if encoder is None else "encoder")

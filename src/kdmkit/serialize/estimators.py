@@ -13,7 +13,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
 from kdmkit.nn import DensityLayer
 from kdmkit.serialize.layers import predictor_from
-from kdmkit.serialize.modules import Own, put, tensors_of
+from kdmkit.serialize.modules import UserModules, put, tensors_of
 from kdmkit.serialize.values import decode, encode
 
 CLASSES: dict[str, type[BaseEstimator]] = {
@@ -46,7 +46,7 @@ def _is_fitted_state(name: str) -> bool:
     return name in _PRIVATE or (name.endswith("_") and name != "module_")
 
 
-def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
     cls = CLASSES[config["class"]]
     module = _module(cls, config["module"], tensors, own)
     parameters = {name: _parameter(name, value, own) for name, value in config["parameters"].items()}
@@ -61,13 +61,13 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Any:
     return estimator
 
 
-def _parameter(name: str, value: Any, own: Own) -> Any:
+def _parameter(name: str, value: Any, own: UserModules) -> Any:
     if isinstance(value, dict) and "$module" in value:
         return getattr(own, name)
     return decode(value)
 
 
-def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.Module:
+def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> nn.Module:
     if cls is not KDMDensity:
         return predictor_from(config, tensors, own)
     layer = DensityLayer.from_config(config)

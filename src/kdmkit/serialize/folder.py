@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 
 def write_folder(path: str | Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Writes beside `path`, then takes its place: whoever is interrupted has destroyed nothing."""
+    """Writes a folder beside `path` and then renames it: an interrupted save leaves `path` as it was."""
     folder = Path(path).resolve()
     _check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _earlier(folder: Path) -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Down to the disk, before anything relies on it."""
+    """Writes a file's or folder's cached contents to the disk."""
     if os.name != "posix" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY)

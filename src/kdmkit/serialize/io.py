@@ -11,7 +11,7 @@ from torch import nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.serialize.folder import read_folder, write_folder
-from kdmkit.serialize.modules import Own
+from kdmkit.serialize.modules import UserModules
 from kdmkit.serialize.upgrade import upgrade
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def load(
         raise ValueError(bad_argument("config.json", f"class one of {', '.join(_KINDS)}", repr(name)))
     if kind is not None and kind is not _kind(name).CLASSES[name]:
         raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
-    own = Own(encoder, decoder)
+    own = UserModules(encoder, decoder)
     try:
         model = _kind(name).unpack(*upgrade(config, tensors), own)
     except (KeyError, IndexError, TypeError, AttributeError) as error:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from kdmkit.nn import DensityLayer, JointLayer, Predictor
-from kdmkit.serialize.modules import Own, put, tensors_of, under
+from kdmkit.serialize.modules import UserModules, put, tensors_of, under
 
 CLASSES: dict[str, type] = {"JointLayer": JointLayer, "DensityLayer": DensityLayer, "Predictor": Predictor}
 
@@ -17,7 +17,7 @@ def pack(module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {key: module.config()}, tensors_of(module)
 
 
-def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.Module:
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> nn.Module:
     if config["class"] == "Predictor":
         return predictor_from(config["module"], tensors, own)
     description = config["layer"]
@@ -29,7 +29,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> nn.M
     return layer
 
 
-def predictor_from(config: dict[str, Any], tensors: dict[str, Tensor], own: Own) -> Predictor:
+def predictor_from(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Predictor:
     """A predictor with the saved numbers, and with the caller's encoder and decoder where it had such."""
     parts: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
     lent = {part: _own_part(part, config[part], tensors, own) for part in parts}
@@ -42,7 +42,7 @@ def _own_part(
     part: Literal["encoder", "decoder"],
     config: dict[str, Any] | None,
     tensors: dict[str, Tensor],
-    own: Own,
+    own: UserModules,
 ) -> nn.Module | None:
     """The caller's module with its weights, where the predictor was saved with one."""
     if config is None or "own" not in config:

@@ -1,4 +1,4 @@
-"""Weights for modules, and modules that the caller brings."""
+"""States of modules, and the encoders and decoders that the caller of `load` brings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kdmkit._core.checks import bad_argument
 
 
 @dataclass
-class Own:
-    """The caller's encoder and decoder; each is lent as a copy to those who need it."""
+class UserModules:
+    """The encoder and decoder given to `load`; models get copies of them."""
 
     encoder: nn.Module | None = None
     decoder: nn.Module | None = None
@@ -38,7 +38,7 @@ class Own:
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """A module's state, which has to be tensors and nothing else."""
+    """A module's state, which must consist of tensors."""
     state = module.state_dict()
     other = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if other:
@@ -49,7 +49,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def put(module: nn.Module, tensors: dict[str, Tensor], argument: str) -> None:
-    """Gives a module the saved tensors: their dtype and device are the file's."""
+    """Loads saved tensors into a module; dtype and device are those of the tensors."""
     try:
         module.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
@@ -57,9 +57,9 @@ def put(module: nn.Module, tensors: dict[str, Tensor], argument: str) -> None:
         raise ValueError(bad_argument(argument, "parameters as they were saved", reasons)) from error
     device = next((t.device for t in tensors.values()), None)
     if device is not None:
-        module.to(device)  # buffers that no file holds
+        module.to(device)  # for buffers that are not in the state
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a part, by their names in it."""
+    """The tensors whose names start with a prefix, without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -38,7 +38,7 @@ def encode(name: str, value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given; a module stays a description."""
+    """The inverse of `encode`, except that modules stay descriptions."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict) or "$module" in value:

@@ -119,7 +119,7 @@ def _log_proba(
 ) -> Float[Tensor, " q"]:
     """log p(y_i|x_i) = −log(1 + Σ_{other labels}/Σ_{same label}); 0 where no other row has the label.
 
-    A row whose label nobody shares says nothing about the bandwidth.
+    A row that is the only one with its label says nothing about the bandwidth.
     """
     log_proba = torch.zeros(len(rows))
     for label in torch.unique(labels[rows]).tolist():

@@ -1,4 +1,4 @@
-"""What all estimators share: checks, options of a fit, rows in blocks, draws."""
+"""The base of all estimators: options of a fit, rows in blocks, draws."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
 
-# What `max_epochs="auto"` means where nothing else is said.
+# The default meaning of `max_epochs="auto"`.
 _EPOCHS = 100
 _DTYPES = [np.float64, np.float32]
 
 
 class KDMEstimator(BaseEstimator, ABC):
-    """Base of the estimators. Constructors only store; `fit` checks; `module_` is set when all went well."""
+    """Base of the estimators. Constructors only store; `fit` checks, and sets `module_` at its end."""
 
     module_: Any
     _seed: int
@@ -49,7 +49,7 @@ class KDMEstimator(BaseEstimator, ABC):
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
-        """Checks the options, draws the fit's seed, and gives torch's own state back at the end."""
+        """Checks the options and sets the fit's seed; afterwards torch's global generator is as before."""
         if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
             raise ValueError(bad_argument("random_state", wanted, self.random_state))
@@ -80,11 +80,11 @@ class KDMEstimator(BaseEstimator, ABC):
         data: tuple[Tensor, ...] = (),
         **changes: Any,
     ) -> list[dict[str, float]]:
-        """Minimises an objective with this estimator's settings; it comes back on the CPU.
+        """Minimises an objective with this estimator's settings and moves it back to the CPU.
 
         Args:
-            data: what the objective uses beside the rows.
-            changes: of the settings.
+            data: tensors that the objective uses beside the rows; checkpoints depend on them.
+            changes: settings that differ from the estimator's.
         """
         options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
         identity = self._identity(data)
@@ -109,7 +109,7 @@ class KDMEstimator(BaseEstimator, ABC):
         }
 
     def _count_components(self, n: int, automatic: int) -> int:
-        """As many components as asked for, but no more than there are samples: that comes with a warning."""
+        """The number of components asked for; more than there are samples become as many, with a warning."""
         if isinstance(self.n_components, str) and self.n_components == "auto":
             return min(automatic, n)
         wanted = check_count("n_components", self.n_components, "a whole number ≥ 1 or 'auto'")
@@ -119,7 +119,7 @@ class KDMEstimator(BaseEstimator, ABC):
         return min(wanted, n)
 
     def _keep(self, module: nn.Module) -> None:
-        """The fitted module, where `device` says."""
+        """Keeps the fitted module, on the device that `device` says."""
         self.module_ = module.requires_grad_(False).eval().to(self._fit_device())
 
     def _fit_device(self) -> torch.device:
@@ -134,7 +134,7 @@ class KDMEstimator(BaseEstimator, ABC):
         return hasattr(self, "module_")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles hold CPU tensors: they load anywhere."""
+        """Pickles hold CPU tensors, so that they load on machines without a GPU."""
         state = dict(super().__getstate__())
         if "module_" in state and self._device.type != "cpu":
             state["module_"] = copy.deepcopy(state["module_"]).cpu()
@@ -153,7 +153,7 @@ class KDMEstimator(BaseEstimator, ABC):
         return to_tensor(validate_data(self, X, dtype=_DTYPES, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
-        """An answer per row, block by block, without gradients."""
+        """`answer` of every row, block by block, without gradients."""
         blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
         with torch.no_grad():
             answers = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
@@ -170,5 +170,5 @@ class KDMEstimator(BaseEstimator, ABC):
 
 
 def automatic_batch(rows: int) -> int:
-    """A sixty-fourth of the rows, between 64 and 512: small data wants many steps, large data wide ones."""
+    """A sixty-fourth of the rows, between 64 and 512: small data needs many steps, large data fast ones."""
     return max(64, min(512, rows // 64))

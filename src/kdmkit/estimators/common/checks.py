@@ -1,4 +1,4 @@
-"""What users give, checked and as tensors."""
+"""Checks of arguments, and arrays as tensors."""
 
 from __future__ import annotations
 

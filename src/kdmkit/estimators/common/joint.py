@@ -1,4 +1,4 @@
-"""Estimators of a joint distribution: scaling, encoder, components, fit."""
+"""The base of estimators of a joint distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kdmkit.nn.predictor import dtype_of
 
 
 class JointEstimator(KDMEstimator):
-    """Base of the estimators whose module is a joint KDM over rows and targets, behind an encoder or not."""
+    """Base of the estimators whose module is a `Predictor`: a joint KDM over rows and targets."""
 
     module_: Predictor
     history_: list[dict[str, float]]
@@ -30,7 +30,7 @@ class JointEstimator(KDMEstimator):
 
     @property
     def _takes_anything(self) -> bool:
-        """A user's encoder sees what the user gave: images, unscaled numbers."""
+        """Whether inputs may have any shape: a user's encoder gets them as they are, images for example."""
         return isinstance(self.encoder, nn.Module)
 
     def __sklearn_tags__(self) -> Tags:
@@ -67,9 +67,9 @@ class JointEstimator(KDMEstimator):
         return self._rows(X, allow_nd=self._takes_anything)
 
     def score_samples(self, X: Any) -> Array:
-        """log p(x) of every row: low where the model has seen nothing like it.
+        """log p(x) of every row: low for rows unlike the training data.
 
-        Behind an encoder it is log p(z) of the latent vector, and says how usual the encoding is.
+        Behind an encoder it is log p(z) of the latent vector.
         """
         x = self._inputs(X)
         return self._rowwise(self.module_.log_density, x)

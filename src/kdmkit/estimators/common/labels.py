@@ -1,4 +1,4 @@
-"""What classifiers of rows answer, however they learned."""
+"""The base of classifiers."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class JointClassifier(ClassifierMixin, JointEstimator):
 
 
 def normalized(probs: Array) -> Array:
-    """Rounding may leave a sum a unit in the last place off; scikit-learn's losses look at that."""
+    """Probabilities divided by their sum, which rounding may leave off 1: scikit-learn's losses check it."""
     return np.asarray(probs / probs.sum(-1, keepdims=True))

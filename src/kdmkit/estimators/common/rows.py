@@ -1,4 +1,4 @@
-"""The rows of a fit: what counts, what is held out."""
+"""The rows of a fit: their weights, and those that are held out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.checks import Array, check_number
 from kdmkit.training import Rows
 
-# Fewer validation rows than this decide nothing.
+# Fewer validation rows than this are too few to choose by.
 _FEWEST_VALIDATION = 8
 
 
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
-    """Sample weights as a tensor (None stays None), and the rows that have any: zero means absent."""
+    """Sample weights as a tensor (None stays None), and the rows whose weight is positive."""
     if sample_weight is None:
         return None, X, *others
     weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
@@ -31,7 +31,7 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
 
 
 def check_fraction(fraction: Any) -> float:
-    """The part of the rows to validate on."""
+    """Checks the share of rows to validate on."""
     wanted = "0 ≤ validation_fraction < 1"
     fraction = check_number("validation_fraction", fraction, wanted)
     if fraction >= 1:
@@ -46,9 +46,14 @@ def split_rows(
     seed: int,
     labels: Int[Tensor, " n"] | None = None,
 ) -> tuple[Rows, Rows | None]:
-    """Rows to train on and rows to validate on; none of the latter where they would be too few to judge.
+    """Rows to train on and rows to validate on (None where they would be fewer than 8).
 
-    With labels both parts have the same shares of them, and every label is among the rows to train on.
+    Args:
+        tensors, weights: of all rows.
+        fraction: the share of rows to validate on.
+        seed: of the split.
+        labels: where given, both parts have the same label proportions, and the rows to train on have every
+            label.
     """
     fraction = check_fraction(fraction)
     rows = Rows(tensors, None if weights is None else weights.float())
@@ -72,7 +77,7 @@ def _split_index(n: int, fraction: float, seed: int, labels: Tensor | None) -> t
 
 
 def _random_split(n: int, fraction: float, seed: int, classes: Array) -> tuple[Tensor, Tensor]:
-    """Any split; rows of classes that would be held out as a whole are kept."""
+    """A random split, except that classes without a row to train on are moved there."""
     keep, held = train_test_split(np.arange(n), test_size=fraction, random_state=seed)
     lost = ~np.isin(classes[held], classes[keep])
     return torch.from_numpy(np.concatenate([keep, held[lost]])), torch.from_numpy(held[~lost])

@@ -31,22 +31,23 @@ _SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
 
 
 class KDMDensity(DensityMixin, KDMEstimator):
-    """A density as a kernel density matrix.
+    """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ²/2).
 
     Args:
-        method: `"nonparametric"` makes every sample a component; `"likelihood"` fits `n_components` of them
-            by maximum likelihood (the paper's Eq. 8).
+        method: `"nonparametric"` makes every sample a component, with equal weights (kernel density
+            estimation); `"likelihood"` fits `n_components` components, their weights and the bandwidth by
+            maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
-        sigma: bandwidth: a number (σ = √2 standard deviations), or by rule: `"scott"`, `"silverman"`,
-            leave-one-out likelihood `"loo"`. It is one for all dimensions: standardise them first where their
-            units differ. The likelihood method learns it; a number is where it starts.
+        sigma: bandwidth: a number (σ = √2 standard deviations), or a rule: `"scott"`, `"silverman"`,
+            leave-one-out likelihood `"loo"`. It is one number for all dimensions: standardise them first
+            where their units differ. The likelihood method learns σ, and starts from the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
-            By default it learns from every sample to the end, regularised by noise on the samples.
+            By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
-        random_state: seed; draws of `sample` follow it too, unless told otherwise.
+        random_state: seed of the fit and of `sample`.
         verbose: whether to show progress.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Bags of rows: checks, their members side by side, and what is learned from them."""
+"""Bags of rows, and the losses of the paper's Algorithm 4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdmkit.training import cross_entropy
 
 
 def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"]:
-    """Ids 0 … n_bags − 1, one per row, every bag with at least one row; None: as many as there are."""
+    """Ids 0 … n_bags − 1, one per row; every bag has a row. Without `n_bags` the largest id says how many."""
     array = np.asarray(bags)
     if array.shape != (n,) or not np.issubdtype(array.dtype, np.integer):
         got = f"{array.dtype} of shape {array.shape}"
@@ -32,7 +32,11 @@ def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"
 
 
 class Bags:
-    """Rows in the order of their bags, kept where they are: only those of a batch travel.
+    """Rows in the order of their bags. They stay on their device: only those of a batch are moved.
+
+    Args:
+        x: rows.
+        bags: the bag of every row.
 
     >>> bags = Bags(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([1, 0, 1]))
     >>> bags.first, bags.size
@@ -57,9 +61,14 @@ class Bags:
     def answers(
         self, module: nn.Module | None, first: Int[Tensor, " b"], size: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b l d"], Float[Tensor, "b l"]]:
-        """A module's answers to the rows of some bags (None: the rows), side by side, and weights 1/size.
+        """A module's outputs for the rows of some bags (None: the rows), one bag per batch element.
 
-        Zeros fill up the shorter bags.
+        Args:
+            module: applied to all rows of the bags at once.
+            first, size: `bags.first` and `bags.size` of the bags.
+
+        Returns:
+            Outputs, padded with zeros to the length of the largest bag; weights 1/size, 0 for the padding.
         """
         place = torch.arange(int(size.max()), device=size.device)
         present = place < size.unsqueeze(1)
@@ -77,27 +86,27 @@ class Bags:
 
 
 class BagLoss(nn.Module):
-    """Cross-entropy of a bag's proportions under the labels inferred from its rows, per bag."""
+    """−Σ_y γ_y log p(y) per bag, where p(y) is inferred from the bag as a KDM with one component per row."""
 
     def __init__(self, bags: Bags, encoder: nn.Module | None, layer: JointLayer) -> None:
         super().__init__()
         self.bags, self.encoder, self.layer = bags, encoder, layer
 
-    def forward(self, first: Tensor, size: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, first: Tensor, size: Tensor, proportions: Tensor) -> Float[Tensor, " n"]:
         z, weights = self.bags.answers(self.encoder, first, size)
         evidence = KDM(z, weights, self.layer.kernel("x"), validate_args=False)
-        return cross_entropy(self.layer(evidence), shares)
+        return cross_entropy(self.layer(evidence), proportions)
 
 
 class BagPretraining(nn.Module):
-    """Cross-entropy of a bag's proportions under the mean of a dense head's answers, per bag."""
+    """−Σ_y γ_y log p(y) per bag, where p(y) is the mean of a dense head's probabilities over its rows."""
 
     def __init__(self, bags: Bags, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.bags, self.encoder, self.head = bags, encoder, head
 
-    def forward(self, first: Tensor, size: Tensor, shares: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, first: Tensor, size: Tensor, proportions: Tensor) -> Float[Tensor, " n"]:
         z, weights = self.bags.answers(self.encoder, first, size)
         log_probs = torch.log_softmax(self.head(z), -1)
         inside_bag = (log_probs + weights.log().unsqueeze(-1)).logsumexp(1)
-        return -(shares * inside_bag).sum(-1)
+        return -(proportions * inside_bag).sum(-1)

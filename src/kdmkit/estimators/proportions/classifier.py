@@ -1,4 +1,4 @@
-"""Classification from label proportions: bags of rows whose labels are known only as shares."""
+"""Classification from label proportions: of the labels in a bag of rows only the proportions are known."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class KDMProportionClassifier(JointClassifier):
     Two ways to learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
 
     - `"likelihood"` maximises Σ_j log Σ_y γ_y p(y|x_j)/p(y): the bag's rows are draws from the mixture
-      Σ_y γ_y p(x|y) of the classes. It asks nothing of a bag's mean and uses every single row, which tells
-      most where bags are large. p(y) are the shares of the labels in all bags together, and so are
-      those behind `predict_proba`.
+      Σ_y γ_y p(x|y) of the classes. Every row counts by itself, so large bags lose no information to their
+      mean. p(y) is the mean of γ over the rows of all bags, and also the prior behind `predict_proba`.
     - `"proportions"` is the paper's Algorithm 4: the bag is an input KDM with one component per row, and its
       inferred label distribution, the mean of p(y|x_j), is fitted to γ.
 
@@ -40,12 +39,12 @@ class KDMProportionClassifier(JointClassifier):
         loss: `"likelihood"` or `"proportions"`.
         n_components: `"auto"` is a tenth of the rows, at most 128.
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained on the proportions.
-        sigma: starting bandwidth of all dimensions, in the units of the features as they are learned from;
+        sigma: starting bandwidth of all dimensions, in units of the features (standardised or not);
             `"auto"` is the mean distance between rows.
-        noise: standard deviation of noise on inputs while training, in the same units; the likelihood's
-            regulariser where there is no encoder.
-        standardize: whether features are standardised first; one-hot columns may prefer that they are not.
-            A user's own encoder always gets rows as they are.
+        noise: standard deviation of noise on inputs in training, in the same units: the regulariser of
+            `"likelihood"` without an encoder.
+        standardize: whether features are standardised first; False often suits one-hot columns. A user's own
+            encoder always gets rows as they are.
         max_epochs, learning_rate, patience: of the training.
         batch_size: rows per step, bags per step for `"proportions"` and for proportions that are not exact;
             `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
@@ -58,7 +57,7 @@ class KDMProportionClassifier(JointClassifier):
 
     Attributes:
         classes_: 0 … n_classes − 1, the columns of the proportions.
-        class_prior_: p(y), the shares of the labels in the bags that were learned from.
+        class_prior_: p(y), the mean of the proportions over the rows that were learned from.
         history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
         module_: the fitted `nn.Module`.
 
@@ -120,28 +119,28 @@ class KDMProportionClassifier(JointClassifier):
             proportions: of shape `(n_bags, n_classes)`, rows summing to 1 (to three digits); or of shape
                 `(n_bags, n_classes, 2)`, the range in which each proportion lies.
             counted: how many labels the proportions of a bag were counted from, where they are a poll's and
-                not the bag's own: one number, or one per bag. The belief about a bag is then the Dirichlet
-                distribution (for two classes a Beta) with parameters `counted · proportions`.
+                not the bag's own: one number, or one per bag. The prior of a bag's proportions is then the
+                Dirichlet distribution (for two classes a Beta) with parameters `counted · proportions`.
             validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
         """
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
         X = validate_data(self, X, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
-        shares = check_label_proportions(proportions, counted)
-        if not shares.exact and self.loss != "likelihood":
+        known = check_label_proportions(proportions, counted)
+        if not known.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"
             raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
-        index = check_bags(bags, len(X), len(shares))
-        held = _check_validation(validation_bags, len(shares))
+        index = check_bags(bags, len(X), len(known))
+        held = _check_validation(validation_bags, len(known))
         with self._seeded():
-            self._keep(self._learned(to_tensor(X), index, shares, held))
-        self.classes_ = np.arange(shares.n_classes)
+            self._keep(self._learned(to_tensor(X), index, known, held))
+        self.classes_ = np.arange(known.n_classes)
         return self
 
-    def _learned(self, x: Tensor, ids: Tensor, shares: LabelProportions, held: Tensor | None) -> Predictor:
+    def _learned(self, x: Tensor, ids: Tensor, known: LabelProportions, held: Tensor | None) -> Predictor:
         scalers = self._input_scaler(x, None)
         bags = Bags(self._training_inputs(x, scalers), ids)
-        phases = ProportionFit(self, bags, shares, *self._split(len(shares), held))
+        phases = ProportionFit(self, bags, known, *self._split(len(known), held))
         self.class_prior_ = phases.prior.double().numpy()
         self._keep_histories(phases.run())
         return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
@@ -149,8 +148,7 @@ class KDMProportionClassifier(JointClassifier):
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
             return super()._input_scaler(x, weights)
-        d = x.shape[1]
-        return {} if self._takes_anything else {"x": Scaler(torch.zeros(d), torch.ones(d))}
+        return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1])}
 
     def _split(self, n_bags: int, held: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The ids of bags to learn from and of bags to validate on."""
@@ -161,11 +159,11 @@ class KDMProportionClassifier(JointClassifier):
         return train.tensors[0], None if validation is None else validation.tensors[0]
 
     def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
-        """Random instances, each with the square roots of what is known of its label as amplitude."""
+        """Random rows as components; their amplitudes are the square roots of label probabilities."""
         d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
         layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
         sigma, generator = self._first_sigma("mean"), self._torch_generator()
-        # One length for all dimensions: of columns that are not standardised, rare ones must not count more.
+        # One length for all dimensions: in one-hot columns, rare categories must not count more.
         width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)
         return layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)
 
@@ -179,9 +177,10 @@ class KDMProportionClassifier(JointClassifier):
         Args:
             X: of shape `(n, n_features)`, or whatever a user's encoder takes.
             bags: of shape `(n,)`, the bag of every row.
-            method: `"mean"`, that of p(y|x) over a bag's rows: what to expect of rows drawn like those of all
-                training bags together. `"likelihood"`, the γ that maximise Σ_j log Σ_y γ_y p(y|x_j)/p(y): for
-                bags whose mix is their own, if they have more than a few rows.
+            method: `"mean"` is the mean of p(y|x_j) over a bag's rows, right for bags with the label
+                proportions of all training bags together. `"likelihood"` maximises
+                Σ_j log Σ_y γ_y p(y|x_j)/p(y) over γ, for bags with proportions of their own and more than a
+                few rows.
         """
         check_choice("method", method, ("mean", "likelihood"))
         probs = self.predict_proba(X)
@@ -192,14 +191,14 @@ class KDMProportionClassifier(JointClassifier):
 
 
 def _sums(values: Array, index: Array) -> Array:
-    """Of the rows of every bag."""
+    """The sum over the rows of every bag."""
     sums = np.zeros((index.max() + 1, values.shape[1]))
     np.add.at(sums, index, values)
     return sums
 
 
 def _likeliest(probs: Array, index: Array, prior: Array) -> Array:
-    """Proportions of bags by expectation-maximisation, from p(y|x) under the shares `prior` of labels."""
+    """Proportions of bags by expectation-maximisation, from p(y|x) under the prior p(y)."""
     ratio = np.divide(probs, prior, out=np.zeros_like(probs), where=prior > 0)
     gamma = np.tile(prior, (index.max() + 1, 1))
     for _ in range(_EM_STEPS):

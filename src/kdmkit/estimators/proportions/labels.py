@@ -1,4 +1,4 @@
-"""What is known of the labels in a bag: exact proportions, ranges, or a poll of some of its rows."""
+"""Label proportions of bags: exact ones, ranges, or those of a poll of some rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class LabelProportions:
     Args:
         mean: the likeliest proportions.
         low, high: bounds on every proportion.
-        counted: how many labels stand behind `mean`, a Dirichlet belief with `counted · mean` (for two
-            classes a Beta); zero where only the bounds count.
-        exact: whether `mean` is all there is to know.
+        counted: the number of labels that `mean` was counted from: the prior is Dirichlet(counted · mean);
+            zero where there are only bounds.
+        exact: whether `mean` is known exactly.
     """
 
     mean: Float[Tensor, "n_bags n_classes"]
@@ -59,23 +59,23 @@ def check_label_proportions(proportions: Any, counted: Any = None) -> LabelPropo
     )
 
 
-def check_proportions(shares: Tensor) -> Float[Tensor, "n_bags n_classes"]:
+def check_proportions(values: Tensor) -> Float[Tensor, "n_bags n_classes"]:
     """Rows that sum to 1 up to rounding, made to sum to 1."""
-    if shares.ndim != 2 or shares.shape[0] < 1 or shares.shape[1] < 2:
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         wanted = "shape (n_bags, n_classes ≥ 2), or (n_bags, n_classes, 2) for ranges"
-        raise ValueError(bad_argument("proportions", wanted, tuple(shares.shape)))
+        raise ValueError(bad_argument("proportions", wanted, tuple(values.shape)))
     wanted = "non-negative rows that sum to 1"
-    wrong = ~torch.isfinite(shares) | (shares < 0)
+    wrong = ~torch.isfinite(values) | (values < 0)
     if bool(wrong.any()):
-        raise ValueError(bad_argument("proportions", wanted, f"a value of {shares[wrong][0].item():g}"))
-    total = shares.sum(1)
+        raise ValueError(bad_argument("proportions", wanted, f"a value of {values[wrong][0].item():g}"))
+    total = values.sum(1)
     off = (total - 1).abs()
     if bool((off > _SUM_TOLERANCE).any()):
         worst = int(off.argmax())
         raise ValueError(
             bad_argument("proportions", wanted, f"a sum of {total[worst].item():.7g} in row {worst}")
         )
-    return shares / total.unsqueeze(1)
+    return values / total.unsqueeze(1)
 
 
 def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> LabelProportions:
@@ -143,9 +143,9 @@ def posterior_proportions(
     high: Float[Tensor, "b c"],
     counted: Float[Tensor, " b"],
 ) -> Float[Tensor, "b c"]:
-    """Proportions γ of bags that make their rows likely, as far as what is known of them allows.
+    """Proportions γ of bags that maximise Σ_j log Σ_y γ_y r_jy + Σ_y counted·mean_y log γ_y within bounds.
 
-    Steps of expectation-maximisation uphill on Σ_j log Σ_y γ_y r_jy + Σ_y counted·mean_y log γ_y.
+    A few steps of expectation-maximisation from `mean`.
 
     Args:
         ratio: r_jy = p(y|x_j)/p(y).

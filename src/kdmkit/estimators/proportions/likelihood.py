@@ -11,7 +11,7 @@ from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.estimators.proportions.labels import posterior_proportions
 from kdmkit.nn import JointLayer
 
-# Of beliefs about a batch's bags and of what they are relative to.
+# Alternations between the posterior proportions of a batch's bags and their mean.
 _ROUNDS = 3
 
 
@@ -19,7 +19,7 @@ class Labels(nn.Module):
     """p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
 
     Args:
-        noise: standard deviation of noise added to inputs while training; behind an encoder none is.
+        noise: standard deviation of noise added to inputs in training, where there is no encoder.
     """
 
     def __init__(self, encoder: nn.Module | None, head: nn.Module, noise: float) -> None:
@@ -42,7 +42,8 @@ class _Likelihood(nn.Module):
     """What both likelihoods share.
 
     Args:
-        prior: p(y), the labels' shares in all bags together: what p(y|x) refers to.
+        labels: p(y|x).
+        prior: p(y), the proportions of the labels in all bags together.
     """
 
     def __init__(self, labels: Labels, prior: Float[Tensor, " c"]) -> None:
@@ -56,17 +57,17 @@ class _Likelihood(nn.Module):
 class RowLikelihood(_Likelihood):
     """−log Σ_y γ_y p(y|x)/p(y), per row, with the proportions γ of the row's bag.
 
-    It is −log p(x|bag) + log p(x), or up to a constant −log p(bag|x): rows of one bag need not come together.
+    This is −log p(x|bag) + log p(x): a loss of single rows, so a batch need not hold whole bags.
     """
 
-    def forward(self, x: Tensor, shares: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-        return -safe_log((shares * self.per_prior * self.labels(x)).sum(-1))
+    def forward(self, x: Tensor, proportions: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        return -safe_log((proportions * self.per_prior * self.labels(x)).sum(-1))
 
 
 class BagLikelihood(_Likelihood):
-    """The same for proportions that are not known exactly, per bag (the mean over its rows).
+    """`RowLikelihood` for proportions that are not known exactly, per bag (the mean over its rows).
 
-    The proportions are those that the model believes, within what is known of them.
+    γ are the posterior proportions under the present model, within what is known of them.
     """
 
     def __init__(self, labels: Labels, prior: Float[Tensor, " c"], bags: Bags) -> None:
@@ -82,7 +83,7 @@ class BagLikelihood(_Likelihood):
         drift = torch.ones_like(mean[0])
         for _ in range(_ROUNDS):
             gamma = posterior_proportions((ratio / drift).detach(), weights, mean, low, high, counted)
-            # To believe more of a label in every bag explains nothing: beliefs count relative to their mean.
+            # A label whose proportion grows in every bag explains nothing: γ counts relative to its mean.
             drift = torch.where(share @ mean > 0, (share @ gamma) / (share @ mean), 1.0)
         likelihood = (gamma.unsqueeze(1) * ratio / drift).sum(-1)
         return -(weights * torch.where(weights > 0, safe_log(likelihood), 0.0)).sum(1)
@@ -90,14 +91,11 @@ class BagLikelihood(_Likelihood):
 
 @torch.no_grad()
 def predicted_labels(
-    shares: Float[Tensor, "n c"], head: nn.Module | None, z: Float[Tensor, "n d"]
+    proportions: Float[Tensor, "n c"], head: nn.Module | None, z: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n c"]:
-    """p(y|z, bag) ∝ γ_y p(y|z)/p(y): the label of a row in a bag with proportions γ, as a dense head sees it.
-
-    Without a head γ is all that is known.
-    """
+    """p(y|z, bag) ∝ γ_y p(y|z)/p(y): labels of rows in bags with proportions γ, by a dense head (None: γ)."""
     if head is None:
-        return shares
-    prior = shares.mean(0)
-    weight = shares * head(z).softmax(-1) * torch.where(prior > 0, 1 / prior, 0.0)
+        return proportions
+    prior = proportions.mean(0)
+    weight = proportions * head(z).softmax(-1) * torch.where(prior > 0, 1 / prior, 0.0)
     return weight / weight.sum(-1, keepdim=True)

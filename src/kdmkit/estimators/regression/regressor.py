@@ -34,8 +34,9 @@ from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import ConditionalObjective, Rows
 
-_WIDEST_OUTPUT = 0.5
-# Of the square root of the number of features, which is how far apart standardised rows are.
+# Where the output bandwidths start without a trend, in standard deviations of the targets.
+_FIRST_OUTPUT_SIGMA = 0.5
+# Where the input bandwidths start with one, in units of √d, the typical distance between standardised rows.
 _FIRST_SIGMA = 0.7
 _MEMBERS = f"a whole number > {HOLDERS}"
 
@@ -43,28 +44,33 @@ _MEMBERS = f"a whole number > {HOLDERS}"
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
-    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)): a joint KDM of rows and residuals about a trend f. The
-    trend is the mean of a ensemble of networks that hold out different rows, and, where rows nearly repeat,
-    what similar rows left unexplained; the KDM learns from the residuals of the members that have not seen a
-    row, each row judged by components as they would be without it. So nothing judges its own training data.
-    v(x) is the variance of the members' answers, as far as it exceeds what it is on training rows: far from
-    them members part, and the distribution widens. The s_j are at least half the smallest gap between
-    distinct targets. Targets are standardised inside and every answer is in their own units.
+    p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
+
+    - the trend f: the mean of an ensemble of networks that hold out different rows, plus, where rows nearly
+      repeat, a memory of the residuals of similar rows;
+    - a joint KDM of rows and residuals, with components (x_j, c_j) and weights w_j(x) ∝ p_j·k²(x, x_j). It
+      learns from residuals of members that have not seen the row, and its bandwidths by leave-one-out. So no
+      part of the model is judged by its own training data;
+    - the excess variance v: the variance of the members' answers, as far as it exceeds what is typical of
+      training rows. Intervals widen where members disagree, for example in gaps between the data.
+
+    The s_j are at least half the smallest gap between distinct targets. Targets are standardised inside, and
+    every answer is in their own units.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
             is no encoder. Fewer than 8 rows, or constant targets, have no trend.
         n_members: of the ensemble; two of them hold out each row.
-        memory: whether the trend may add what similar rows left unexplained, the mean of the non-parametric
-            KDM of rows and residuals. It does so only where that lowers the squared error of rows left out
-            clearly, as near-repetitions do; up to 20,000 rows are then part of the model.
+        memory: whether the trend may have a memory: the mean of the non-parametric KDM of rows and
+            residuals. It is used only if it lowers the squared error of rows left out significantly, as it
+            does where rows nearly repeat; the model then contains up to 20,000 rows.
         n_components: `"auto"` is a sixteenth of the samples, from 4 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
         sigma: starting bandwidth of the inputs, in units of standardised features; `"auto"` is a typical
             distance between components.
-        noise: standard deviation of noise on inputs while training without a trend, in units of standardised
+        noise: standard deviation of noise on inputs in training without a trend, in units of standardised
             features.
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
@@ -174,7 +180,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return self._learned_directly(x, y, weights, scalers, bound)
 
     def _has_trend(self, y: Tensor) -> bool:
-        """Few rows leave nothing to hold out, and constant targets need no network."""
+        """Whether a trend is asked for and possible: few rows leave none to hold out; constants need none."""
         wanted = self.trend is not None and self.encoder is None
         return wanted and len(y) >= FEWEST_ROWS and bool((y != y[0]).any())
 
@@ -188,7 +194,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         scalers: dict[str, Scaler],
         bound: Float[Tensor, " outputs"],
     ) -> Predictor:
-        """An ensemble, a memory of its residuals, then the joint KDM of rows and what is left."""
+        """Fits an ensemble, a memory of its residuals, then the joint KDM of rows and what is left."""
         targets = scalers["y"](y).float()
         fitted = cross_fit(
             x,
@@ -199,7 +205,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             run=self._run_trend,
         )
         self.pretraining_history_ = fitted.history
-        # In units of the smallest standard deviation allowed, which is then the same for all outputs.
+        # Residuals are learned in units of their least standard deviation: then all outputs have one bound.
         unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
         memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
         if self.memory:
@@ -282,7 +288,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         narrow = math.sqrt(2) * bound
-        layer.kernel("y").learned_bandwidth.restart(max(_WIDEST_OUTPUT, 1.1 * narrow), narrow)
+        layer.kernel("y").learned_bandwidth.restart(max(_FIRST_OUTPUT_SIGMA, 1.1 * narrow), narrow)
         return layer
 
     # ---- answers

@@ -1,4 +1,4 @@
-"""How narrow the distribution of a target may be."""
+"""The least standard deviation of a target's components."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 
 from kdmkit.nn import Scaler
 
-# Targets closer than this part of their size are the same; components narrower than this part of the targets'
-# standard deviation say nothing that data could.
+# Targets that differ by less than this share of their size count as equal.
 _ROUNDING = 1e-9
+# The least standard deviation, relative to that of the targets.
 _LEAST_STD = 0.01
 
 
 def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
-    """The smallest standard deviation of a component: half the smallest gap between distinct targets.
+    """max(g/2, .01·std(y)) of every output, where g is the smallest gap between distinct targets.
 
-    Targets that repeat (integers, grades) would otherwise be met by spikes of any height, and the likelihood
-    be as large as one likes. A hundredth of the targets' standard deviation is the least in any case.
+    Without a bound, components narrow down to spikes on targets that repeat (integers, grades), and the
+    likelihood is unbounded.
 
     >>> min_target_std(torch.tensor([[3.0], [4.0], [4.0], [6.0]]))
     tensor([0.5000], dtype=torch.float64)

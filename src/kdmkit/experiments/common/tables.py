@@ -43,6 +43,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_report(report: Report, path: Path, *figures: Path) -> Report:
-    """Writes the report as Markdown beside its lines; returns it with the names of all its files."""
+    """Writes the report as Markdown beside its lines; returns it with the names of all its files.
+
+    Where `<name>-notes.md` lies beside `<name>.md`, the report links to it.
+    """
+    history = path.with_name(f"{path.stem}-notes.md")
+    if history.exists():
+        link = f"How settings were chosen, and what was known when: [`{history.name}`]({history.name})."
+        report = replace(report, notes=(*report.notes, link))
     path.write_text(report.markdown(), encoding="utf-8")
     return replace(report, files=(path.with_suffix(".jsonl"), path, *figures))

@@ -12,7 +12,7 @@ DROPOUT = 0.2
 
 
 class Shape(NamedTuple):
-    """Of a square image."""
+    """The shape of a square image."""
 
     channels: int
     size: int
@@ -92,7 +92,7 @@ def paper_decoder(shape: Shape, latent: int) -> nn.Sequential:
 
 
 def _glorot(layer: nn.Module) -> None:
-    """The paper's first weights (Keras's). PyTorch's own shrink what goes through seven such layers."""
+    """Initialises weights as the paper (Keras) does. PyTorch's own shrinks deep activations."""
     if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.xavier_uniform_(layer.weight)
         if layer.bias is not None:
@@ -142,7 +142,7 @@ def _divided(shape: Shape, by: int) -> int:
 
 
 def features(encoder: nn.Sequential, x: Tensor) -> list[Tensor]:
-    """What an encoder computes on its way: the output of every GELU, and of the whole."""
+    """The output of every GELU of an encoder, and the encoder's own output."""
     found = []
     for layer in encoder:
         x = layer(x)
@@ -152,7 +152,7 @@ def features(encoder: nn.Sequential, x: Tensor) -> list[Tensor]:
 
 
 def dense_head(latent: int, classes: int, parameters: int) -> nn.Sequential:
-    """A head of one hidden layer, as wide as makes about so many parameters.
+    """A head with one hidden layer, as wide as gives about this number of parameters.
 
     >>> head = dense_head(128, 10, 71_169)
     >>> sum(p.numel() for p in head.parameters())

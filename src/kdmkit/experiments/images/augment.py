@@ -1,4 +1,4 @@
-"""Random changes of training images that leave their class."""
+"""Random changes of training images that keep their class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Augment:
-    """Moves, turns, scales, mirrors and covers images, each by its own draw from torch's global generator.
+    """Moves, turns, scales, mirrors and covers images, each at random by torch's global generator.
 
     Args:
         shift: the farthest move in pixels, to whole ones.
@@ -35,7 +35,7 @@ class Augment:
         return self._covered(moved) if self.cover else moved
 
     def _maps(self, x: Tensor) -> Float[Tensor, "n 2 3"]:
-        """From the places of the new image to those of the old, in units of half its side."""
+        """Affine maps from positions in the new image to the old one, in units of half its side."""
         n, side = len(x), x.shape[-1]
         angle = (2 * torch.rand(n, device=x.device) - 1) * math.radians(self.turn)
         scale = 1 + (2 * torch.rand(n, device=x.device) - 1) * self.scale
@@ -54,7 +54,7 @@ class Augment:
         return torch.where(square, x.mean((-1, -2), keepdim=True), x)
 
 
-#: What is usual for each set: digits and mirrored ones are not the same.
+#: The usual augmentation of each set. Digits are not mirrored: that would change them.
 AUGMENTS = {
     "mnist": Augment(shift=2, turn=15, scale=0.15),
     "fashion_mnist": Augment(shift=2, mirror=True, cover=8),

@@ -1,4 +1,4 @@
-"""Images of a class: drawn from the joint KDM run backwards, decoded, and judged by another classifier."""
+"""Generates images of a class: draws latent vectors given the label, decodes them, and judges the images."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GenerationJob:
 
 
 class KDMGenerator:
-    """The model run backwards: label → latent vector → image.
+    """Generates images from a KDM: label → latent vector → image.
 
     Args:
         model: encoder and joint KDM.
@@ -95,7 +95,7 @@ class KDMGenerator:
 
 
 def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
-    """A label, or probabilities of all of them, as probabilities."""
+    """Probabilities of all labels, from a label or from probabilities."""
     if isinstance(y, Tensor) and y.shape == (CLASSES,):
         return y
     try:
@@ -208,7 +208,7 @@ def _shown(
 def nearest(
     images: Float[Tensor, "n c s s"], training: UInt8[Tensor, "k c s s"], count: int
 ) -> UInt8[Tensor, "n count c s s"]:
-    """Of every image the training images at the smallest distances in pixels."""
+    """For every image, the training images with the smallest Euclidean distances between pixels."""
     wanted = images.flatten(1).float()
     parts = [torch.cdist(wanted, pixels(part).flatten(1)) for part in training.split(10_000)]
     return training[torch.cat(parts, 1).topk(count, largest=False).indices]

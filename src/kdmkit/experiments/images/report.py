@@ -174,7 +174,7 @@ def _search_generation(generated: Sequence[Row]) -> list[str]:
 
 
 def _varying(rows: Sequence[Row], part: str) -> list[str]:
-    """The settings that are not the same in all lines about a data set and encoder."""
+    """The settings that differ between lines about the same data set and encoder."""
     seen: dict[tuple[Any, ...], set[str]] = {}
     for row in rows:
         for name, value in row[part].items():
@@ -183,5 +183,5 @@ def _varying(rows: Sequence[Row], part: str) -> list[str]:
 
 
 def _values(settings: Row, names: Sequence[str]) -> list[str]:
-    """Settings as text; those that a line does not know are left blank."""
+    """Settings as text; blank where a line has no such setting."""
     return [str(settings.get(name, "")) for name in names]

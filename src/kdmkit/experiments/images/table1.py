@@ -13,7 +13,7 @@ from kdmkit.experiments.common import Report, Task, processes, read_rows, remove
 from kdmkit.experiments.images import figures, report
 from kdmkit.experiments.images.generation import GENERATORS, GenerationJob, generate
 from kdmkit.experiments.images.jobs import Job, held_out, measure
-from kdmkit.experiments.images.plan import LINES, Plan
+from kdmkit.experiments.images.plans import LINES, Plan
 from kdmkit.experiments.images.recipes import DECODER_RECIPES, MODELS, SPACE, Model, changed
 
 #: What the names of a decoder's settings begin with in a search.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kdmkit.estimators import KDMRegressor
 from kdmkit.experiments.common import Row
+from kdmkit.experiments.estimators import PROBLEMS
 from kdmkit.experiments.regression.scores import PIT_BINS
-from kdmkit.experiments.tabular import PROBLEMS
 from kdmkit.plotting import plot_calibration_curve, plot_pit, plot_predictive_bands
 
 Array = NDArray[Any]

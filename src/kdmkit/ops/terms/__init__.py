@@ -1,4 +1,4 @@
-"""Terms: one summand of the scores each."""
+"""Terms: the summands of the scores."""
 
 from kdmkit.ops.terms.base import Term, total_shape
 from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre

@@ -1,8 +1,8 @@
 """What the reductions reduce: log-overlaps of queries with components, evaluated block by block.
 
 A *term* holds queries `(*lead, n, k)` and components `(*lead, m, k)` and can compute any block of the
-`(n, m)` matrix between them, so that the whole matrix need never exist. Terms add: a joint over several
-variables is a sequence of terms.
+`(n, m)` matrix between them, so that nobody has to hold the whole matrix. Scores of terms add: a joint over
+several variables is a sequence of terms.
 """
 
 from __future__ import annotations
@@ -41,28 +41,36 @@ class Term(ABC):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         """The same term on other tensors."""
 
-    @abstractmethod
     def queries(self, rows: slice) -> Self:
         """The term restricted to some queries."""
+        return self._sliced("query", rows)
 
-    @abstractmethod
     def columns(self, columns: slice) -> Self:
         """The term restricted to some components."""
+        return self._sliced("component", columns)
+
+    def _sliced(self, role: Role, part: slice) -> Self:
+        pairs = zip(self.tensors, self.roles, strict=True)
+        return self.with_tensors([t[..., part, :] if r == role else t for t, r in pairs])
 
     @abstractmethod
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        """The scores by their definition, in the given precision (float32 at least): slow, the oracle."""
+        """The scores by their definition, in the precision of the inputs, at least float32.
+
+        Slow, and of size n × m × d in memory: the oracle of tests and of `backend="reference"`. The library
+        calls it nowhere else; `score_matrix` gives callers a matrix of scores.
+        """
 
     @abstractmethod
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        """The scores up to a constant per query, fast; possibly in a wider dtype than the inputs'."""
+        """The scores up to a constant per query, fast; float32 inputs may give float64 scores."""
 
     def row(self) -> Float[Tensor, "*lead n"] | None:
         """The constant per query that `matrix` leaves out."""
         return None
 
     def prepared(self) -> Self:
-        """The term with whatever its blocks share computed once."""
+        """The term with everything that its blocks share computed once."""
         return self
 
 

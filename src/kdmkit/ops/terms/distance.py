@@ -17,7 +17,7 @@ _CENTRE_SAMPLE = 32
 
 
 def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lead 1 d"]:
-    """The coordinate-wise median of a few components: a point amid the data, whatever its outliers."""
+    """The coordinate-wise median of a few components: near the data, whatever the outliers."""
     step = max(1, components.shape[-2] // _CENTRE_SAMPLE)
     return components.detach()[..., ::step, :].median(-2, keepdim=True).values
 
@@ -31,10 +31,10 @@ def _differences(
 def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     """The precision in which squared distances are expanded into products.
 
-    The expansion ‖x‖² − 2x·c + ‖c‖² cancels when points lie many bandwidths from the centre but near each
-    other: in few dimensions always, in many where the data form clusters (128 dimensions, clusters 30σ apart:
-    float32 moves probabilities by .03). A CPU's float64 costs little beside the exponentials that follow, at
-    most a factor of 2 in hundreds of dimensions. Half precision is never used for scores.
+    The expansion ‖x‖² − 2x·c + ‖c‖² loses digits when points lie many bandwidths from the centre but near
+    each other: always in few dimensions, and in many if the data form clusters (128 dimensions, clusters 30σ
+    apart: float32 changes probabilities by .03). Float64 on a CPU costs little beside the exponentials that
+    follow, at most a factor of 2 in hundreds of dimensions. Scores are never in half precision.
     """
     dtype = compute_dtype(torch.promote_types(x.dtype, components.dtype))
     if dtype == torch.float32 and x.device.type == "cpu":
@@ -64,7 +64,7 @@ class SquaredDistance(Term):
 
     @property
     def plain(self) -> bool:
-        """Whether there is no metric and no batch: matrices and a row of scales."""
+        """Whether query, components and scale are matrices, without a batch and without a metric."""
         return not self.metric and self.query.ndim == self.components.ndim == self.scale.ndim == 2
 
     @property
@@ -83,12 +83,6 @@ class SquaredDistance(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> SquaredDistance:
         query, components, scale = tensors
         return replace(self, query=query, components=components, scale=scale)
-
-    def queries(self, rows: slice) -> SquaredDistance:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> SquaredDistance:
-        return replace(self, components=self.components[..., columns, :])
 
     def prepared(self) -> SquaredDistance:
         # Gradients through `matrix` and through `row` nearly cancel: they must meet before they are rounded.
@@ -131,9 +125,9 @@ class SquaredDistance(Term):
     def _splits_row(self) -> bool:
         """Whether `matrix` leaves out −‖s(x_i − centre)‖².
 
-        Far from all components that number dwarfs the differences between them, which float32 would lose. In
-        float64 it belongs in: the scale's gradients through both parts nearly cancel, and do so exactly only
-        if both are multiplied by the same rounded probabilities.
+        Far from all components that number is much larger than the differences between their scores, which
+        float32 would lose. In float64 `matrix` includes it: the scale's gradients through both parts nearly
+        cancel, and do so exactly only if both are multiplied by the same rounded probabilities.
         """
         return score_dtype(self.query, self.components) != torch.float64
 
@@ -173,12 +167,6 @@ class ComponentDistance(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> ComponentDistance:
         query, components, scales = tensors
         return replace(self, query=query, components=components, scales=scales)
-
-    def queries(self, rows: slice) -> ComponentDistance:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> ComponentDistance:
-        return replace(self, components=self.components[..., columns, :], scales=self.scales[..., columns, :])
 
     def prepared(self) -> ComponentDistance:
         return replace(self, centre=robust_centre(self.components))

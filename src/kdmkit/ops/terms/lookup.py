@@ -1,4 +1,4 @@
-"""Discrete queries against tables."""
+"""Scores of discrete queries, read from a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdmkit.ops.terms.base import Role, Term
 
 @dataclass(frozen=True)
 class Lookup(Term):
-    """scores[i, j] = table[j, code_i]: discrete queries read a column of a table.
+    """scores[i, j] = table[j, code_i].
 
     Args:
         codes: of shape `(*lead, n, 1)`, integers in 0 … k−1.
@@ -42,12 +42,6 @@ class Lookup(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Lookup:
         codes, table = tensors
         return replace(self, codes=codes, table=table)
-
-    def queries(self, rows: slice) -> Lookup:
-        return replace(self, codes=self.codes[..., rows, :])
-
-    def columns(self, columns: slice) -> Lookup:
-        return replace(self, table=self.table[..., columns, :])
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.matrix()

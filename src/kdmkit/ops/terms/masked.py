@@ -1,4 +1,4 @@
-"""Variables that some queries leave out."""
+"""Variables that are missing from some queries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kdmkit.ops.terms.base import Role, Term
 
 @dataclass(frozen=True)
 class Masked(Term):
-    """Another term where `keep` holds, and 0 for the queries where it does not.
+    """scores[i, j] = term[i, j] + offset[j] for queries with `keep[i]`, and 0 for all others.
 
     Args:
         term: the term to mask.
-        offset: of shape `(m, 1)` or `(*lead, m, 1)`: added to the term's scores where it is kept.
-        keep: of shape `(*lead, n, 1)`.
+        offset: of shape `(m, 1)` or `(*lead, m, 1)`, added to the scores of the term.
+        keep: of shape `(*lead, n, 1)`: the queries that have the variable.
     """
 
     term: Term
@@ -30,7 +30,7 @@ class Masked(Term):
     @property
     def shape(self) -> tuple[tuple[int, ...], int, int]:
         lead, n, m = self.term.shape
-        return tuple(broadcast(lead, self.keep.shape[:-2])), n, m
+        return tuple(broadcast(lead, self.offset.shape[:-2], self.keep.shape[:-2])), n, m
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -43,12 +43,6 @@ class Masked(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Masked:
         offset, keep, *inner = tensors
         return replace(self, offset=offset, keep=keep, term=self.term.with_tensors(inner))
-
-    def queries(self, rows: slice) -> Masked:
-        return replace(self, term=self.term.queries(rows), keep=self.keep[..., rows, :])
-
-    def columns(self, columns: slice) -> Masked:
-        return replace(self, term=self.term.columns(columns), offset=self.offset[..., columns, :])
 
     def prepared(self) -> Masked:
         return replace(self, term=self.term.prepared())

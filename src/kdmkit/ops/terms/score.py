@@ -1,4 +1,4 @@
-"""Any function of a block of queries and components."""
+"""Scores by any function of a block of queries and components."""
 
 from __future__ import annotations
 
@@ -48,12 +48,6 @@ class Score(Term):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Score:
         query, components, *parameters = tensors
         return replace(self, query=query, components=components, parameters=tuple(parameters))
-
-    def queries(self, rows: slice) -> Score:
-        return replace(self, query=self.query[..., rows, :])
-
-    def columns(self, columns: slice) -> Score:
-        return replace(self, components=self.components[..., columns, :])
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.matrix()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.precision import full_precision
-from kdmkit.ops.blocks import one_by_one
+from kdmkit.ops.blocks import vmap_one_by_one
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import SquaredDistance
 
@@ -23,7 +23,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_D = 512
 _LARGEST_V = 128
 
-# Device type → why Triton does not work there, None if it does; filled by the first question.
+# For each type of device that was tried: why Triton does not work there, None if it does.
 _REASONS: dict[str, str | None] = {}
 _warned = False
 
@@ -43,14 +43,14 @@ def why_unusable(device_type: str) -> str | None:
 
 def find_reason(device_type: str) -> str | None:
     if device_type not in _REASONS:
-        # A thread of its own knows nothing of transformations by `torch.func` that may be under way here.
+        # In a separate thread, since a transformation by `torch.func` may be active in this one.
         with ThreadPoolExecutor(1) as pool:
             _REASONS[device_type] = pool.submit(_try_triton, device_type).result()
     return _REASONS[device_type]
 
 
 def _try_triton(device_type: str) -> str | None:
-    """Runs a small kernel: Triton may be there and yet lack a C compiler, a driver or a supported device."""
+    """Runs a small kernel: Triton may be installed but lack a C compiler, a driver or a supported device."""
     try:
         import triton
 
@@ -76,7 +76,7 @@ def is_usable(reduction: Reduction) -> bool:
 
 
 def give_up(device_type: str, error: KernelError) -> None:
-    """Triton failed after all: do without it from now on."""
+    """Stops using Triton on this type of device, with a warning."""
     _REASONS[device_type] = str(error)
     _warn(str(error))
 
@@ -139,7 +139,7 @@ def reduce(reduction: Reduction) -> Result:
 
 @contextmanager
 def _as_kernel_error() -> Iterator[None]:
-    """Whatever Triton raises becomes one kind of error; memory and interrupts are not Triton's."""
+    """Turns every exception of Triton into a KernelError, except out of memory."""
     try:
         yield
     except (torch.OutOfMemoryError, KernelError):
@@ -149,7 +149,7 @@ def _as_kernel_error() -> Iterator[None]:
 
 
 def _operator() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """The reduction: to the compiler one opaque operator, else a function that `torch.func` can transform."""
+    """The reduction: for the compiler a custom operator, else a function that `torch.func` can transform."""
     if torch.compiler.is_compiling():
         from kdmkit.ops.triton.operators import reduce
 
@@ -177,7 +177,7 @@ def run_backward(
     averages: Tensor,
     lse: Tensor,
     maxima: Tensor,
-    shares: Tensor,
+    top_weights: Tensor,
     query: Tensor,
     components: Tensor,
     log_weights: Tensor,
@@ -193,7 +193,7 @@ def run_backward(
 
         gradients = backward(
             Operands(query, components, log_weights, values, scale, metric),
-            (averages, lse, maxima, shares),
+            (averages, lse, maxima, top_weights),
             (None if values is None else by_averages, by_lse),
             needs,
         )
@@ -221,7 +221,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return one_by_one(_Fused.apply, info.batch_size, in_dims, inputs)
+        return vmap_one_by_one(_Fused.apply, info.batch_size, in_dims, inputs)
 
 
 class _Gradients(torch.autograd.Function):
@@ -239,4 +239,4 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return one_by_one(_Gradients.apply, info.batch_size, (*in_dims[:-1], None), inputs)
+        return vmap_one_by_one(_Gradients.apply, info.batch_size, (*in_dims[:-1], None), inputs)

@@ -1,9 +1,10 @@
-"""Gradients of the Triton backend's reduction, on plain tensors.
+"""The backward pass of the Triton backend.
 
 With y and z the whitened points and components and g_ij the derivative by score ij, the kernels give
-Σ_j g_ij (z_j − y_i) and Σ_i g_ij (y_i − z_j), up to a term that is cheap to add here. Everything linear in
-the number of points or of components is plain torch: gradients by points and components are twice those sums,
-unwhitened; the gradient by the scale is twice their products with the centred points and components.
+Σ_j g_ij (z_j − y_i) and Σ_i g_ij (y_i − z_j), up to a term that is cheap to add here. Torch computes what is
+linear in the number of points or of components: gradients by points and components are twice those sums,
+times the transposed whitening; the gradient by the scale is twice their products with the centred points and
+components.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit.ops.blocks import slices
 from kdmkit.ops.triton.backward_kernels import components_kernel, points_kernel
 from kdmkit.ops.triton.direct_kernels import components_direct, points_direct
-from kdmkit.ops.triton.forward import Operands, Outputs, Problem
-from kdmkit.ops.triton.staging import Config, Staged, choose_splits, launch, on_device, slices
+from kdmkit.ops.triton.forward import Operands, Outputs, PreparedOperands
+from kdmkit.ops.triton.staging import Config, Staged, choose_splits, launch, on_device
 
 # The kernels' weights are at most 2^14, and the values they see less than 2^15.
 _LIFT = 14
@@ -34,19 +36,19 @@ def backward(operands: Operands, outputs: Outputs, upstream: Upstreams, needs: S
     with on_device(operands.query.device):
         total = _Backward(operands, needs)
         n = operands.query.shape[0]
-        for rows in slices(n, total.problem.plan.point_rows):
-            averages, lse, maxima, shares = (output[rows] for output in outputs)
+        for rows in slices(n, total.prepared.plan.point_rows):
+            averages, lse, maxima, top_weights = (output[rows] for output in outputs)
             by_averages = None if upstream[0] is None else upstream[0][rows]
-            total.add_points(rows, (averages, lse, maxima, shares), (by_averages, upstream[1][rows]))
+            total.add_points(rows, (averages, lse, maxima, top_weights), (by_averages, upstream[1][rows]))
         return total.gradients
 
 
 @dataclass(frozen=True)
 class _Upstream:
-    """The derivatives by the outputs, brought into the range of half precision.
+    """The derivatives by the outputs, scaled to the range of half precision.
 
-    g_ij = w_ij·(upstream_i · v_j + slope_i) with slope = by lse − upstream · averages. `bound` is at least
-    every |g_ij| of a point (the weights w_ij are at most its share), `largest` is the largest bound.
+    g_ij = w_ij·(upstream_i · v_j + slope_i) with slope = by_lse − upstream · averages. `bound` is at least
+    every |g_ij| of a point: its weights w_ij are at most its top weight. `largest` is the largest bound.
     """
 
     staged: Staged
@@ -57,44 +59,44 @@ class _Upstream:
     by_lse: Float[Tensor, "n"]
 
 
-def _prepare(problem: Problem, points: Staged, outputs: Outputs, upstream: Upstreams) -> _Upstream:
-    averages, _, maxima, shares = outputs
-    alive = shares > 0
+def _prepare(prepared: PreparedOperands, points: Staged, outputs: Outputs, upstream: Upstreams) -> _Upstream:
+    averages, _, maxima, top_weights = outputs
+    alive = top_weights > 0
     by_lse = torch.where(alive, upstream[1].float(), 0.0)
     slope, size, by_averages = by_lse, by_lse.abs(), upstream[0]
     if by_averages is not None:
         by_averages = torch.where(alive.unsqueeze(-1), by_averages.float(), 0.0)
         slope = slope - (by_averages * averages).sum(-1)
-        size = slope.abs() + _largest_products(problem, by_averages)
-    bound = size * shares
+        size = slope.abs() + _largest_products(prepared, by_averages)
+    bound = size * top_weights
     largest = bound.amax()
     largest = torch.where(largest > 0, largest, 1.0)
-    # A point whose gradient is nothing beside another's gets none, rather than an overflow.
+    # A gradient that is negligible beside that of another point becomes 0; its ratio would overflow.
     ratio = torch.where(bound > 1e-30 * largest, largest / bound, 0.0)
-    share = shares / largest
-    n = shares.shape[0]
-    coefficients = shares.new_zeros(3, points.rows)
+    scaled_weights = top_weights / largest
+    n = top_weights.shape[0]
+    coefficients = top_weights.new_zeros(3, points.rows)
     coefficients[0] = math.inf
     coefficients[0, :n] = maxima - _LIFT
     coefficients[1, :n] = ratio
-    coefficients[2, :n] = slope * share * ratio
-    pairs = shares.new_zeros(points.rows, 4)
+    coefficients[2, :n] = slope * scaled_weights * ratio
+    pairs = top_weights.new_zeros(points.rows, 4)
     pairs[:, 0] = coefficients[0]
-    pairs[:n, 1] = slope * share
+    pairs[:n, 1] = slope * scaled_weights
     staged = points
     if by_averages is not None:
-        unit = problem.unit.reciprocal()
-        staged = problem.stage_values(by_averages * share.unsqueeze(-1), unit, lift=True)
+        unit = prepared.unit.reciprocal()
+        staged = prepared.stage_values(by_averages * scaled_weights.unsqueeze(-1), unit, lift=True)
     return _Upstream(staged, coefficients, pairs, bound, largest, by_lse)
 
 
-def _largest_products(problem: Problem, by_averages: Float[Tensor, "n v"]) -> Float[Tensor, "n"]:
+def _largest_products(prepared: PreparedOperands, by_averages: Float[Tensor, "n v"]) -> Float[Tensor, "n"]:
     """Bounds of |upstream_i · v_j|."""
     k = by_averages.shape[1]
-    if problem.plan.direct:
-        # Nothing has to fit into half precision: any scale will do.
+    if prepared.plan.direct:
+        # Nothing is in half precision: any scale will do.
         return torch.linalg.vector_norm(by_averages, dim=-1)
-    lengths = torch.linalg.vector_norm(by_averages / problem.unit[:k], dim=-1)
+    lengths = torch.linalg.vector_norm(by_averages / prepared.unit[:k], dim=-1)
     return lengths * (_LARGEST_VALUE * math.sqrt(k))
 
 
@@ -103,21 +105,21 @@ def _merged(splits: Float[Tensor, "splits *rest"]) -> Float[Tensor, "*rest"]:
 
 
 class _Backward:
-    """Gradients that grow block of points by block of points; most problems have one block."""
+    """Gradients, summed over blocks of points; there is mostly one block."""
 
     def __init__(self, operands: Operands, needs: Sequence[bool]) -> None:
-        self.problem, self.operands = Problem(operands), operands
+        self.prepared, self.operands = PreparedOperands(operands), operands
         query, components, log_weights, values, scale = needs
         self.need_points = query or scale
         self.need_components = components or scale
         self.need_values = values and operands.values is not None
         self.need_columns = self.need_components or self.need_values or log_weights
         m = operands.components.shape[0]
-        new = self.problem.unit.new_zeros
+        new = self.prepared.unit.new_zeros
         self.by_query = new(operands.query.shape) if query else None
         self.by_components = new(operands.components.shape) if components else None
         self.by_weights = new(m) if log_weights else None
-        self.by_values = new(m, self.problem.plan.n_values) if self.need_values else None
+        self.by_values = new(m, self.prepared.plan.n_values) if self.need_values else None
         self.by_scale = new(operands.scale.shape) if scale else None
 
     @property
@@ -125,17 +127,17 @@ class _Backward:
         return self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale
 
     def add_points(self, rows: slice, outputs: Outputs, grads: Upstreams) -> None:
-        problem, operands = self.problem, self.operands
-        points = problem.whitening.stage(operands.query[rows], problem.plan)
-        upstream = _prepare(problem, points, outputs, grads)
+        prepared, operands = self.prepared, self.operands
+        points = prepared.whitening.stage(operands.query[rows], prepared.plan)
+        upstream = _prepare(prepared, points, outputs, grads)
         sums: list[Tensor] = []
-        for columns in slices(operands.components.shape[0], problem.plan.segment):
-            segment = problem.stage_segment(columns)
+        for columns in slices(operands.components.shape[0], prepared.plan.segment):
+            segment = prepared.stage_segment(columns)
             if self.need_points:
-                launch("points", problem.plan, self._points, points, segment, upstream, sums)
+                launch("points", prepared.plan, self._points, points, segment, upstream, sums)
             if self.need_columns:
-                launch("components", problem.plan, self._columns, columns, points, segment, upstream)
-            del segment  # before the next one is made: two would take twice the memory
+                launch("components", prepared.plan, self._columns, columns, points, segment, upstream)
+            del segment  # before the next one is staged: two of them take twice the memory
         if sums:
             self._finish_points(rows, _merged(sums[0]), upstream)
 
@@ -148,14 +150,14 @@ class _Backward:
         sums: list[Tensor],
     ) -> None:
         """Adds the segment's Σ_j g_ij z_j (direct: Σ_j g_ij (z_j − y_i)) to `sums`, splits apart."""
-        plan, (staged, values) = self.problem.plan, segment
+        plan, (staged, values) = self.prepared.plan, segment
         chunks = plan.width // plan.block_out
         programs, n_blocks = points.rows // config.block_m, staged.rows // config.block_n
         if sums:
             splits = sums[0].shape[0]
         else:
-            splits = choose_splits(programs * chunks, n_blocks, self.problem.slots)
-            sums.append(self.problem.unit.new_zeros(splits, points.rows, plan.width))
+            splits = choose_splits(programs * chunks, n_blocks, self.prepared.slots)
+            sums.append(self.prepared.unit.new_zeros(splits, points.rows, plan.width))
         sizes = points.rows, n_blocks, math.ceil(n_blocks / splits)
         if plan.direct:
             points_direct[(programs, splits)](
@@ -170,11 +172,11 @@ class _Backward:
             )  # fmt: skip
 
     def _finish_points(self, rows: slice, out: Tensor, upstream: _Upstream) -> None:
-        whitening = self.problem.whitening
+        whitening = self.prepared.whitening
         centred = whitening.centred(self.operands.query[rows])
         n, d = centred.shape
         raw = out[:n, :d] * (upstream.bound * 2.0**-_LIFT).unsqueeze(-1)
-        if not self.problem.plan.direct:
+        if not self.prepared.plan.direct:
             # Σ_j g_ij is the derivative by the logsumexp: the averages' part sums to nothing.
             raw -= upstream.by_lse.unsqueeze(-1) * whitening.apply(centred)
         if self.by_scale is not None:
@@ -191,11 +193,11 @@ class _Backward:
         upstream: _Upstream,
     ) -> None:
         """Gradients by the components of a segment, their weights and values."""
-        plan, (staged, values) = self.problem.plan, segment
-        m, new = staged.rows, self.problem.unit.new_empty
+        plan, (staged, values) = self.prepared.plan, segment
+        m, new = staged.rows, self.prepared.unit.new_empty
         chunks = plan.width // plan.block_out if self.need_components else 1
         programs, n_blocks = m // config.block_n, points.rows // config.block_m
-        splits = choose_splits(programs * chunks, n_blocks, self.problem.slots)
+        splits = choose_splits(programs * chunks, n_blocks, self.prepared.slots)
         weights = new(splits, m)
         out = new(splits, m, plan.width) if self.need_components else weights
         by_values = new(splits, m, plan.v) if self.need_values else weights
@@ -218,14 +220,14 @@ class _Backward:
     def _finish_columns(
         self, columns: slice, out: Tensor, weights: Tensor, by_values: Tensor, upstream: _Upstream
     ) -> None:
-        plan, whitening = self.problem.plan, self.problem.whitening
+        plan, whitening = self.prepared.plan, self.prepared.whitening
         size = columns.stop - columns.start
         undo = upstream.largest * 2.0**-_LIFT
         weights = weights[:size] * undo
         if self.by_weights is not None:
             self.by_weights[columns] += weights
         if self.by_values is not None:
-            unit = self.problem.unit[: plan.n_values] * undo
+            unit = self.prepared.unit[: plan.n_values] * undo
             self.by_values[columns] += by_values[:size, : plan.n_values] * unit
         if not self.need_components:
             return

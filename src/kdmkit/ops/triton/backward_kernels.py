@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Triton kernels of the backward pass: scores are computed again, tile by tile, and thrown away.
+"""Triton kernels of the backward pass, which compute the scores again, tile by tile.
 
 With g_ij the derivative by score ij, y the whitened points and z the whitened components, the gradients need
-Σ_j g_ij z_j per point, and Σ_i g_ij y_i, Σ_i g_ij and Σ_i w_ij upstream_i per component: one kernel each way.
-g_ij = w_ij·(upstream_i · v_j + slope_i), and both kernels see it divided by a bound, so that it fits into
-half precision: exp2(score − maximum + 14) times a number of at most 1.
+Σ_j g_ij z_j per point, and Σ_i g_ij y_i, Σ_i g_ij and Σ_i w_ij upstream_i per component: one kernel for each.
+g_ij = w_ij·(upstream_i · v_j + slope_i). Both kernels use g_ij divided by a bound, so that it fits into half
+precision: exp2(score − maximum + 14) times a number of at most 1.
 """
 
 from typing import no_type_check
@@ -71,9 +71,9 @@ def points_kernel(
     top = tl.load(coefficients + rows)
     slope = tl.load(coefficients + 2 * n + rows)
     if V > 0:
-        kinds = tl.arange(0, V)
-        u_high = load_tile(upstream, rows, kinds, V)
-        u_low = load_tile(upstream_low, rows, kinds, V) if PASSES == 3 else u_high
+        value_columns = tl.arange(0, V)
+        u_high = load_tile(upstream, rows, value_columns, V)
+        u_low = load_tile(upstream_low, rows, value_columns, V) if PASSES == 3 else u_high
         factor_u = tl.load(coefficients + n + rows) * power_of_two(-tl.load(upstream_exponents + group))
     places = tl.program_id(1).to(tl.int64) * n + rows
     targets = out + places[:, None] * WIDTH + dims_out[None, :]
@@ -99,8 +99,8 @@ def points_kernel(
         scores = raw * (point_factor * undo) + b[None, :]
         g = tl.exp2(scores - top[:, None])
         if V > 0:
-            v_high = load_tile(values, columns, kinds, V)
-            v_low = load_tile(values_low, columns, kinds, V) if PASSES == 3 else v_high
+            v_high = load_tile(values, columns, value_columns, V)
+            v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
             zero_dot = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             dot = product(u_high, u_low, tl.trans(v_high), tl.trans(v_low), zero_dot, PASSES)
             g *= dot * factor_u[:, None] + slope[:, None]
@@ -178,9 +178,9 @@ def components_kernel(
     if WITH_OUT:
         total = tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
     if V > 0:
-        kinds = tl.arange(0, V)
-        v_high = load_tile(values, columns, kinds, V)
-        v_low = load_tile(values_low, columns, kinds, V) if PASSES == 3 else v_high
+        value_columns = tl.arange(0, V)
+        v_high = load_tile(values, columns, value_columns, V)
+        v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
         total_values = tl.zeros((BLOCK_N, V), dtype=tl.float32)
     first = tl.program_id(1) * blocks
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks), num_stages=STAGES):
@@ -204,8 +204,8 @@ def components_kernel(
         weights = tl.exp2(scores - top[None, :])
         if V > 0:
             undo_u = power_of_two(-tl.load(upstream_exponents + block * BLOCK_M // GROUP))
-            u_high = load_tile(upstream, rows, kinds, V)
-            u_low = load_tile(upstream_low, rows, kinds, V) if PASSES == 3 else u_high
+            u_high = load_tile(upstream, rows, value_columns, V)
+            u_low = load_tile(upstream_low, rows, value_columns, V) if PASSES == 3 else u_high
             zero_dot = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
             dot = product(v_high, v_low, tl.trans(u_high), tl.trans(u_low), zero_dot, PASSES)
             g = weights * (dot * undo_u + slope[None, :])
@@ -227,4 +227,4 @@ def components_kernel(
     if tl.program_id(2) == 0:
         tl.store(out_weights + places, total_weights)
         if V > 0 and WITH_VALUES:
-            tl.store(out_values + places[:, None] * V + kinds[None, :], total_values)
+            tl.store(out_values + places[:, None] * V + value_columns[None, :], total_values)

@@ -2,9 +2,9 @@
 """Triton kernels for few dimensions and few values: squared distances by differences, in plain float32.
 
 In few dimensions points lie many bandwidths from the centre and close to each other. Expanding the square
-there subtracts large numbers from each other; differences lose nothing, and few of them cost little.
-Gradients are sums of g_ij (z_j − y_i), which do not cancel either. Tiles have the dimension that is summed
-over first: every thread then keeps whole sums to itself. Arguments are those of `forward_kernels` and
+would subtract large numbers from each other; differences lose no digits, and few of them cost little.
+Gradients are sums of g_ij (z_j − y_i), which do not cancel either. The first dimension of a tile is the one
+that is summed over, so that every thread computes whole sums. Arguments are those of `forward_kernels` and
 `backward_kernels`, with all operands in float32.
 """
 
@@ -84,8 +84,8 @@ def forward_direct(
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
     if V > 0:
-        kinds = tl.arange(0, V)
-        sum_places = sums + places[None, :] * V + kinds[:, None]
+        value_columns = tl.arange(0, V)
+        sum_places = sums + places[None, :] * V + value_columns[:, None]
         sum_values = tl.load(sum_places, mask=resumed[None, :], other=0.0)
     first = tl.program_id(1) * blocks
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
@@ -99,7 +99,7 @@ def forward_direct(
         total = total * shrink + tl.sum(weights, 0)
         if V > 0:
             sum_values = _add_weighted(
-                weights, values, columns, sum_values * shrink[None, :], kinds, N_VALUES
+                weights, values, columns, sum_values * shrink[None, :], value_columns, N_VALUES
             )
         top = new_top
     tl.store(tops + places, top)
@@ -183,7 +183,7 @@ def components_direct(
     if WITH_OUT:
         total = tl.zeros((WIDTH, BLOCK_N), dtype=tl.float32)
     if WITH_VALUES:
-        kinds = tl.arange(0, V)
+        value_columns = tl.arange(0, V)
         total_values = tl.zeros((V, BLOCK_N), dtype=tl.float32)
     first = tl.program_id(1) * blocks
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
@@ -197,7 +197,7 @@ def components_direct(
         else:
             g = weights * slope[:, None]
         if WITH_VALUES:
-            total_values = _add_weighted(weights, upstream, rows, total_values, kinds, N_VALUES)
+            total_values = _add_weighted(weights, upstream, rows, total_values, value_columns, N_VALUES)
         total_weights += tl.sum(g, 0)
         if WITH_OUT:
             total = _add_differences(g, points, rows, components, columns, total, dims, D)
@@ -206,4 +206,4 @@ def components_direct(
     if WITH_OUT:
         tl.store(out + places[None, :] * WIDTH + dims[:, None], total)
     if WITH_VALUES:
-        tl.store(out_values + places[None, :] * V + kinds[:, None], total_values)
+        tl.store(out_values + places[None, :] * V + value_columns[:, None], total_values)

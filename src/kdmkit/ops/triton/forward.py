@@ -1,7 +1,7 @@
-"""The Triton backend's forward reduction on plain tensors: what the kernels need, in which order.
+"""The forward pass of the Triton backend: prepares operands and launches the kernels.
 
-Components are staged one segment at a time, so that extra memory does not grow with their number; the sums of
-a segment continue where those of the last one ended.
+Components are staged one segment at a time, so that extra memory does not grow with their number. Sums
+continue from segment to segment.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit.ops.blocks import slices
 from kdmkit.ops.triton.direct_kernels import forward_direct
 from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
@@ -24,7 +25,6 @@ from kdmkit.ops.triton.staging import (
     launch,
     on_device,
     padded,
-    slices,
     slots_of,
     stage,
     value_unit,
@@ -45,13 +45,13 @@ class Operands:
     metric: bool
 
 
-class Problem:
-    """Operands with what all blocks share: the plan, the whitening, the values' unit."""
+class PreparedOperands:
+    """Operands with everything that their blocks share: the plan, the whitening, the unit of the values."""
 
     def __init__(self, operands: Operands) -> None:
         self.operands = operands
         n_values = 0 if operands.values is None else operands.values.shape[1]
-        # Full float32 precision is three products of halves; everything below it is one.
+        # Full float32 precision takes three products of halves, any other precision one.
         passes = 3 if torch.get_float32_matmul_precision() == "highest" else 1
         self.plan = Plan(operands.query.shape[1], n_values, passes)
         self.whitening = Whitening(operands.components, operands.scale, operands.metric)
@@ -85,31 +85,31 @@ Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Fl
 
 
 def forward(operands: Operands) -> Outputs:
-    """Averages, logsumexps, the largest score per point (in units of log 2) and its normalised weight."""
+    """Averages, logsumexps, the largest score of each point (in units of log 2) and its normalised weight."""
     query = operands.query
     n = query.shape[0]
     n_values = 0 if operands.values is None else operands.values.shape[1]
     averages = query.new_empty(n, n_values, dtype=torch.float32)
-    lse, maxima, shares = (query.new_empty(n, dtype=torch.float32) for _ in range(3))
+    lse, maxima, top_weights = (query.new_empty(n, dtype=torch.float32) for _ in range(3))
     if n == 0:
-        return averages, lse, maxima, shares
+        return averages, lse, maxima, top_weights
     with on_device(query.device):
-        problem = Problem(operands)
-        for rows in slices(n, problem.plan.point_rows):
-            points = problem.whitening.stage(query[rows], problem.plan)
-            results = averages[rows], lse[rows], maxima[rows], shares[rows]
-            launch("forward", problem.plan, _forward, problem, points, results)
-    return averages, lse, maxima, shares
+        prepared = PreparedOperands(operands)
+        for rows in slices(n, prepared.plan.point_rows):
+            points = prepared.whitening.stage(query[rows], prepared.plan)
+            results = averages[rows], lse[rows], maxima[rows], top_weights[rows]
+            launch("forward", prepared.plan, _forward, prepared, points, results)
+    return averages, lse, maxima, top_weights
 
 
-def _forward(config: Config, problem: Problem, points: Staged, results: Outputs) -> None:
-    plan, m = problem.plan, problem.operands.components.shape[0]
+def _forward(config: Config, prepared: PreparedOperands, points: Staged, results: Outputs) -> None:
+    plan, m = prepared.plan, prepared.operands.components.shape[0]
     programs = points.rows // config.block_m
-    splits = choose_splits(programs, min(padded(m), plan.segment) // config.block_n, problem.slots)
-    tops, totals = (problem.unit.new_empty(splits, points.rows) for _ in range(2))
-    sums = problem.unit.new_empty(splits, points.rows, plan.v)
+    splits = choose_splits(programs, min(padded(m), plan.segment) // config.block_n, prepared.slots)
+    tops, totals = (prepared.unit.new_empty(splits, points.rows) for _ in range(2))
+    sums = prepared.unit.new_empty(splits, points.rows, plan.v)
     for columns in slices(m, plan.segment):
-        staged, values = problem.stage_segment(columns)
+        staged, values = prepared.stage_segment(columns)
         n_blocks = staged.rows // config.block_n
         sizes = points.rows, n_blocks, math.ceil(n_blocks / splits), int(columns.start > 0)
         state = sums, tops, totals
@@ -122,12 +122,13 @@ def _forward(config: Config, problem: Problem, points: Staged, results: Outputs)
             forward_kernel[(programs, splits)](
                 points.high, points.low, points.exponents,
                 staged.high, staged.low, staged.exponents, staged.bias,
-                values.high, values.low, problem.unit, *state, *sizes,
+                values.high, values.low, prepared.unit, *state, *sizes,
                 **plan.constants, **config.constants(plan),
             )  # fmt: skip
-        del staged, values  # before the next ones are made: two segments would take twice the memory
-    averages, lse, maxima, shares = results
+        del staged, values  # before the next segment is staged: two of them take twice the memory
+    averages, lse, maxima, top_weights = results
     combine_kernel[(points.rows // _COMBINE_ROWS,)](
-        sums, tops, totals, points.bias, averages, lse, maxima, shares, lse.shape[0], points.rows, splits,
+        sums, tops, totals, points.bias, averages, lse, maxima, top_weights,
+        lse.shape[0], points.rows, splits,
         N_VALUES=plan.n_values, V=plan.v, HAS_NORMS=not plan.direct, BLOCK_M=_COMBINE_ROWS,
     )  # fmt: skip

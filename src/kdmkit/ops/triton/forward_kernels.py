@@ -53,7 +53,7 @@ def forward_kernel(
     """Online softmax of a block of points against `blocks` of the `n_blocks` blocks of staged components.
 
     `V` is the padded number of values, 0 without any. `resume` continues from the sums of earlier components.
-    Programs next to each other take the same components, so that the second-level cache serves all but one.
+    Neighbouring programs take the same components, so that all but one of them read the second-level cache.
     """
     block_m = tl.program_id(0)
     rows = block_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -67,9 +67,9 @@ def forward_kernel(
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
     if V > 0:
-        kinds = tl.arange(0, V)
-        undo = 1 / tl.load(value_unit + kinds)
-        sum_places = sums + places[:, None] * V + kinds[None, :]
+        value_columns = tl.arange(0, V)
+        undo = 1 / tl.load(value_unit + value_columns)
+        sum_places = sums + places[:, None] * V + value_columns[None, :]
         sum_values = tl.load(sum_places, mask=resumed[:, None], other=0.0)
     first = tl.program_id(1) * blocks
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks), num_stages=STAGES):
@@ -88,14 +88,14 @@ def forward_kernel(
             )  # fmt: skip
         scores = raw * factor + b[None, :]
         new_top = tl.maximum(top, tl.max(scores, 1))
-        # Where nothing has been met yet the maximum is −∞, and −∞ − (−∞) would be NaN.
+        # Where all scores so far are −∞ the maximum is −∞, and −∞ − (−∞) would be NaN.
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         shrink = tl.exp2(top - base)
         weights = tl.exp2(scores - (base - PEAK)[:, None])
         total = total * shrink + tl.sum(weights, 1)
         if V > 0:
-            v_high = load_tile(values, columns, kinds, V)
-            v_low = load_tile(values_low, columns, kinds, V) if PASSES == 3 else v_high
+            v_high = load_tile(values, columns, value_columns, V)
+            v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
             w_high = weights.to(tl.float16)
             zero_values = tl.zeros((BLOCK_M, V), dtype=tl.float32)
             w_low = lower_half(weights, w_high, PASSES)
@@ -118,7 +118,7 @@ def combine_kernel(
     averages,
     logsumexps,
     maxima,
-    shares,
+    top_weights,
     n,
     n_padded,
     n_splits,
@@ -129,14 +129,14 @@ def combine_kernel(
 ):
     """Merges the splits of the components: averages, logsumexps, and what the backward pass starts from.
 
-    `maxima` are the largest scores in units of log 2, +∞ where a point meets nothing: all its weights are 0
-    then. `shares` are the largest weights after normalisation.
+    `maxima` are the largest scores in units of log 2, +∞ where all scores of a point are −∞, so that all its
+    weights are 0. `top_weights` are the largest weights after normalisation.
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     if V > 0:
-        kinds = tl.arange(0, V)
+        value_columns = tl.arange(0, V)
         sum_values = tl.zeros((BLOCK_M, V), dtype=tl.float32)
     for split in tl.range(0, n_splits):
         places = (split * n_padded + rows).to(tl.int64)
@@ -147,7 +147,7 @@ def combine_kernel(
         grow = tl.exp2(other - base)
         total = total * shrink + tl.load(totals + places) * grow
         if V > 0:
-            part = tl.load(sums + places[:, None] * V + kinds[None, :])
+            part = tl.load(sums + places[:, None] * V + value_columns[None, :])
             sum_values = sum_values * shrink[:, None] + part * grow[:, None]
         top = new_top
     inside = rows < n
@@ -158,8 +158,8 @@ def combine_kernel(
         lse -= tl.load(norms + rows)
     tl.store(logsumexps + rows, tl.where(alive, lse, float("-inf")), mask=inside)
     tl.store(maxima + rows, tl.where(alive, top, float("inf")), mask=inside)
-    tl.store(shares + rows, tl.where(alive, 32768.0 / safe, 0.0), mask=inside)
+    tl.store(top_weights + rows, tl.where(alive, 32768.0 / safe, 0.0), mask=inside)
     if V > 0:
-        targets = averages + rows.to(tl.int64)[:, None] * N_VALUES + kinds[None, :]
-        mask = inside[:, None] & (kinds < N_VALUES)[None, :]
+        targets = averages + rows.to(tl.int64)[:, None] * N_VALUES + value_columns[None, :]
+        mask = inside[:, None] & (value_columns < N_VALUES)[None, :]
         tl.store(targets, sum_values / safe[:, None], mask=mask)

@@ -1,17 +1,17 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Triton kernels: operands staged in half precision, and what the kernels on them share.
+"""The Triton kernel that stages operands in half precision, and the functions that all kernels share.
 
 Scores are kept in units of log 2. The matrix units multiply half-precision numbers twice as fast as TF32 and
 with the same 11 bits, but half precision has a narrow range. So operands are *staged*: centred, whitened,
 multiplied by a power of two that moves the largest of a group of rows into [2^14, 2^15), and split into a
 high and a low half. `PASSES` = 1 multiplies the high halves, as accurate as TF32; `PASSES` = 3 adds the
-products of high with low and keeps 22 bits, float32 but for a rounding. Staged rows are padded to whole
-groups and columns to whole blocks, so that the kernels that follow need no masks.
+products of high with low and keeps 22 of the 24 bits of float32. Staged rows are padded to whole groups and
+columns to whole blocks, so that the other kernels need no masks.
 
-The matrix units truncate where they accumulate. Long sums therefore stay outside of them: the product of
-every tile is added to the running sum by ordinary, rounded float32 arithmetic.
+The matrix units truncate when they accumulate. Long sums are therefore computed outside of them: the product
+of every tile is added to the running sum by ordinary float32 arithmetic, which rounds.
 
-`no_type_check` keeps runtime type checkers, which wrap functions, away from the source that Triton reads.
+Runtime type checkers wrap functions, and Triton reads their source: `no_type_check` prevents that.
 """
 
 from typing import no_type_check
@@ -69,7 +69,7 @@ def product(a_high, a_low, b_high, b_low, start, PASSES: tl.constexpr):
 @triton.jit
 @no_type_check
 def lower_half(x, high, PASSES: tl.constexpr):
-    """What `high` leaves of x; where it is not used, any tile will do."""
+    """x − high in half precision; with one pass, where it is not used, any tile."""
     if PASSES == 3:
         return (x - high.to(tl.float32)).to(tl.float16)
     return high
@@ -103,7 +103,7 @@ def inner_products(
     return total
 
 
-# Sizes differ from call to call: they are no reason to compile anew.
+# Not specialised for sizes: they differ from call to call, and each would be compiled again.
 @triton.jit(do_not_specialize=["n"])
 @no_type_check
 def stage_kernel(

@@ -1,7 +1,7 @@
-"""The Triton backend's reduction as operators that `torch.compile` takes as they are.
+"""The Triton backend's reduction as custom operators, which `torch.compile` does not trace into.
 
-Only compiled code imports this: eager code calls the same functions through `torch.autograd.Function`, which
-`torch.func` can transform any number of times.
+Only compiled code imports this module. Eager code calls the same functions through `torch.autograd.Function`,
+which `torch.func` can transform.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit.ops.triton.backend import run_backward, run_forward
 
 _INPUTS = "Tensor query, Tensor components, Tensor log_weights, Tensor? values, Tensor scale, bool metric"
-_OUTPUTS = "Tensor averages, Tensor lse, Tensor maxima, Tensor shares"
+_OUTPUTS = "Tensor averages, Tensor lse, Tensor maxima, Tensor top_weights"
 
 reduce = torch.library.custom_op(
     "kdmkit::reduce", run_forward, mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)"

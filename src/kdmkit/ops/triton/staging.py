@@ -1,10 +1,10 @@
-"""Operands of the Triton kernels: whitening, staging in half precision, block sizes and launches."""
+"""Operands of the Triton kernels (whitening, staging in half precision), block sizes and launches."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from kdmkit.ops.terms import robust_centre
 from kdmkit.ops.triton.backend import KernelError
 from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
 
-# Bytes of staged components at a time: little enough to stay in the second-level cache of a GPU.
+# Bytes of components that are staged at a time: few enough for the second-level cache of a GPU.
 SEGMENT_BYTES = 24 << 20
-# Bytes of staged points at a time; more points than that go in several calls.
+# Bytes of points that are staged at a time; more points take several calls.
 POINT_BYTES = 64 << 20
-# Up to this many dimensions differences are cheap, and products lose digits where points lie close together
-# but many bandwidths from the centre, which is the normal case in few dimensions.
+# Up to this many dimensions differences are cheap. Products lose digits where points lie close together but
+# many bandwidths from the centre, which is common in few dimensions.
 DIRECT_DIMENSIONS = 16
 DIRECT_VALUES = 16
 # Dimensions that shared memory holds at once.
@@ -34,7 +34,7 @@ _CHUNK = 64
 
 @dataclass(frozen=True)
 class Plan:
-    """What the kernels are specialised for."""
+    """The sizes and the precision that kernels are compiled for."""
 
     d: int
     n_values: int
@@ -90,13 +90,9 @@ def padded(n: int) -> int:
     return math.ceil(n / GROUP.value) * GROUP.value
 
 
-def slices(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))
-
-
 @dataclass(frozen=True)
 class Staged:
-    """Rows in halves, padded: see `kernels`. What a use has no need of is any tensor."""
+    """Padded rows, split into halves: see `kernels`. Fields that a use does not need hold any tensor."""
 
     rows: int
     high: Tensor
@@ -139,7 +135,7 @@ class Whitening:
     def __init__(self, components: Float[Tensor, "m d"], scale: Float[Tensor, "s t"], metric: bool) -> None:
         self.centre = robust_centre(components).reshape(-1).float()
         self.scale, self.metric = scale.detach().float(), metric
-        # What is left to do while staging, where the metric has not done it before.
+        # Shift and unit of the staging kernel; a metric is applied before staging.
         self._shift = torch.zeros_like(self.centre) if metric else self.centre
         self._unit = torch.ones_like(self.centre) if metric else self.scale.expand(1, -1).reshape(-1)
         self._unit = self._unit.expand_as(self.centre).contiguous()
@@ -202,7 +198,7 @@ class Config:
 
 
 KernelName = Literal["forward", "points", "components"]
-# For tuning and for tests: what to use instead of the table.
+# Configurations that replace those of `configs`, for tuning and for tests.
 OVERRIDES: dict[KernelName, Config] = {}
 _SMALL = Config(64, 32, 4, 2), Config(32, 32, 4, 1)
 
@@ -227,7 +223,7 @@ def configs(kernel: KernelName, plan: Plan) -> tuple[Config, ...]:
     return Config(64, 128, 8, 2) if plan.width <= 64 else Config(32, 128, 8, 2), *_SMALL
 
 
-# Which of them a device had room for.
+# Position in `configs` of the configuration that fitted the device.
 _WORKING: dict[tuple[KernelName, Plan], int] = {}
 
 
@@ -259,10 +255,10 @@ def choose_splits(programs: int, blocks: int, slots: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def slots_of(device: torch.device) -> int:
-    """Programs that run at the same time: two per multiprocessor."""
+    """Programs that run at the same time: two on each multiprocessor."""
     return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, whatever the tensors' is."""
+    """Makes the tensors' device the current one, on which Triton launches."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
