@@ -7,7 +7,7 @@ from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Kernel, Tricube
 
 if TYPE_CHECKING:
-    from kdmkit import training
+    from kdmkit import datasets, plotting, training
     from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
     from kdmkit.serialize import load, save
 
@@ -27,10 +27,12 @@ __all__ = [
     "KDMRegressor",
     "Kernel",
     "Tricube",
+    "datasets",
     "load",
     "metrics",
     "nn",
     "ops",
+    "plotting",
     "save",
     "training",
 ]
@@ -38,7 +40,7 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    "training": "kdmkit.training",
+    **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor"), "kdmkit.estimators"
@@ -47,7 +49,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports one of the lazy names and keeps it (PEP 562)."""
+    """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

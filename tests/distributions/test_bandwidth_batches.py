@@ -35,6 +35,18 @@ def compare(
 
 
 @every_family
+def test_the_constructor_takes_a_tensor(family: str) -> None:
+    width = widths(3, last=2).requires_grad_()
+    make: Any = CONTINUOUS[family]
+    rho, x = kdm.KDM(normal(M, 2, seed=0), None, make(width)), 0.5 * normal(3, 2, seed=2)
+    assert rho.batch_shape == (3,)
+    close(rho.log_prob(x), kdm.KDM(normal(M, 2, seed=0), None, kernel_of(family, width)).log_prob(x))
+    rho.log_prob(x).sum().backward()
+    assert width.grad is not None
+    assert bool((width.grad != 0).any())
+
+
+@every_family
 @every_width
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("weighted", ["one for all", "each its own"])

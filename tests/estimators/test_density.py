@@ -202,3 +202,11 @@ def test_a_number_is_where_the_likelihood_starts() -> None:
         kdm.KDMDensity(method="likelihood", sigma=s, max_epochs=1, random_state=0).fit(X) for s in (0.3, 3.0)
     )
     assert narrow.kdm_.kernel.std.mean() < 0.5 * wide.kdm_.kernel.std.mean()
+
+
+def test_changes_of_the_fitted_kdm_do_not_reach_the_estimator() -> None:
+    X, _ = moons(100)
+    model = kdm.KDMDensity(sigma=0.3).fit(X)
+    before = model.score_samples(X)
+    model.kdm_.kernel.sigma = 2.0
+    np.testing.assert_array_equal(model.score_samples(X), before)

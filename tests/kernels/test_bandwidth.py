@@ -146,9 +146,9 @@ class TestErrors:
             make(value)  # type: ignore[call-arg]
 
     @every_kernel
-    def test_too_many_dimensions(self, make: type[LocationScale], name: str) -> None:
+    def test_too_many_dimensions_to_learn(self, make: type[LocationScale], name: str) -> None:
         with pytest.raises(ValueError, match=rf"^{name}: expected shape .*, got \(2, 3, 4\)$"):
-            make(torch.ones(2, 3, 4))  # type: ignore[call-arg]
+            make(torch.ones(2, 3, 4), trainable=True)  # type: ignore[call-arg]
 
     @every_kernel
     @pytest.mark.parametrize("bound", [-0.1, 0.5, 1.0, math.nan])

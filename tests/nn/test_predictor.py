@@ -104,6 +104,24 @@ def test_gradients_reach_inputs_and_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_precisions(name: str, dtype: torch.dtype) -> None:
+    predictor = PREDICTORS[name]().eval()
+    x = inputs(predictor)
+    wanted = predictor(x).mean
+    close(predictor.to(dtype)(x).mean, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_that_would_be_ignored_are_refused() -> None:
+    with pytest.raises(ValueError, match="scaler: expected None without an encoder, got Scaler"):
+        Predictor(layer(), scaler=Scaler.identity(D))
+    with pytest.raises(ValueError, match="decoder: expected None without an encoder, got MLP"):
+        Predictor(layer(), decoder=MLP([D, 4]))
+    with pytest.raises(ValueError, match="trend: expected None behind an encoder, got Trend"):
+        Predictor(layer(), encoder=MLP([4, D]), trend=trend(memory=False))
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
 def test_what_comes_back_from_disk(name: str, tmp_path: Path) -> None:
     predictor = PREDICTORS[name]().eval()
     kdm.save(predictor, tmp_path / "model")
@@ -115,6 +133,12 @@ def test_what_comes_back_from_disk(name: str, tmp_path: Path) -> None:
         assert torch.equal(loaded.decode(z), predictor.decode(z))
     with pytest.raises(TypeError, match="path: expected a saved JointLayer, got a Predictor"):
         kdm.load(tmp_path / "model", kind=JointLayer)
+
+
+def test_a_kind_that_is_no_class(tmp_path: Path, unchecked: None) -> None:
+    kdm.save(Predictor(layer()), tmp_path / "model")
+    with pytest.raises(TypeError, match="kind: expected a class, for example KDMRegressor, got 'Predictor'"):
+        kdm.load(tmp_path / "model", kind="Predictor")
 
 
 @pytest.mark.parametrize("name", PREDICTORS)

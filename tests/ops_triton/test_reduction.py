@@ -33,7 +33,7 @@ def check(case: Case, tolerance: float = TOLERANCE["highest"]) -> None:
 
 
 def rounding(case: Case) -> float:
-    """A unit in the last place of the largest score. BLAS chooses the order of sums, which moves it by one."""
+    """A unit in the last place of the largest score: BLAS chooses the order of sums, so scores differ."""
     largest = max(term.exact().abs().max().item() for term in case.terms)
     return torch.finfo(torch.float32).eps * largest
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers import normal, seeded
-from kdmkit.kernels import RBF
+from kdmkit.kernels import RBF, Categorical
 from kdmkit.nn import JointLayer
 from kdmkit.training import PhasedFit, Rows, encode_rows, fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective
@@ -191,6 +191,19 @@ def test_regression():
     with torch.no_grad():
         wanted = (phases.dense(phases.encoder(x)) - y).square().mean(-1)
         assert torch.equal(DenseObjective(phases.encoder, phases.dense)(x, y), wanted)
+
+
+def test_categories():
+    """Codes have no dimensions: the dense head has one output per category."""
+    layer = JointLayer(2, 3, 9, out_kernel=Categorical(3, 0.1))
+    phases = PhasedFit(_encoder(), layer, _rows(), options=options(max_epochs=2))
+    assert list(phases.run()) == ["pretraining", "joint"]
+    assert phases.dense.out_features == 3
+
+
+def test_a_negative_number_of_head_epochs():
+    with pytest.raises(ValueError, match="head_epochs: expected a whole number ≥ 0, got -1"):
+        _phases(head_epochs=-1)
 
 
 def test_it_learns():

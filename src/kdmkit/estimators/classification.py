@@ -65,7 +65,7 @@ class KDMClassifier(JointClassifier):
         joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
         history_: one entry per epoch. `pretraining_history_`, `head_history_` and `decoder_history_` are
             those of the other phases.
-        module_: the fitted `nn.Module`.
+        module_: the fitted `kdmkit.nn.Predictor`.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)

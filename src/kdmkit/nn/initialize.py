@@ -88,7 +88,7 @@ class Initializer:
         return _distinct(index, self._permutation(self.n))
 
     def _clustered(self, m: int) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
-        """Centres of clusters, found class by class where there are classes, weighted by their members."""
+        """Centres of clusters, class by class where there are classes, weighted by their sample counts."""
         labels = self._labels() if self._has_labels else torch.zeros(self.n, dtype=torch.long)
         counts = torch.bincount(labels)
         quotas = torch.bincount(labels[self._round_robin(labels, m)], minlength=len(counts))
@@ -179,7 +179,7 @@ def _std(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
 
 
 def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Different indices: those that k-means++ repeats, where points coincide, are replaced by spare ones."""
+    """Indices without repetition: k-means++ repeats some where points coincide, spare ones replace them."""
     unique = torch.unique(index)
     if len(unique) == len(index):
         return index

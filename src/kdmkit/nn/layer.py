@@ -18,7 +18,7 @@ from kdmkit.nn.variable import Variable
 
 
 class LayerOptions(TypedDict, total=False):
-    """Options of every layer's constructor: what asks for gradients, and where the parameters are."""
+    """Options of every layer's constructor: which parameters are trained, their dtype and device."""
 
     train_components: bool
     train_weights: bool
@@ -80,7 +80,7 @@ class KDMLayer(nn.Module, ABC):
         kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
-                # An infinite one (no smoothing at all) stands for a constant.
+                # An infinite parameter (a Categorical kernel without smoothing) cannot be trained.
                 parameter.requires_grad_(train_kernels and bool(torch.isfinite(parameter).all()))
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
         logits = torch.zeros(n_components, dtype=dtype, device=device)
@@ -89,7 +89,7 @@ class KDMLayer(nn.Module, ABC):
     def _initialize(
         self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
     ) -> Self:
-        """Sets components, weights and bandwidths; where the data is bad, nothing changes."""
+        """Sets components, weights and bandwidths from data; bad data raises before anything changes."""
         if set(data) != set(self.variables):
             raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
         check_sigma(sigma)
@@ -117,7 +117,7 @@ def options_from(config: Mapping[str, Any]) -> LayerOptions:
 def by_name(
     argument: str, names: Sequence[str], values: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values in the order of `names`, and those that came by name."""
+    """Positional values, in the order of `names`, together with the keyword values."""
     if len(values) > len(names):
         raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
     repeated = [name for name in names[: len(values)] if name in named]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn.joint import JointLayer
 from kdmkit.nn.mlp import MLP
@@ -28,10 +29,11 @@ class Predictor(nn.Module):
     their parameters.
 
     Args:
-        layer: the joint KDM of z (its variable `x`) and y.
-        scaler: of x in front of the encoder; without an encoder the layer is in the units of x itself.
+        layer: the joint KDM with the variables `x`, which is z here, and `y`. It is converted to float64 in
+            place.
+        scaler: standardises x for the encoder; only with an encoder.
         encoder: from x to z; None means z = x.
-        decoder: from z back to x.
+        decoder: from z back to x; only with an encoder.
         trend: of y; only without an encoder.
 
     >>> import kdmkit as kdm
@@ -59,6 +61,11 @@ class Predictor(nn.Module):
         trend: Trend | None = None,
     ) -> None:
         super().__init__()
+        for name, part in {"scaler": scaler, "decoder": decoder}.items():
+            if part is not None and encoder is None:
+                raise ValueError(bad_argument(name, "None without an encoder", type(part).__name__))
+        if trend is not None and encoder is not None:
+            raise ValueError(bad_argument("trend", "None behind an encoder", type(trend).__name__))
         self.layer = layer.double()
         self.scaler, self.encoder, self.decoder, self.trend = scaler, encoder, decoder, trend
 
@@ -72,12 +79,12 @@ class Predictor(nn.Module):
         decoder: nn.Module | None = None,
         trend: Trend | None = None,
     ) -> Predictor:
-        """The predictor in the units of the data, of a layer that learned from standardised variables.
+        """A predictor in the units of the data, from a layer that was fitted to standardised variables.
 
         Args:
             layer, encoder, decoder, trend: fitted.
-            scalers: by variable, where it was standardised. Without an encoder that of x becomes part of the
-                layer; behind one it stays in front of the encoder.
+            scalers: the scaler of every variable that was standardised. Without an encoder, the scaler of x
+                becomes part of the layer; with one, it stays a module in front of the encoder.
         """
         if encoder is None:
             return cls(in_data_units(layer, scalers), trend=trend)
@@ -106,7 +113,7 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def distribution(self, x: Tensor) -> KDM:
-        """`forward` without gradients for any number of rows, and with checks of the values it is asked for.
+        """`forward` for any number of rows, without gradients; the KDM checks the values it is asked for.
 
         Encoder and trend see blocks of rows; x may be on another device.
         """
@@ -161,7 +168,7 @@ class Predictor(nn.Module):
 
 
 def _conditional(joint: JointKDM, z: Any, trend: Tensor | None, excess: Tensor | None) -> KDM:
-    """p(y|z), moved by the trend and with its excess variance added: the one place that makes it."""
+    """p(y|z), shifted by the trend and convolved with its excess variance; p(y|x) is made nowhere else."""
     rho: KDM = joint.infer(x=z, target="y")
     return rho if trend is None else rho.shifted(trend).convolved(excess)
 
@@ -179,7 +186,7 @@ def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) ->
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """The floating dtype a module computes in."""
+    """The floating-point dtype that a module computes in: that of its first such tensor, or float32."""
     tensors = [*module.parameters(), *module.buffers()]
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
 

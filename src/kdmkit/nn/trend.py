@@ -1,4 +1,4 @@
-"""The smooth part of a regression."""
+"""The mean function of a regression."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trend(nn.Module):
         Residuals already say how far off the ensemble is where there are rows. Elsewhere, for example in gaps
         between rows, its members disagree more than usual. Coverage is the memory's share of evidence.
         """
-        z = self.x(x).float()
+        z = self.x(x).to(self.ensemble.linear.dtype)
         answers = self.ensemble(z)
         centre, excess = answers.mean(1), (answers.var(1) - self.typical_variance).clamp_min(0)
         if self.memory is not None:

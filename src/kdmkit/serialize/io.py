@@ -93,6 +93,8 @@ def load(
     name = config.get("class")
     if name not in _KINDS:
         raise ValueError(bad_argument("config.json", f"class one of {', '.join(_KINDS)}", repr(name)))
+    if kind is not None and not isinstance(kind, type):
+        raise TypeError(bad_argument("kind", "a class, for example KDMRegressor", repr(kind)))
     if kind is not None and kind is not _kind(name).CLASSES[name]:
         raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
     own = UserModules(encoder, decoder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -80,6 +79,8 @@ class PhasedFit:
         generative_weight: float = 0.0,
         identity: dict[str, Any] | None = None,
     ) -> None:
+        if head_epochs < 0:
+            raise ValueError(bad_argument("head_epochs", "a whole number ≥ 0", head_epochs))
         self.encoder, self.dense = encoder, dense
         if layer is not None:
             self.layer = layer
@@ -126,23 +127,23 @@ class PhasedFit:
         self.minimize("joint", self.joint_objective())
 
     def fit_likelihood(self) -> None:
-        """Maximises the likelihood p(z, y) of the layer from where it is, the encoder fixed."""
+        """Maximises the layer's likelihood p(z, y) from its present weights; the encoder is fixed."""
         self.minimize("likelihood", JointObjective(self.layer), self.latent_rows)
 
     # ---- parts of the phases
 
     def dense_objective(self) -> nn.Module:
-        """The objective of `pretrain`, of the rows of `train`."""
+        """The objective of `pretrain`; it takes the tensors of `train`."""
         assert self.encoder is not None
         assert self.dense is not None
         return DenseObjective(self.encoder, self.dense)
 
     def head_objective(self) -> nn.Module:
-        """The objective of `fit_head`, of the rows of `head_rows`."""
+        """The objective of `fit_head`; it takes the tensors that `head_rows` makes."""
         return ConditionalObjective(None, self.layer, generative_weight=self.generative_weight)
 
     def joint_objective(self) -> nn.Module:
-        """The objective of `fit_jointly`, of the rows of `train`."""
+        """The objective of `fit_jointly`; it takes the tensors of `train`."""
         return ConditionalObjective(self.encoder, self.layer, generative_weight=self.generative_weight)
 
     def options_for(self, phase: str) -> FitOptions:
@@ -162,7 +163,9 @@ class PhasedFit:
     def make_dense(self) -> nn.Module:
         """A linear map from latent vectors to as many outputs as y has dimensions or classes."""
         latent = self.encode(self.train.tensors[0][:2]).shape[1]
-        return nn.Linear(latent, math.prod(self.layer.variables["y"].shape), dtype=torch.float32)
+        kernel, y = self.layer.kernel("y"), self.layer.components["y"]
+        outputs = kernel.probs(y[:1]) if kernel.discrete else y[:1].flatten(1)
+        return nn.Linear(latent, outputs.shape[-1], dtype=torch.float32)
 
     def encode(self, x: Tensor) -> Tensor:
         """Latent vectors of many rows, without gradients."""
@@ -185,7 +188,7 @@ class PhasedFit:
         Args:
             phase: the name in `histories`.
             objective: maps the tensors of a batch to one loss per row.
-            prepare: makes the objective's rows of the rows of `train` and `validation`.
+            prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
         """
         held = None if self.validation is None else prepare(self.validation)
         settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}

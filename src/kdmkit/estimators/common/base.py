@@ -83,7 +83,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """Minimises an objective with this estimator's settings and moves it back to the CPU.
 
         Args:
-            data: tensors that the objective uses beside the rows; checkpoints depend on them.
+            data: tensors that the objective uses in addition to the rows; checkpoints depend on them.
             changes: settings that differ from the estimator's.
         """
         options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
@@ -95,7 +95,7 @@ class KDMEstimator(BaseEstimator, ABC):
         return history
 
     def _identity(self, data: tuple[Tensor, ...]) -> dict[str, Any]:
-        """What a checkpoint of this fit depends on beside the options and the rows."""
+        """What a checkpoint of this fit depends on, in addition to the options and the rows."""
         if self.checkpoint_dir is None:
             return {}
         hidden = {"checkpoint_dir", "verbose", "device", "random_state"}

@@ -1,4 +1,4 @@
-"""The rows of a fit: their weights, and those that are held out."""
+"""The rows of a fit: their weights, and the split into training and validation rows."""
 
 from __future__ import annotations
 

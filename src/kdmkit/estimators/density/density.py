@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal
 
 import numpy as np
@@ -137,8 +138,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """The fitted density."""
         check_is_fitted(self)
         layer: DensityLayer = self.module_
+        kernel = copy.deepcopy(layer.kernel("x"))
         log_weights = torch.log_softmax(layer.logits.detach(), -1)
-        return KDM(layer.components["x"].detach(), None, layer.kernel("x"), log_weights=log_weights)
+        return KDM(layer.components["x"].detach(), None, kernel, log_weights=log_weights)
 
     def score_samples(self, X: Any) -> Array:
         """log p(x) of every row."""

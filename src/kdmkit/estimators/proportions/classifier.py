@@ -59,7 +59,7 @@ class KDMProportionClassifier(JointClassifier):
         classes_: 0 … n_classes − 1, the columns of the proportions.
         class_prior_: p(y), the mean of the proportions over the rows that were learned from.
         history_: one entry per epoch; `pretraining_history_` is that of an encoder's first phase.
-        module_: the fitted `nn.Module`.
+        module_: the fitted `kdmkit.nn.Predictor`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=400)

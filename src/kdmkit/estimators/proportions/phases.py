@@ -53,11 +53,11 @@ class ProportionFit(EstimatorFit):
 
     @property
     def _by_row(self) -> bool:
-        """Whether the loss is a sum over rows: their bags need not be whole."""
+        """Whether the loss is a sum over single rows, so that a batch need not hold whole bags."""
         return self.loss == "likelihood" and self.proportions.exact
 
     def _rows(self, ids: Int[Tensor, " k"]) -> Rows:
-        """What the objective takes of some bags: their rows one by one, or each bag as a whole."""
+        """The objective's tensors for some bags: one entry per row, or one per bag."""
         known, size = self.proportions, self.bags.size[ids]
         mean = known.mean.float()[ids]
         if self._by_row:

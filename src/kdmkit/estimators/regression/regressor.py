@@ -62,9 +62,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
             is no encoder. Fewer than 8 rows, or constant targets, have no trend.
         n_members: of the ensemble; two of them hold out each row.
-        memory: whether the trend may have a memory: the mean of the non-parametric KDM of rows and
-            residuals. It is used only if it lowers the squared error of rows left out significantly, as it
-            does where rows nearly repeat; the model then contains up to 20,000 rows.
+        memory: whether the trend may have a residual memory: the mean of the non-parametric KDM of rows and
+            residuals. It is used only if it lowers the leave-one-out squared error significantly, as it does
+            where rows nearly repeat; the model then contains up to 20,000 rows.
         n_components: `"auto"` is a sixteenth of the samples, from 4 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
@@ -76,7 +76,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
         max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
         learning_rate, patience: of the trend, or of all training without one.
-        validation_fraction: what is held out without a trend.
+        validation_fraction: share of the rows to validate on; used only without a trend.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
@@ -85,7 +85,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     Attributes:
         history_: one entry per epoch; `pretraining_history_` is that of the trend or of an encoder's first
             phase.
-        module_: the fitted `nn.Module`.
+        module_: the fitted `kdmkit.nn.Predictor`.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, (200, 1))
@@ -194,7 +194,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         scalers: dict[str, Scaler],
         bound: Float[Tensor, " outputs"],
     ) -> Predictor:
-        """Fits an ensemble, a memory of its residuals, then the joint KDM of rows and what is left."""
+        """Fits an ensemble, a memory of its residuals, then the joint KDM of rows and remaining residuals."""
         targets = scalers["y"](y).float()
         fitted = cross_fit(
             x,
