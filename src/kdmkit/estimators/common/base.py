@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
 from kdmkit.nn.predictor import BLOCK
-from kdmkit.training import FitOptions, Rows, fit
+from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
 
 # The default meaning of `max_epochs="auto"`.
@@ -163,7 +163,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """A new stream for every call of a fitted estimator, the same stream for a given `random_state`."""
         if random_state is None:
             self._n_draws += 1
-            seed = (self._seed * 1_000_003 + self._n_draws) % (1 << 63)
+            seed = derive_seed(self._seed, self._n_draws)
         else:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
         return torch.Generator(self._device).manual_seed(seed)
