@@ -19,6 +19,7 @@ from kdmkit.training.options import FitOptions
 from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
 from kdmkit.training.progress import Progress
 from kdmkit.training.rows import Rows
+from kdmkit.training.seeds import derive_seed
 
 # Rows per forward pass without gradients.
 _EVALUATION_ROWS = 4096
@@ -95,7 +96,7 @@ class Trainer:
         """Steps through all batches, validates, records and saves."""
         number = self.progress.epoch
         # Every epoch starts from a seed of its own: a resumed fit draws what the uninterrupted one drew.
-        self._seed(_mix(self.options.seed, number, self.accelerator.process_index))
+        self._seed(derive_seed(self.options.seed, number, 1 + self.accelerator.process_index))
         self.prepared.train()
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         for batch in self.batches(number):
@@ -118,7 +119,7 @@ class Trainer:
     def batches(self, epoch: int) -> list[Tensor]:
         """The row numbers of every step of an epoch, the same on all processes."""
         size = self.options.batch_size
-        generator = torch.Generator().manual_seed(_mix(self.options.seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
         order = torch.randperm(len(self.train), generator=generator).to(self.accelerator.device)
         batches = list(order.split(size))
         if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
@@ -249,11 +250,3 @@ def _weighted_sum(losses: Tensor, rows: tuple[Tensor, ...], weights: Tensor | No
 def _nonzero(weight: float | Tensor) -> float | Tensor:
     """The weight of a batch as a divisor: 1 where all rows have weight zero, whose sum of losses is zero."""
     return torch.where(weight > 0, weight, 1.0) if isinstance(weight, Tensor) else weight
-
-
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers."""
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 1_000_003 + number + 0x9E3779B97F4A7C15) % (1 << 63)
-    return mixed

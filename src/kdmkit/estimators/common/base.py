@@ -21,7 +21,7 @@ from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
 from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
-from kdmkit.training import FitOptions, Rows, fit
+from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
 
 # The default meaning of `max_epochs="auto"`.
@@ -169,7 +169,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """A new stream for every call of a fitted estimator, the same stream for a given `random_state`."""
         if random_state is None:
             self._n_draws += 1
-            seed = (self._seed * 1_000_003 + self._n_draws) % (1 << 63)
+            seed = derive_seed(self._seed, self._n_draws)
         else:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
         return torch.Generator(self._device).manual_seed(seed)
