@@ -29,7 +29,7 @@ Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 OnlyReport = Annotated[
     bool,
-    typer.Option("--only-report", help="Write the tables of the lines that there are, no more."),
+    typer.Option("--only-report", help="Measure nothing; write the tables from the existing lines."),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the same time.")]
 
@@ -55,7 +55,7 @@ def bench(
     device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
     only_report: OnlyReport = False,
 ) -> None:
-    """Times the reductions beside other ways to write them, on the CPU and on a CUDA device."""
+    """Times the reductions, compared with other implementations, on the CPU and on a CUDA device."""
     import torch
 
     from kdmkit.experiments import bench
@@ -76,7 +76,7 @@ def reproduce_density(
     only_report: OnlyReport = False,
     fresh: Fresh = False,
 ) -> None:
-    """Held-out log-likelihood beside Gaussian mixtures and kernel density estimates."""
+    """Held-out log-likelihood, compared with Gaussian mixtures and kernel density estimates."""
     from kdmkit.experiments import density
 
     run = partial(density.run, output, folds=folds, fresh=fresh)
@@ -173,7 +173,7 @@ def reproduce_table2(
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
-    """Learning with label proportions on Adult and MAGIC, beside LMMCM and a network."""
+    """Learning from label proportions on Adult and MAGIC, compared with LMMCM and a network."""
     from kdmkit.experiments import proportions
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
@@ -200,7 +200,7 @@ def reproduce_uci_regression(
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
-    """Regression with uncertainty on UCI sets, beside a GP, NGBoost and a deep ensemble."""
+    """Regression with uncertainty on UCI sets, compared with a GP, NGBoost and a deep ensemble."""
     from kdmkit.experiments import regression
 
     run = partial(
@@ -225,7 +225,7 @@ def reproduce_regression_others(
     output: Output = Path("results"),
     fresh: Fresh = False,
 ) -> None:
-    """Regression on twenty problems that the defaults were not made for: small, skewed, strange."""
+    """Regression with the same defaults on twenty other problems: small, skewed or pure noise."""
     from kdmkit.experiments.regression import others
 
     run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)

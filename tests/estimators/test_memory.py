@@ -1,4 +1,4 @@
-"""What single rows remember."""
+"""The residual memory of a regressor."""
 
 import copy
 import math

@@ -202,7 +202,7 @@ def test_features_as_they_are() -> None:
 # ---- proportions that are not known exactly
 
 
-def widened(proportions: Any, margin: float) -> Any:
+def with_margin(proportions: Any, margin: float) -> Any:
     return np.stack([np.clip(proportions - margin, 0, 1), np.clip(proportions + margin, 0, 1)], -1)
 
 
@@ -210,7 +210,7 @@ def widened(proportions: Any, margin: float) -> Any:
 def test_ranges_of_proportions(classes: int) -> None:
     X, ids, proportions, y = bags(600, classes=classes)
     model = kdm.KDMProportionClassifier(n_components=16, max_epochs=25, random_state=0)
-    assert model.fit(X, ids, widened(proportions, 0.15)).score(X, y) > 0.85
+    assert model.fit(X, ids, with_margin(proportions, 0.15)).score(X, y) > 0.85
 
 
 def test_a_poll_of_each_bag() -> None:

@@ -269,7 +269,7 @@ def test_a_newer_version(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("kdmkit.training.checkpoint._VERSION", 99)
         fitted(checkpoint_dir=tmp_path, epochs=1)
-    with pytest.raises(ValueError, match="checkpoint_dir: expected a checkpoint of version 1, got 99"):
+    with pytest.raises(ValueError, match="checkpoint_dir: expected a checkpoint of version 2, got 99"):
         fitted(checkpoint_dir=tmp_path)
 
 

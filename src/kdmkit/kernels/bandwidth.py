@@ -90,7 +90,7 @@ class LearnedBandwidth(Bandwidth):
         value: a positive number or tensor of shape `()`, `(d,)`, `(m, 1)` or `(m, d)`, copied. Plain numbers
             are kept in float64, so that they keep their digits.
         minimum: the lower bound; None is a millionth of the smallest value.
-        trainable: whether `raw` asks for gradients.
+        trainable: whether `raw` is trained.
 
     >>> LearnedBandwidth("sigma", 0.3).value
     tensor(0.3000, dtype=torch.float64)
@@ -163,12 +163,12 @@ class LearnedBandwidth(Bandwidth):
 
 
 class FixedBandwidth(Bandwidth):
-    """A given tensor: not trained by itself, but gradients flow through it to whatever it was computed from.
+    """A given tensor, no parameter: gradients flow through it to the tensors that it was computed from.
 
     Args:
         name: how error messages call the bandwidth.
         value: a positive number or tensor of any shape that `Bandwidth` names.
-        validate: whether the value is checked and copied. Without, the tensor itself is kept; no method
+        validate: whether the value is checked and copied. If False, the tensor itself is kept; no method
             changes it in place.
 
     >>> FixedBandwidth("sigma", torch.ones(5, 3, 2)).batch_shape

@@ -19,12 +19,12 @@ from kdmkit.ops import Lookup, Term
 class Categorical(Kernel):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
-    The smoothing s says how likely another code is beside the component's own: 0 is the identity.
+    The smoothing s is the probability of another code relative to the component's own; 0 is the identity.
 
     Args:
         n: the number of categories.
         smoothing: s, in [0, 1).
-        trainable: whether s asks for gradients (it must be positive then).
+        trainable: whether s is trained (it must be positive then).
 
     >>> Categorical(3, smoothing=0.5).probs(torch.tensor([0]))
     tensor([[0.5000, 0.2500, 0.2500]])

@@ -17,9 +17,9 @@ class Epanechnikov(Compact):
 
     Args:
         h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
-            per component; or a `Bandwidth`.
+            per component; the same with batch dimensions in front (not trained); or a `Bandwidth`.
         h_min: lower bound of h while it is trained; None is a millionth of h.
-        trainable: whether h asks for gradients.
+        trainable: whether h is trained.
 
     >>> kernel = Epanechnikov(2.0)
     >>> kernel.log_overlap(torch.tensor([[0.0], [3.0]]), torch.zeros(1, 1)).exp()

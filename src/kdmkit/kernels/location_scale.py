@@ -23,8 +23,8 @@ from kdmkit.ops import Score, Term
 class LocationScale(Kernel, ABC):
     """A product over dimensions of one bump function g, moved to c and stretched by a bandwidth s.
 
-    Leaves say what the bump is in the unit variable u = (x − c)/s; densities, draws and distribution
-    functions follow.
+    A subclass defines the bump in the unit variable u = (x − c)/s. Densities, draws and distribution
+    functions follow from it.
     """
 
     discrete: ClassVar[bool] = False

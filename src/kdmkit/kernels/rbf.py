@@ -35,7 +35,7 @@ class RBF(LocationScale):
         shear: the strict lower triangle of a metric's factor L, `(d, d)`; its diagonal is 1/σ_i and the
             overlap becomes exp(−‖L(x − c)‖²). See `RBF.from_metric`.
         sigma_min: lower bound of σ while it is trained; None is a millionth of σ.
-        trainable: whether the parameters ask for gradients.
+        trainable: whether the parameters are trained.
 
     >>> kernel = RBF.from_std(0.5)
     >>> x, c = torch.zeros(1, 1), torch.zeros(1, 1)
@@ -122,7 +122,7 @@ class RBF(LocationScale):
             root = torch.linalg.cholesky(rows @ rows.mT)
         factor = torch.linalg.solve_triangular(root, torch.eye(len(rows)).to(rows), upper=False)
         sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
-        return RBF(sigma, shear=factor.tril(-1))
+        return RBF(sigma, shear=factor.tril(-1) if len(rows) > 1 else None)
 
     @property
     def noise_variance(self) -> Float[Tensor, "*shape"]:

@@ -26,9 +26,9 @@ class Tricube(Compact):
 
     Args:
         h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
-            per component; or a `Bandwidth`.
+            per component; the same with batch dimensions in front (not trained); or a `Bandwidth`.
         h_min: lower bound of h while it is trained; None is a millionth of h.
-        trainable: whether h asks for gradients.
+        trainable: whether h is trained.
 
     >>> Tricube(1.0).log_overlap(torch.tensor([[0.5]]), torch.zeros(1, 1)).exp()
     tensor([0.4488])

@@ -1,7 +1,7 @@
 """k-means, by scikit-learn.
 
-scikit-learn takes a second to import: it is imported where it is used, so that a layer whose components come
-from elsewhere need not wait.
+scikit-learn takes a second to import. It is imported inside the functions, so that code without clusters does
+not load it.
 """
 
 from __future__ import annotations

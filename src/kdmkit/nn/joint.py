@@ -28,8 +28,8 @@ class JointLayer(KDMLayer):
         n_components: m.
         in_kernel: kernel of x; None is RBF.
         out_kernel: kernel of y; None is Cosine, a distribution over classes.
-        options: `train_components`, `train_weights`, `train_kernels` (True by default): what asks for
-            gradients; `dtype`, `device` of the parameters.
+        options: `train_components`, `train_weights`, `train_kernels` (True by default): what is trained;
+            `dtype` and `device` of the parameters.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(4, 3, n_components=16)
@@ -71,7 +71,7 @@ class JointLayer(KDMLayer):
         inputs: Sequence[str],
         **options: Unpack[LayerOptions],
     ) -> JointLayer:
-        """A layer over named variables; `inputs` are those that `forward` takes, the rest it infers.
+        """A layer over named variables: `forward` takes the `inputs` and infers the others.
 
         `options` are those of the constructor.
 
@@ -161,8 +161,8 @@ class JointLayer(KDMLayer):
                 `"balanced"`, equally many samples of every label of the last discrete variable; `"kmeans"`,
                 centres of clusters, equally many for every label where there is a discrete variable.
             sigma: `"nearest"` for the typical distance between neighbouring components, measured in all
-                continuous variables together; `"mean"` for that of any two, variable by variable; or a
-                number.
+                continuous variables together; `"mean"` for the mean distance between any two, variable by
+                variable; or a number.
             generator: source of randomness.
             named: the same tensors by name.
         """

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
@@ -18,7 +18,7 @@ from kdmkit.nn.variable import Variable
 
 
 class LayerOptions(TypedDict, total=False):
-    """Options of every layer's constructor: what asks for gradients, and where the parameters are."""
+    """Options of every layer's constructor: which parameters are trained, their dtype and device."""
 
     train_components: bool
     train_weights: bool
@@ -80,32 +80,35 @@ class KDMLayer(nn.Module, ABC):
         kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
-                # An infinite one (no smoothing at all) stands for a constant.
+                # An infinite parameter (a Categorical kernel without smoothing) cannot be trained.
                 parameter.requires_grad_(train_kernels and bool(torch.isfinite(parameter).all()))
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
         logits = torch.zeros(n_components, dtype=dtype, device=device)
         self.logits = nn.Parameter(logits, requires_grad=train_weights)
 
+    @torch.no_grad()
+    def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
+        """Sets components by variable, and logits; the layer is returned."""
+        self.logits.copy_(logits)
+        for name, values in components.items():
+            self.components[name].copy_(values)
+        return self
+
+    @torch.no_grad()
     def _initialize(
         self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
     ) -> Self:
-        """Sets components, weights and bandwidths; where the data is bad, nothing changes."""
+        """Sets components, weights and bandwidths from data; bad data raises before anything changes."""
         if set(data) != set(self.variables):
             raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
         check_sigma(sigma)
         initializer = Initializer(list(self.variables.values()), data, generator)
         components, logits = initializer.start(self.n_components, method)
-        with torch.no_grad():
-            for name in self.variables:
-                target = self.components[name]
-                target.copy_(components[name].to(target))
-            distances = initializer.distances(dict(self.components)) if sigma == "nearest" else {}
-            for name in self.variables:
-                self.kernel(name).initialize_bandwidth(
-                    self.components[name], sigma, distance=distances.get(name)
-                )
-            self.logits.copy_(logits.to(self.logits))
-        return self
+        components = {name: value.to(self.components[name]) for name, value in components.items()}
+        distances = initializer.distances(components) if sigma == "nearest" else {}
+        for name, value in components.items():
+            self.kernel(name).initialize_bandwidth(value, sigma, distance=distances.get(name))
+        return self.assign(components, logits)
 
     def _common_config(self) -> dict[str, Any]:
         dtype = str(self.logits.dtype).removeprefix("torch.")
@@ -121,7 +124,7 @@ def options_from(config: Mapping[str, Any]) -> LayerOptions:
 def by_name(
     argument: str, names: Sequence[str], values: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values in the order of `names`, and those that came by name."""
+    """Positional values, in the order of `names`, together with the keyword values."""
     if len(values) > len(names):
         raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
     repeated = [name for name in names[: len(values)] if name in named]

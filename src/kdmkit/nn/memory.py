@@ -1,4 +1,4 @@
-"""Memory of single rows: the non-parametric KDM of residuals."""
+"""A memory of residuals: the non-parametric KDM of training rows and their residuals."""
 
 from __future__ import annotations
 

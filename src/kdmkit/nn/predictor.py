@@ -79,12 +79,12 @@ class Predictor(nn.Module):
         decoder: nn.Module | None = None,
         trend: Trend | None = None,
     ) -> Predictor:
-        """The predictor in the units of the data, of a layer that learned from standardised variables.
+        """A predictor in the units of the data, from a layer that was fitted to standardised variables.
 
         Args:
             layer, encoder, decoder, trend: fitted.
-            scalers: by variable, where it was standardised. Without an encoder that of x becomes part of the
-                layer; behind one it stays in front of the encoder.
+            scalers: the scaler of every variable that was standardised. Without an encoder, the scaler of x
+                becomes part of the layer; with one, it stays a module in front of the encoder.
         """
         if encoder is None:
             return cls(in_data_units(layer, scalers), trend=trend)
@@ -113,7 +113,7 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def distribution(self, x: Tensor) -> KDM:
-        """`forward` without gradients for any number of rows, and with checks of the values it is asked for.
+        """`forward` for any number of rows, without gradients; the KDM checks the values it is asked for.
 
         Encoder and trend see blocks of rows; x may be on another device.
         """
@@ -168,7 +168,7 @@ class Predictor(nn.Module):
 
 
 def _conditional(joint: JointKDM, z: Any, trend: Tensor | None, excess: Tensor | None) -> KDM:
-    """p(y|z), moved by the trend and with its excess variance added: the one place that makes it."""
+    """p(y|z), shifted by the trend and convolved with its excess variance; p(y|x) is made nowhere else."""
     rho: KDM = joint.infer(x=z, target="y")
     return rho if trend is None else rho.shifted(trend).convolved(excess)
 
@@ -186,7 +186,7 @@ def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) ->
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """The floating dtype a module computes in."""
+    """The floating-point dtype that a module computes in: that of its first such tensor, or float32."""
     tensors = [*module.parameters(), *module.buffers()]
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
 
@@ -200,8 +200,8 @@ def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
     }
     variables = [Variable(name, kernels[name], v.shape) for name, v in layer.variables.items()]
     moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
-    with torch.no_grad():
-        moved.logits.copy_(layer.logits)
-        for name, values in layer.components.items():
-            moved.components[name].copy_(scalers[name].inverse(values) if name in scalers else values)
-    return moved
+    components = {
+        name: scalers[name].inverse(values) if name in scalers else values
+        for name, values in layer.components.items()
+    }
+    return moved.assign(components, layer.logits)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Scaler(nn.Module):
-    """z = (x − shift)/scale, in float64: offsets may be large compared with what varies.
+    """z = (x − shift)/scale, in float64: a column's offset may be large compared with its spread.
 
     >>> Scaler.from_data(torch.tensor([[1.0], [3.0]]))(torch.tensor([[2.0], [4.0]]))
     tensor([[0.],
@@ -25,7 +25,7 @@ class Scaler(nn.Module):
 
     @classmethod
     def identity(cls, d: int) -> Scaler:
-        """The scaler that changes nothing: also the place for the numbers of a saved one."""
+        """The scaler that changes nothing, or a place for `load_state_dict` to put a saved one."""
         return cls(torch.zeros(d), torch.ones(d))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The smooth part of a regression."""
+"""The mean function of a regression."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.joint import RESERVED
 from kdmkit.kernels import Kernel, kernel_from_config
 
-# `infer` and `initialize` take variables by name beside arguments of their own.
+# `infer` and `initialize` take variables by name, and have these arguments of their own.
 _ARGUMENTS = (*RESERVED, "method", "sigma", "generator")
 
 

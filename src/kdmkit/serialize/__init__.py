@@ -1,4 +1,4 @@
-"""Models on disk: a folder with safetensors weights and a JSON configuration, nothing executable."""
+"""Models on disk: tensors in the safetensors format and a description in JSON, nothing executable."""
 
 from kdmkit.serialize.io import load, save
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import Kernel, kernel_from_config
-from kdmkit.serialize.modules import UserModules, put, tensors_of, under
+from kdmkit.serialize.modules import UserModules, check_values, put, tensors_of, under
 
 CLASSES: dict[str, type] = {"KDM": KDM, "JointKDM": JointKDM}
 
@@ -42,5 +42,6 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
 def _kernel(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Kernel:
     encoder = own.lend("encoder", "module") if config["kernel"] == "Composed" else None
     kernel = kernel_from_config(config, encoder=encoder)
-    put(kernel, under(f"kernels.{name}.", tensors), "model.safetensors" if encoder is None else "encoder")
+    put(kernel, under(f"kernels.{name}.", tensors), None if encoder is None else "encoder")
+    check_values(kernel, ("encoder.",))
     return kernel.requires_grad_(False)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.serialize.folder import read_folder, write_folder
-from kdmkit.serialize.modules import UserModules
+from kdmkit.serialize.budget import Budget
+from kdmkit.serialize.description import check_agrees, check_sizes, shortened
+from kdmkit.serialize.file import read_model, write_model
+from kdmkit.serialize.modules import UserModuleError, UserModules
 from kdmkit.serialize.upgrade import upgrade
 
 T = TypeVar("T")
@@ -31,29 +33,32 @@ _KINDS = {
 
 
 def save(model: Any, path: str | Path) -> None:
-    """Writes a model as a folder: `model.safetensors` and `config.json`, no pickle.
+    """Writes a model as one file in the safetensors format, with its description as JSON; no pickle.
 
-    The folder appears as a whole: a save that is interrupted leaves an earlier model at `path` as it was.
-    Encoders and decoders that you wrote are saved as weights; `load` takes the modules to put them into.
-    In a distributed run, save on one process.
+    The file appears as a whole: a save that is interrupted leaves an earlier model at `path` as it was, and
+    one that was killed leaves nothing that the next save does not remove. Several processes may save to one
+    path and load from it at the same time. Encoders and decoders that you wrote are saved as weights; `load`
+    takes the modules to put them into. `checkpoint_dir` is not saved. In a distributed run, save on one
+    process.
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
             a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`).
-        path: a folder that does not exist, is empty, or holds a saved model, which is replaced.
+        path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
+            other file or folder is left alone and raises a ValueError.
 
     >>> import tempfile
     >>> import kdmkit as kdm
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     kdm.save(kdm.KDM.from_probs(torch.tensor([0.25, 0.75])), f"{folder}/coin")
-    ...     kdm.load(f"{folder}/coin").probs
+    ...     kdm.save(kdm.KDM.from_probs(torch.tensor([0.25, 0.75])), f"{folder}/coin.safetensors")
+    ...     kdm.load(f"{folder}/coin.safetensors").probs
     tensor([0.2500, 0.7500])
     """
     name = type(model).__name__
     if name not in _KINDS or type(model) is not _kind(name).CLASSES[name]:
         raise TypeError(bad_argument("model", f"one of {', '.join(_KINDS)}", name))
     config, tensors = _kind(name).pack(model)
-    write_folder(path, {"class": name, **config}, tensors)
+    write_model(path, {"class": name, **config}, tensors)
 
 
 @overload
@@ -82,29 +87,57 @@ def load(
 ) -> Any:
     """The model that `save` wrote, with the same answers.
 
+    Files of strangers are safe to load: nothing in them is executed, and what they declare is compared with
+    the tensors that they hold before memory is taken for it. A file that is no whole model raises a
+    ValueError.
+
     Args:
-        path: the folder.
+        path: the file; or the folder that version 0.1 wrote.
         encoder, decoder: for models saved with modules of your own: modules of the same shape. They are
             copied, and the copies get the saved weights.
         device: where the model goes, whatever it was saved from.
         kind: the class that the model must have, for example `KDMRegressor`; type checkers then know it.
     """
-    config, tensors = read_folder(path, _checked_device(device))
+    place = _checked_device(device)
+    config, tensors = read_model(path)
     name = config.get("class")
-    if name not in _KINDS:
-        raise ValueError(bad_argument("config.json", f"class one of {', '.join(_KINDS)}", repr(name)))
+    if not isinstance(name, str) or name not in _KINDS:
+        raise ValueError(bad_argument(str(path), f"class one of {', '.join(_KINDS)}", shortened(repr(name))))
     if kind is not None and not isinstance(kind, type):
         raise TypeError(bad_argument("kind", "a class, for example KDMRegressor", repr(kind)))
     if kind is not None and kind is not _kind(name).CLASSES[name]:
         raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
     own = UserModules(encoder, decoder)
     try:
-        model = _kind(name).unpack(*upgrade(config, tensors), own)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        wanted = f"the description of a {name}"
-        raise ValueError(bad_argument("config.json", wanted, f"{type(error).__name__}: {error}")) from error
+        model = _built(name, *upgrade(config, tensors), own)
+    except UserModuleError:
+        raise
+    except Exception as error:  # whatever a description makes constructors do
+        wanted, got = f"the description and the tensors of a {name}", f"{type(error).__name__}: {error}"
+        raise ValueError(bad_argument(str(path), wanted, shortened(got))) from error
     own.check_used()
+    return _moved(model, place)
+
+
+def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
+    longest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    for part in ("module", "layer", "kernels"):
+        check_sizes(config.get(part), longest)
+    with Budget(tensors):
+        model = _kind(name).unpack(config, tensors, own)
+    description, state = _kind(name).pack(model)
+    other = sorted(state.keys() ^ tensors.keys()) or [k for k in state if state[k].shape != tensors[k].shape]
+    if other:
+        raise ValueError(f"other tensors than it describes: {other[0]}")
+    check_agrees(config, {"format": config["format"], "kdmkit": "", "class": name, **description})
     return model
+
+
+def _moved(model: Any, device: torch.device) -> Any:
+    if hasattr(model, "module_"):
+        model.module_.to(device)
+        return model
+    return model.to(device)
 
 
 def _kind(name: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
+import torch
 from torch import Tensor, nn
 
-from kdmkit.nn import DensityLayer, JointLayer, Predictor
-from kdmkit.serialize.modules import UserModules, put, tensors_of, under
+from kdmkit.distributions import JointKDM
+from kdmkit.nn import MLP, DensityLayer, JointLayer, Predictor
+from kdmkit.serialize.modules import UserModules, check_values, put, tensors_of, under
+from kdmkit.serialize.values import check_types
 
 CLASSES: dict[str, type] = {"JointLayer": JointLayer, "DensityLayer": DensityLayer, "Predictor": Predictor}
 
@@ -24,17 +27,30 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
     variables = description["variables"] if "variables" in description else [description["variable"]]
     composed = [v["name"] for v in variables if v["kernel"]["kernel"] == "Composed"]
     encoders = {name: own.lend("encoder", "module") for name in composed}
-    layer: nn.Module = CLASSES[config["class"]].from_config(description, encoders=encoders)  # type: ignore[attr-defined]
-    put(layer, tensors, "model.safetensors")
+    layer = CLASSES[config["class"]].from_config(description, encoders=encoders)  # type: ignore[attr-defined]
+    return filled(layer, tensors, tuple(f"kernels.{name}.encoder." for name in composed))
+
+
+def filled(layer: Any, tensors: dict[str, Tensor], own: tuple[str, ...] = ()) -> Any:
+    """A layer with the saved numbers, which have to be those of a joint KDM."""
+    put(layer, tensors)
+    check_values(layer, own)
+    components = {name: value.detach() for name, value in layer.components.items()}
+    kernels = {name: layer.kernel(name) for name in components}
+    JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
     return layer
 
 
 def predictor_from(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Predictor:
     """A predictor with the saved numbers, and with the caller's encoder and decoder where it had such."""
     parts: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
+    for part in parts:
+        check_types((config[part] or {}).get("mlp") or {}, get_type_hints(MLP.__init__))
     lent = {part: _own_part(part, config[part], tensors, own) for part in parts}
     predictor = Predictor.from_config(config, **lent)
-    put(predictor, tensors, "model.safetensors")
+    put(predictor, tensors)
+    check_values(predictor, tuple(f"{part}." for part in parts if lent[part] is not None))
+    predictor.joint()
     return predictor
 
 

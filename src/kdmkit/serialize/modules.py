@@ -6,9 +6,17 @@ import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_finite, check_positive
+from kdmkit.kernels import Bandwidth
+from kdmkit.nn import DensityLayer, JointLayer, Scaler
+from kdmkit.serialize.values import check_types
+
+
+class UserModuleError(ValueError):
+    """The encoder or decoder that was given to `load` does not fit."""
 
 
 @dataclass
@@ -26,7 +34,7 @@ class UserModules:
             wanted = (
                 f"load(path, {part}=...) with the {saved} it was saved with: only its weights are on disk"
             )
-            raise ValueError(bad_argument(part, wanted, module))
+            raise UserModuleError(bad_argument(part, wanted, module))
         self._lent.add(part)
         return copy.deepcopy(module)
 
@@ -48,16 +56,49 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def put(module: nn.Module, tensors: dict[str, Tensor], argument: str) -> None:
-    """Loads saved tensors into a module; dtype and device are those of the tensors."""
+def put(module: nn.Module, tensors: dict[str, Tensor], own: str | None = None) -> None:
+    """Loads saved tensors into a module; dtypes are those of the tensors.
+
+    Args:
+        own: the argument of `load` that the module came from, if it did.
+    """
     try:
+        _check_kinds(module.state_dict(), tensors)
         module.load_state_dict(tensors, assign=True)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
+        if own is None:
+            raise
         reasons = " ".join(str(error).split())
-        raise ValueError(bad_argument(argument, "parameters as they were saved", reasons)) from error
-    device = next((t.device for t in tensors.values()), None)
-    if device is not None:
-        module.to(device)  # for buffers that are not in the state
+        raise UserModuleError(bad_argument(own, "parameters as they were saved", reasons)) from error
+
+
+def _check_kinds(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Floating-point numbers for such, and whole numbers for such."""
+    for name in state.keys() & tensors.keys():
+        new, old = tensors[name].dtype, state[name].dtype
+        if new != old and not (new.is_floating_point and old.is_floating_point):
+            raise ValueError(f"{new} in {name}, which holds {old}")
+
+
+def check_values(module: nn.Module, own: tuple[str, ...] = ()) -> None:
+    """Raises where a module holds numbers that no fit gives it.
+
+    Args:
+        own: how the names of the caller's tensors start, which may be anything.
+    """
+    for name, tensor in module.state_dict().items():
+        if tensor.is_floating_point() and not name.startswith(own):
+            # The logarithm of zero is legal.
+            logarithm = name.rpartition(".")[-1].startswith("log")
+            check_finite(name, tensor[tensor != -torch.inf] if logarithm else tensor)
+    for part in module.modules():
+        if isinstance(part, Bandwidth):
+            check_positive(part.name, part.value.detach())
+        if isinstance(part, Scaler):
+            check_positive("scale", part.scale)
+        if isinstance(part, JointLayer | DensityLayer):
+            flags = part.config()["train"]
+            check_types(flags, dict.fromkeys(flags, bool))
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

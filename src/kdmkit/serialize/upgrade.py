@@ -17,6 +17,8 @@ def upgrade(config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
     """Configuration and tensors as the present format has them."""
     if config["format"] >= 2:
         return config, tensors
+    if "parameters" in config:
+        config = {**config, "parameters": {**config["parameters"], "checkpoint_dir": None}}
     trend = (config.get("module") or {}).get("trend")
     if trend is None:
         return config, tensors

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 from torch import nn
@@ -13,6 +14,8 @@ from kdmkit._core.checks import bad_argument
 
 # Kinds of NumPy arrays: booleans, whole numbers, floats, strings, and objects made of those.
 _KINDS = "biufUO"
+# Strings of an array take the space of its dtype, however short they are.
+_ARRAY_BYTES = 1 << 26
 
 
 def encode(name: str, value: Any) -> Any:
@@ -53,4 +56,41 @@ def decode(value: Any) -> Any:
 def _decode_array(values: list[Any], dtype: np.dtype[Any]) -> Any:
     if dtype.kind not in _KINDS:
         raise ValueError(bad_argument("dtype", f"one of the kinds {_KINDS}", dtype))
+    n = np.array(values, dtype=object).size
+    if n * dtype.itemsize > _ARRAY_BYTES:
+        raise ValueError(bad_argument("dtype", f"at most {_ARRAY_BYTES:,} bytes", f"{n} × {dtype}"))
     return np.array(values, dtype=dtype)
+
+
+def check_types(values: dict[str, Any], types: dict[str, Any]) -> None:
+    """Raises where a value is not what the annotation of its name says."""
+    for name, value in values.items():
+        if name in types and not has_type(value, types[name]):
+            wanted = types[name].__name__ if isinstance(types[name], type) else str(types[name])
+            raise TypeError(bad_argument(name, wanted.replace("typing.", ""), repr(value)))
+
+
+def has_type(value: Any, wanted: Any) -> bool:
+    """Whether a decoded value is what an annotation says; a whole number may have any type.
+
+    >>> has_type(3, float | Literal["auto"]), has_type([1], float | Literal["auto"])
+    (True, False)
+    """
+    if wanted is Any:
+        return not isinstance(value, dict)
+    if get_origin(wanted) in (Union, UnionType):
+        return any(has_type(value, option) for option in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return any(type(value) is type(option) and value == option for option in get_args(wanted))
+    if get_origin(wanted) is list:
+        return isinstance(value, list) and all(has_type(item, *get_args(wanted)) for item in value)
+    if get_origin(wanted) is dict:
+        key, item = get_args(wanted)
+        return isinstance(value, dict) and all(
+            has_type(k, key) and has_type(v, item) for k, v in value.items()
+        )
+    if wanted in (None, type(None)):
+        return value is None
+    if wanted in (bool, int):
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, int | float if wanted is float else wanted)

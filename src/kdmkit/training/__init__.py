@@ -7,6 +7,7 @@ from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, D
 from kdmkit.training.options import Device, FitOptions, Precision, Schedule
 from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
+from kdmkit.training.seeds import derive_seed
 
 __all__ = [
     "ConditionalObjective",
@@ -20,6 +21,7 @@ __all__ = [
     "Rows",
     "Schedule",
     "cross_entropy",
+    "derive_seed",
     "encode_rows",
     "expected_nll",
     "fingerprint",

@@ -16,7 +16,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import replacing
 
-_VERSION = 1
+_VERSION = 2
 _FILE = "checkpoint.pt"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,7 @@ class PhasedFit:
         dense: the dense head; None is a linear map that `make_dense` makes.
         head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
         generative_weight: α of the loss −log p(y|z) − α·log p(z).
+        noise, loss: of `fit_jointly`, as in `ConditionalObjective`.
         identity: what else checkpoints depend on, as in `fit`.
 
     Attributes:
@@ -77,6 +78,8 @@ class PhasedFit:
         dense: nn.Module | None = None,
         head_epochs: int = 0,
         generative_weight: float = 0.0,
+        noise: float = 0.0,
+        loss: Literal["nll", "mse"] = "nll",
         identity: dict[str, Any] | None = None,
     ) -> None:
         if head_epochs < 0:
@@ -86,6 +89,7 @@ class PhasedFit:
             self.layer = layer
         self.train, self.validation, self.options = train, validation, options
         self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
+        self.noise, self.loss = noise, loss
         self.histories: dict[str, list[dict[str, float]]] = {}
 
     def run(self) -> dict[str, list[dict[str, float]]]:
@@ -127,24 +131,25 @@ class PhasedFit:
         self.minimize("joint", self.joint_objective())
 
     def fit_likelihood(self) -> None:
-        """Maximises the likelihood p(z, y) of the layer from where it is, the encoder fixed."""
+        """Maximises the layer's likelihood p(z, y) from its present weights; the encoder is fixed."""
         self.minimize("likelihood", JointObjective(self.layer), self.latent_rows)
 
     # ---- parts of the phases
 
     def dense_objective(self) -> nn.Module:
-        """The objective of `pretrain`, of the rows of `train`."""
+        """The objective of `pretrain`; it takes the tensors of `train`."""
         assert self.encoder is not None
         assert self.dense is not None
         return DenseObjective(self.encoder, self.dense)
 
     def head_objective(self) -> nn.Module:
-        """The objective of `fit_head`, of the rows of `head_rows`."""
+        """The objective of `fit_head`; it takes the tensors that `head_rows` makes."""
         return ConditionalObjective(None, self.layer, generative_weight=self.generative_weight)
 
     def joint_objective(self) -> nn.Module:
-        """The objective of `fit_jointly`, of the rows of `train`."""
-        return ConditionalObjective(self.encoder, self.layer, generative_weight=self.generative_weight)
+        """The objective of `fit_jointly`; it takes the tensors of `train`."""
+        settings = {"generative_weight": self.generative_weight, "noise": self.noise}
+        return ConditionalObjective(self.encoder, self.layer, **settings, loss=self.loss)
 
     def options_for(self, phase: str) -> FitOptions:
         """The options of a phase."""
@@ -188,7 +193,7 @@ class PhasedFit:
         Args:
             phase: the name in `histories`.
             objective: maps the tensors of a batch to one loss per row.
-            prepare: makes the objective's rows of the rows of `train` and `validation`.
+            prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
         """
         held = None if self.validation is None else prepare(self.validation)
         settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}

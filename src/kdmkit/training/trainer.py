@@ -19,6 +19,7 @@ from kdmkit.training.options import FitOptions
 from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
 from kdmkit.training.progress import Progress
 from kdmkit.training.rows import Rows
+from kdmkit.training.seeds import derive_seed
 
 # Rows per forward pass without gradients.
 _EVALUATION_ROWS = 4096
@@ -59,8 +60,7 @@ class Trainer:
         self.progress = Progress()
         self.checkpoint: Checkpoint | None = None
         if options.checkpoint_dir is not None:
-            mark = fingerprint(*_described(objective, train, validation, options, identity))
-            self.checkpoint = Checkpoint(options.checkpoint_dir, mark)
+            self.checkpoint = Checkpoint(options.checkpoint_dir, self._fingerprint(identity))
             self._resume(call_on_main_process(self.accelerator, self.checkpoint.load))
 
     @property
@@ -96,7 +96,7 @@ class Trainer:
         """Steps through all batches, validates, records and saves."""
         number = self.progress.epoch
         # Every epoch starts from a seed of its own: a resumed fit draws what the uninterrupted one drew.
-        self._seed(_mix(self.options.seed, number, self.accelerator.process_index))
+        self._seed(derive_seed(self.options.seed, number, 1 + self.accelerator.process_index))
         self.prepared.train()
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         for batch in self.batches(number):
@@ -119,7 +119,7 @@ class Trainer:
     def batches(self, epoch: int) -> list[Tensor]:
         """The row numbers of every step of an epoch, the same on all processes."""
         size = self.options.batch_size
-        generator = torch.Generator().manual_seed(_mix(self.options.seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
         order = torch.randperm(len(self.train), generator=generator).to(self.accelerator.device)
         batches = list(order.split(size))
         if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
@@ -168,32 +168,43 @@ class Trainer:
 
     # ---- resuming
 
+    def _parts(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the progress, by name."""
+        parts = {
+            "model": self.objective,
+            "average": self.average,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "scaler": self.accelerator.scaler,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
     def _save(self) -> None:
-        if self.checkpoint is None or not self.accelerator.is_main_process:
-            return
-        scaler = self.accelerator.scaler
-        self.checkpoint.save(
-            {
-                "model": self.objective.state_dict(),
-                "average": None if self.average is None else self.average.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
-                "scaler": None if scaler is None else scaler.state_dict(),
-                "progress": self.progress.state(),
-            }
-        )
+        if self.checkpoint is not None and self.accelerator.is_main_process:
+            states = {name: part.state_dict() for name, part in self._parts().items()}
+            self.checkpoint.save({**states, "progress": self.progress.state()})
 
     def _resume(self, state: dict[str, Any] | None) -> None:
         if state is None:
             return
-        self.objective.load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        if self.accelerator.scaler is not None and state["scaler"]:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
+        for name, part in self._parts().items():
+            # A fit on another device may have had no scaler.
+            if state.get(name):
+                part.load_state_dict(state[name])
         self.progress = Progress.from_state(state["progress"], self.accelerator.device)
+
+    def _fingerprint(self, identity: dict[str, Any]) -> str:
+        """A digest of what must agree for a checkpoint to be continued: settings, shapes, all rows."""
+        rows = [self.train] if self.validation is None else [self.train, self.validation]
+        data = [[*part.tensors, *(() if part.weights is None else (part.weights,))] for part in rows]
+        values = self.objective.state_dict()
+        description = {
+            "options": self.options.identity(),
+            "identity": identity,
+            "model": {name: [*value.shape, str(value.dtype)] for name, value in values.items()},
+            "tensors": [[len(part.tensors), part.weights is not None] for part in rows],
+        }
+        return fingerprint(description, [tensor for part in data for tensor in part])
 
     # ---- random numbers and progress bar
 
@@ -214,26 +225,6 @@ class Trainer:
         return tqdm(
             total=self.options.max_epochs, initial=start, desc=description, unit="epoch", disable=hidden
         )
-
-
-def _described(
-    objective: nn.Module,
-    train: Rows,
-    validation: Rows | None,
-    options: FitOptions,
-    identity: dict[str, Any],
-) -> tuple[dict[str, Any], list[Tensor]]:
-    """What must agree for a checkpoint to be continued: settings, shapes of the model, all rows."""
-    rows = [train] if validation is None else [train, validation]
-    data = [[*part.tensors, *(() if part.weights is None else (part.weights,))] for part in rows]
-    shapes = {name: [*value.shape, str(value.dtype)] for name, value in objective.state_dict().items()}
-    description = {
-        "options": options.identity(),
-        "identity": identity,
-        "model": shapes,
-        "tensors": [[len(part.tensors), part.weights is not None] for part in rows],
-    }
-    return description, [tensor for part in data for tensor in part]
 
 
 def _check_losses(entry: dict[str, float]) -> None:
@@ -259,11 +250,3 @@ def _weighted_sum(losses: Tensor, rows: tuple[Tensor, ...], weights: Tensor | No
 def _nonzero(weight: float | Tensor) -> float | Tensor:
     """The weight of a batch as a divisor: 1 where all rows have weight zero, whose sum of losses is zero."""
     return torch.where(weight > 0, weight, 1.0) if isinstance(weight, Tensor) else weight
-
-
-def _mix(*numbers: int) -> int:
-    """One seed from several numbers."""
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 1_000_003 + number + 0x9E3779B97F4A7C15) % (1 << 63)
-    return mixed

@@ -20,12 +20,12 @@ from kdmkit.ops import log_mix
 RULES = ("scott", "silverman", "loo")
 # Leave-one-out looks at about this many rows, against all components.
 _ROWS = 1024
-# Where that is more pairs than this, every sixteenth of these rows chooses from the grid first.
+# With more pairs than this, every sixteenth of these rows makes a first choice from the grid.
 _PAIRS, _FEWER = 1 << 22, 16
 # Factors of Scott's bandwidth that leave-one-out tries, and of the best of them that it tries next.
 _FACTORS = torch.logspace(math.log10(0.05), math.log10(5.0), 25, dtype=torch.float64).tolist()
 _REFINEMENT = (1.03 ** torch.arange(-6, 7, dtype=torch.float64)).tolist()
-# The least log-likelihood of a row: a row far from all others must not decide alone.
+# A lower bound on the log-likelihood of a row: a single row far from all others must not decide.
 _LEAST = -1e6
 
 

@@ -1,4 +1,4 @@
-"""Encoders and decoders that estimators build themselves, and those that users bring."""
+"""Encoders and decoders: multi-layer perceptrons, or copies of the user's modules."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ def _in_two_parts(
     rows: Int[Tensor, " q"],
     own: Float[Tensor, " q"] | None,
 ) -> T:
-    """A reduction over the rows outside `rows`, and one over those inside with other weights on the diagonal.
+    """One reduction over all rows outside `rows`, and one over `rows` with the diagonal's weights replaced.
 
-    So no sum has to be corrected by a subtraction.
+    Merging the two avoids a subtraction, which would lose digits.
     """
     diagonal = log_weights.new_full((len(rows),), -torch.inf) if own is None else own
     inside = reduce(rows, log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal))

@@ -26,19 +26,19 @@ _DECAY = 1e-2
 # The share that an average of weights keeps of itself at every step.
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
-# Where targets are mostly noise, one of many epochs is a little better by chance, and no smoother.
+# Where targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
-# The least share of the residuals' variance that is kept: few rows do not justify to remove more.
+# The least share of the residuals' variance that is kept: with few rows, a larger cut is not justified.
 _LEAST_KEPT = 0.64
 # See `_scaled_to_ensemble`.
 _FEW_ROWS, _CHOICE = 100, 4.0
 
 
 class CrossFitting(nn.Module):
-    """Every member learns from the rows that it does not hold out, and is judged by those that it does.
+    """Every member learns from the rows that it does not hold out, and is validated on its held-out rows.
 
-    In training a row's loss is the mean squared error of the members that learn from it. In evaluation it is
-    the squared error of the mean of those that hold it out, with weights averaged over the last steps.
+    In training, a row's loss is the mean squared error of the members that learn from it. In evaluation, it
+    is the squared error of the mean of the members that hold it out, with exponentially averaged weights.
     """
 
     def __init__(self, ensemble: MLPEnsemble) -> None:
@@ -163,7 +163,7 @@ def _scaled_to_ensemble(
     n_members: int,
     share: Float[Tensor, " n"],
 ) -> Float[Tensor, "n outputs"]:
-    """Held-out residuals of two members' mean, scaled to those that the mean of all K members would leave.
+    """Residuals of the mean of two held-out members, scaled to the size that all K members' mean would have.
 
     With v the variance of a member's answer, E[r²] is e + v/h for the mean of h members and e + v/K for all.
     Let q be the ratio of the two. The squares become (1 − (1 − q)·n/(n + 100))·(1 + 4/n) times themselves:
@@ -191,7 +191,7 @@ def without_excess(
 def _kept(
     residuals: Float[Tensor, "n outputs"], removed: Float[Tensor, " outputs"], share: Float[Tensor, " n"]
 ) -> Float[Tensor, " outputs"]:
-    """1 − removed/E[r²]: what is left of the mean square, as a share of it and within bounds."""
+    """1 − removed/E[r²]: the share of the mean square that remains, within bounds."""
     second = share @ residuals.double().square()
     kept = torch.where(second > 0, 1 - removed / second.clamp_min(1e-300), torch.ones_like(second))
     return kept.clamp(_LEAST_KEPT, 1)

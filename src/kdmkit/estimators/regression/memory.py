@@ -1,4 +1,4 @@
-"""Whether rows are worth remembering, and how: the fit of a `ResidualMemory`."""
+"""The fit of a `ResidualMemory`: whether it helps, its bandwidth and its background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BACKGROUNDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _LEAST_GAIN = 0.01
 # and by this many standard errors of the mean gain: the best of 42 candidates is better by chance.
 _STANDARD_ERRORS = 3.0
-# Rows that are remembered, rows that judge candidates, and rows per block of the final answers.
+# At most this many rows in a memory, to compare candidates by, and per block of the final answers.
 _MOST_ROWS, _JUDGES, _BLOCK = 20_000, 2000, 2000
 
 
@@ -31,10 +31,10 @@ def fit_memory(
     weights: Float[Tensor, " n"] | None,
     generator: torch.Generator,
 ) -> tuple[ResidualMemory | None, Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
-    """The memory that explains most of rows left out, or None where that is not significant.
+    """The memory with the smallest leave-one-out error, or None where no memory lowers it significantly.
 
     Returns:
-        The memory; what it leaves of the residuals r, and its coverage, both with the row itself left out.
+        The memory; the residuals minus its answers, and its coverage, both computed without the row itself.
     """
     order = torch.randperm(len(x), generator=generator)
     kept, judges = order[:_MOST_ROWS], torch.arange(min(_JUDGES, len(x), _MOST_ROWS))
@@ -55,8 +55,8 @@ def fit_memory(
     memory.sigma.fill_(chosen[0])
     memory.background.fill_(chosen[1])
     answers, coverage = torch.empty_like(r), r.new_empty(len(x), 1)
-    forgotten = order[_MOST_ROWS:]
-    answers[forgotten], coverage[forgotten] = memory(x[forgotten])
+    outside = order[_MOST_ROWS:]
+    answers[outside], coverage[outside] = memory(x[outside])
     for block in torch.arange(len(kept)).split(_BLOCK):
         found = with_background(*_left_out(memory, chosen[0], block), chosen[1])
         answers[kept[block]], coverage[kept[block]] = found
@@ -64,7 +64,7 @@ def fit_memory(
 
 
 def _left_out(memory: ResidualMemory, sigma: float, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """What all other remembered rows say about some of them."""
+    """The mean residual of all other rows of the memory, and the log of their overlap, at some rows."""
     return average_over_others(RBF(sigma), memory.rows, memory.log_weights, memory.residuals, rows)
 
 
