@@ -1,6 +1,7 @@
 """Checks of user input. Every message names the argument, what was expected and what was given."""
 
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -116,6 +117,13 @@ def check_choice(argument: str, value: object, choices: Iterable[object]) -> Non
     options = list(choices)
     if value not in options:
         raise ValueError(bad_argument(argument, "one of " + ", ".join(map(repr, options)), repr(value)))
+
+
+def check_count(argument: str, value: object, wanted: str | None = None, *, least: int = 1) -> int:
+    """A whole number of any type, as a Python int; `wanted` is what the message says instead."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(bad_argument(argument, wanted or f"a whole number ≥ {least}", repr(value)))
+    return int(value)
 
 
 def check_label(argument: str, value: Tensor, n: int) -> None:

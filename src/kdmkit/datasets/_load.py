@@ -46,12 +46,9 @@ def load(
     folder = Path(data_dir)
     if name == "digits":
         return images.digits()
-    if name in ("adult", "magic"):
-        return (
-            tables.read(name, folder)
-            if tables.present(name, folder)
-            else _fetched(name, folder, download, say)
-        )
+    if name in tables.FILES:
+        there = tables.present(name, folder)
+        return tables.read(name, folder) if there else _fetched(name, folder, download, say)
     path = folder / f"{name}.npz"
     if path.exists():
         return images.read(name, path)

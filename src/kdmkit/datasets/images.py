@@ -42,26 +42,20 @@ def read(name: str, path: Path) -> Dataset:
 
 def checked(name: str, arrays: Dataset, where: str) -> Dataset:
     """The arrays, with the shapes, values and types of the data set."""
-    for key, shape in zip(("x_train", "x_test"), SHAPES[name], strict=True):
-        _check(f"{key} of {where}", getattr(arrays, key), shape)
-    for key, (n, *_) in zip(("y_train", "y_test"), SHAPES[name], strict=True):
-        labels = getattr(arrays, key)
-        _check(f"{key} of {where}", labels, (n,))
+    for part, shape in zip(("train", "test"), SHAPES[name], strict=True):
+        _check(f"x_{part} of {where}", getattr(arrays, f"x_{part}"), shape)
+    for part, (n, *_) in zip(("train", "test"), SHAPES[name], strict=True):
+        what, labels = f"y_{part} of {where}", getattr(arrays, f"y_{part}")
+        _check(what, labels, (n,))
         if int(labels.max()) >= CLASSES:
-            raise ValueError(
-                bad_argument(f"{key} of {where}", f"labels 0 … {CLASSES - 1}", int(labels.max()))
-            )
-    return Dataset(arrays.x_train, _whole(arrays.y_train), arrays.x_test, _whole(arrays.y_test))
+            raise ValueError(bad_argument(what, f"labels 0 … {CLASSES - 1}", int(labels.max())))
+    return arrays._replace(y_train=arrays.y_train.astype(np.int64), y_test=arrays.y_test.astype(np.int64))
 
 
 def _check(what: str, array: Array, shape: tuple[int, ...]) -> None:
     if array.shape != shape or array.dtype != np.uint8:
         got = f"{array.dtype} of shape {array.shape}"
         raise ValueError(bad_argument(what, f"uint8 of shape {shape}", got))
-
-
-def _whole(labels: Array) -> Array:
-    return labels.astype(np.int64)
 
 
 def write(dataset: Dataset, path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.datasets import tables
 from kdmkit.datasets._types import Array, Dataset
+from kdmkit.datasets.uci import NUMERIC
 
 #: OpenML's name and version of each.
 SOURCES = {
@@ -98,7 +98,7 @@ def _split(x: Array, y: Array, n: int) -> Dataset:
 def _adult(x: Array, y: Array) -> Dataset:
     """OpenML puts UCI's test rows first."""
     labels = np.array([str(label).startswith(">50K") for label in y], dtype=np.int64)
-    for column in tables.NUMERIC:
+    for column in NUMERIC:
         x[:, column] = x[:, column].astype(np.float64)
     n = _ADULT_TEST
     return Dataset(x[n:], labels[n:], x[:n], labels[:n])

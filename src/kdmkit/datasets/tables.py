@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from kdmkit.datasets._types import Array, Dataset
-from kdmkit.datasets.uci import Census, read_adult, read_magic
+from kdmkit.datasets.uci import NUMERIC, Census, read_adult, read_magic
 
-#: Positions of Adult's columns that hold numbers.
-NUMERIC = (0, 2, 4, 10, 11, 12)
 FILES = {"adult": ("adult.data", "adult.test"), "magic": ("magic04.data",)}
 
 

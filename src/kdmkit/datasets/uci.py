@@ -7,21 +7,20 @@ import gzip
 import io
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kdmkit._core.checks import bad_argument
-
-Array = NDArray[Any]
+from kdmkit.datasets._types import Array
 
 __all__ = ["Census", "read_adult", "read_magic"]
 
 # What UCI's files hold: shorter ones were cut off.
 _ADULT_ROWS = {"adult.data": 32_561, "adult.test": 16_281}
 _MAGIC_ROWS = 19_020
-_NUMERIC = (0, 2, 4, 10, 11, 12)
+#: Positions of Adult's columns.
+NUMERIC = (0, 2, 4, 10, 11, 12)
 _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
 
 
@@ -53,7 +52,7 @@ def _census(folder: Path, name: str, rows: int) -> Census:
     table = _table(folder, name, rows, columns=15)
     labels = np.char.rstrip(table[:, 14], ".")  # those of adult.test end in a dot
     y = _labels(name, labels, negative="<=50K", positive=">50K")
-    return Census(_numbers(name, table[:, _NUMERIC]), table[:, _CATEGORICAL], y)
+    return Census(_numbers(name, table[:, NUMERIC]), table[:, _CATEGORICAL], y)
 
 
 def _table(folder: Path, name: str, rows: int, columns: int) -> Array:

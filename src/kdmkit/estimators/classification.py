@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,22 +11,23 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import Array, check_count, check_number, distribution, plain, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import ConditionalObjective, DecoderObjective, FitOptions, Rows
+from kdmkit.training import DecoderObjective, FitOptions, Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
 
+@dataclass(eq=False, repr=False)
 class KDMClassifier(JointClassifier):
     """Classification by a joint distribution, which also scores novelty and generates samples of a class.
 
@@ -74,56 +75,22 @@ class KDMClassifier(JointClassifier):
     ((2, 3), (5, 4))
     """
 
-    def __init__(
-        self,
-        method: Method = "discriminative",
-        *,
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        decoder: Any = None,
-        generative_weight: float | Literal["auto"] = "auto",
-        sigma: Any = "auto",
-        noise: float = 0.3,
-        head_epochs: int = 0,
-        averaging: float | None = None,
-        max_epochs: int = 100,
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 1e-2,
-        validation_fraction: float = 0.1,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.n_components = n_components
-        self.encoder = encoder
-        self.decoder = decoder
-        self.generative_weight = generative_weight
-        self.sigma = sigma
-        self.noise = noise
-        self.head_epochs = head_epochs
-        self.averaging = averaging
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
-    head_history_: list[dict[str, float]]
-    decoder_history_: list[dict[str, float]]
+    method: Method = "discriminative"
+    _: KW_ONLY
+    encoder: Any = None
+    decoder: Any = None
+    generative_weight: float | Literal["auto"] = "auto"
+    sigma: Any = "auto"
+    noise: float = 0.3
+    head_epochs: int = 0
+    averaging: float | None = None
 
     # ---- fitting
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMClassifier:
         """Fits the joint distribution of rows and labels; rows of weight zero count as absent."""
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        X, y = validate_data(self, X, y, dtype=FLOATS, allow_nd=self._takes_anything)
         check_classification_targets(y)
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -139,7 +106,7 @@ class KDMClassifier(JointClassifier):
     def _check_parameters(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
         check_number("noise", self.noise, "a number ≥ 0")
-        check_count("head_epochs", self.head_epochs, "a whole number ≥ 0", least=0)
+        check_count("head_epochs", self.head_epochs, least=0)
         self._alpha()
         if self.method == "nonparametric" and self.encoder is not None:
             raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))
@@ -157,10 +124,8 @@ class KDMClassifier(JointClassifier):
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
         sigma = choose_sigma(rule, z, weights, labels)
         layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), dtype=torch.float64)
-        with torch.no_grad():
-            layer.components["x"].copy_(z)
-            layer.components["y"].copy_(nn.functional.one_hot(labels, n_classes))
-            layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
+        logits = torch.zeros(len(x)) if weights is None else weights.log()
+        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, logits)
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
@@ -175,6 +140,7 @@ class KDMClassifier(JointClassifier):
             validation,
             n_outputs=n_classes,
             generative_weight=self._alpha(),
+            noise=float(self.noise),
             head_epochs=int(self.head_epochs),
         )
         phases.run()
@@ -225,7 +191,7 @@ class KDMClassifier(JointClassifier):
             weights: of shape `(n, points)`, rows summing to 1; None is uniform. Zeros pad.
         """
         check_is_fitted(self)
-        array = check_array(X, dtype=[np.float64, np.float32], allow_nd=True, ensure_2d=False)
+        array = check_array(X, dtype=FLOATS, allow_nd=True, ensure_2d=False)
         if array.ndim < 3 or (not self._takes_anything and array.shape[2:] != (self.n_features_in_,)):
             wanted = f"shape (n, points, {self.n_features_in_})"
             raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
@@ -295,12 +261,6 @@ class _ClassifierFit(EstimatorFit):
     def place_components(self) -> None:
         z, labels = self.encode(self.x), self.train.tensors[1]
         self.layer = self.estimator._first_layer(z, labels, self.train.weights, self.n_outputs)
-
-    def joint_objective(self) -> nn.Module:
-        noise = float(self.estimator.noise)
-        return ConditionalObjective(
-            self.encoder, self.layer, generative_weight=self.generative_weight, noise=noise
-        )
 
     def fit_decoder(self) -> None:
         """Trains a decoder to invert the encoder, which is fixed."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, is_integer
 from kdmkit.kernels import Kernel
+from kdmkit.kernels.distances import ROUNDING
 from kdmkit.nn.clustering import cluster, spread_out
 from kdmkit.nn.variable import Variable
 
@@ -20,8 +21,6 @@ Sigma = Literal["nearest", "mean"] | float
 
 # k-means sees at most this many samples.
 _CLUSTER_SAMPLE = 100_000
-# Differences below this part of the values' size are rounding.
-_ROUNDING = 1e-12
 
 
 class Initializer:
@@ -59,13 +58,13 @@ class Initializer:
             raise ValueError(bad_argument("values", f"at least as many samples as components ({m})", self.n))
         if method == "kmeans":
             return self._clustered(m)
-        choose = {"random": self._random, "kmeans++": self._spread, "balanced": self._balanced}[method]
-        index = choose(m)
-        logits = self._class_logits(index) if method == "balanced" else torch.zeros(m)
+        logits = torch.zeros(m)
+        if method == "balanced":
+            index = self._round_robin(self._labels(), m)
+            logits = self._class_logits(index)
+        else:
+            index = self._spread(m) if method == "kmeans++" else self._permutation(self.n)[:m]
         return {name: self.components(name, self.data[name].cpu()[index]) for name in self.variables}, logits
-
-    def _random(self, m: int) -> Int[Tensor, " m"]:
-        return self._permutation(self.n)[:m]
 
     def _permutation(self, n: int) -> Tensor:
         return torch.randperm(n, generator=self.generator, device=self._device()).cpu()
@@ -89,7 +88,8 @@ class Initializer:
 
     def _clustered(self, m: int) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
         """Centres of clusters, class by class where there are classes, weighted by their sample counts."""
-        labels = self._labels() if self._has_labels else torch.zeros(self.n, dtype=torch.long)
+        has_labels = any(_is_label(variable.kernel) for variable in self.variables.values())
+        labels = self._labels() if has_labels else torch.zeros(self.n, dtype=torch.long)
         counts = torch.bincount(labels)
         quotas = torch.bincount(labels[self._round_robin(labels, m)], minlength=len(counts))
         vectors = self._vectors()
@@ -117,10 +117,6 @@ class Initializer:
     def _device(self) -> torch.device:
         return torch.device("cpu") if self.generator is None else self.generator.device
 
-    @property
-    def _has_labels(self) -> bool:
-        return any(_is_label(variable.kernel) for variable in self.variables.values())
-
     def _labels(self) -> Int[Tensor, " n"]:
         """Labels of the last discrete variable; an amplitude counts as its likeliest label."""
         for name in reversed(self.data):
@@ -130,9 +126,6 @@ class Initializer:
         raise ValueError(
             bad_argument("method", "one for continuous variables ('random', 'kmeans++')", "'balanced'")
         )
-
-    def _balanced(self, m: int) -> Int[Tensor, " m"]:
-        return self._round_robin(self._labels(), m)
 
     def _round_robin(self, labels: Int[Tensor, " n"], m: int) -> Int[Tensor, " m"]:
         """One random sample of every class in turn until m are chosen, or until a class has none left."""
@@ -175,7 +168,7 @@ def _is_label(kernel: Kernel) -> bool:
 def _std(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """Standard deviations, with 1 for constant columns."""
     spread = x.std(0, unbiased=False)
-    return torch.where(spread > _ROUNDING * x.abs().amax(0), spread, torch.ones_like(spread))
+    return torch.where(spread > ROUNDING * x.abs().amax(0), spread, torch.ones_like(spread))
 
 
 def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:

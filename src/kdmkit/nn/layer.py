@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
@@ -86,6 +86,15 @@ class KDMLayer(nn.Module, ABC):
         logits = torch.zeros(n_components, dtype=dtype, device=device)
         self.logits = nn.Parameter(logits, requires_grad=train_weights)
 
+    @torch.no_grad()
+    def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
+        """Sets components by variable, and logits; the layer is returned."""
+        self.logits.copy_(logits)
+        for name, values in components.items():
+            self.components[name].copy_(values)
+        return self
+
+    @torch.no_grad()
     def _initialize(
         self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
     ) -> Self:
@@ -95,13 +104,9 @@ class KDMLayer(nn.Module, ABC):
         check_sigma(sigma)
         initializer = Initializer(list(self.variables.values()), data, generator)
         components, logits = initializer.start(self.n_components, method)
-        with torch.no_grad():
-            for name in self.variables:
-                target = self.components[name]
-                target.copy_(components[name].to(target))
-                self.kernel(name).initialize_bandwidth(target, sigma)
-            self.logits.copy_(logits.to(self.logits))
-        return self
+        for name in self.variables:
+            self.kernel(name).initialize_bandwidth(components[name].to(self.components[name]), sigma)
+        return self.assign(components, logits)
 
     def _common_config(self) -> dict[str, Any]:
         dtype = str(self.logits.dtype).removeprefix("torch.")

@@ -200,8 +200,8 @@ def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
     }
     variables = [Variable(name, kernels[name], v.shape) for name, v in layer.variables.items()]
     moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
-    with torch.no_grad():
-        moved.logits.copy_(layer.logits)
-        for name, values in layer.components.items():
-            moved.components[name].copy_(scalers[name].inverse(values) if name in scalers else values)
-    return moved
+    components = {
+        name: scalers[name].inverse(values) if name in scalers else values
+        for name, values in layer.components.items()
+    }
+    return moved.assign(components, layer.logits)

@@ -142,7 +142,8 @@ def plot_density_2d(
     log_values = log_density(rho, points).reshape(n_grid, n_grid)
     ax = axes(ax, (5.2, 4.2))
     _map(ax, ranges, log_values, depth)
-    _regions(ax, first, second, log_values, levels)
+    if len(levels):
+        labelled_contours(ax, first, second, log_values, _thresholds(log_values, levels))
     if data is not None:
         ax.plot(*data.T, "o", color=INK, markersize=1.6, alpha=0.5, markeredgewidth=0, label="data")
     if show_components:
@@ -173,16 +174,8 @@ def _map(ax: Axes, ranges: Sequence[tuple[float, float]], log_values: Array, dep
     bar.set_label("log-density", color=INK)
 
 
-def _regions(ax: Axes, first: Array, second: Array, log_values: Array, levels: Sequence[float]) -> None:
-    """Borders of the highest-density regions, labelled with their probability."""
-    thresholds = _thresholds(log_values, levels)
-    if not thresholds:
-        return
-    labelled_contours(ax, first, second, log_values, thresholds)
-
-
 def _thresholds(log_values: Array, levels: Sequence[float]) -> dict[float, float]:
-    """By log-density, the share of the probability that lies above it."""
+    """Of the borders of highest-density regions: by log-density, the probability above it."""
     ordered = np.sort(log_values.ravel())[::-1]
     mass = np.cumsum(np.exp(ordered - ordered[0]))
     places = np.searchsorted(mass / mass[-1], np.asarray(levels))

@@ -32,7 +32,26 @@ class DenseObjective(nn.Module):
         return (outputs - y).square().mean(-1)
 
 
-class ConditionalObjective(nn.Module):
+class NoisyEncoder(nn.Module):
+    """encoder(x) in float32; without an encoder x, in training with Gaussian noise.
+
+    Args:
+        encoder: from x to latent vectors, or None.
+        noise: the standard deviation of the noise.
+    """
+
+    def __init__(self, encoder: nn.Module | None, noise: float) -> None:
+        super().__init__()
+        self.encoder, self.noise = encoder, noise
+
+    def latent(self, x: Tensor) -> Tensor:
+        if self.encoder is not None:
+            z: Tensor = self.encoder(x)
+            return z.float()
+        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
+
+
+class ConditionalObjective(NoisyEncoder):
     """−log p(y|z) − α·log p(z) with z = encoder(x), or the squared error in place of the first term.
 
     Args:
@@ -53,12 +72,11 @@ class ConditionalObjective(nn.Module):
         noise: float = 0.0,
         loss: Literal["nll", "mse"] = "nll",
     ) -> None:
-        super().__init__()
-        self.encoder, self.layer = encoder, layer
-        self.generative_weight, self.noise, self.loss = generative_weight, noise, loss
+        super().__init__(encoder, noise)
+        self.layer, self.generative_weight, self.loss = layer, generative_weight, loss
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        z = self._latent(x)
+        z = self.latent(x)
         alpha, encodes = self.generative_weight, self.encoder is not None
         if self.loss == "nll":
             return hybrid_nll(self.layer, z, y, generative_weight=alpha, detach_input=encodes)
@@ -66,12 +84,6 @@ class ConditionalObjective(nn.Module):
         if alpha:
             losses = losses - alpha * self.layer.joint().marginal("x").log_prob(z.detach())
         return losses
-
-    def _latent(self, x: Tensor) -> Tensor:
-        if self.encoder is not None:
-            z: Tensor = self.encoder(x)
-            return z.float()
-        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
 
 
 class JointObjective(nn.Module):

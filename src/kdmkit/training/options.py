@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -55,11 +54,11 @@ class FitOptions:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        self._make_whole("max_epochs", 1)
-        self._make_whole("batch_size", 1)
-        self._make_whole("seed", 0)
-        if self.patience is not None:
-            self._make_whole("patience", 1)
+        for name, least in {"max_epochs": 1, "batch_size": 1, "seed": 0, "patience": 1}.items():
+            value = getattr(self, name)
+            if name != "patience" or value is not None:
+                # A Python int, so that checkpoints do not depend on the type.
+                object.__setattr__(self, name, check_count(name, value, least=least))
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(bad_argument("learning_rate", "a finite number > 0", self.learning_rate))
         if not 0 <= self.weight_decay < math.inf:
@@ -73,13 +72,6 @@ class FitOptions:
         check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))
         check_choice("device", self.device, ("auto", "cpu", "cuda"))
         check_choice("precision", self.precision, ("no", "bf16", "fp16"))
-
-    def _make_whole(self, name: str, least: int) -> None:
-        """Checks a whole number and makes it a Python int, so that checkpoints do not depend on its type."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise ValueError(bad_argument(name, f"a whole number ≥ {least}", value))
-        object.__setattr__(self, name, int(value))
 
     def identity(self) -> dict[str, Any]:
         """What must agree for a checkpoint to be continued: everything that changes the numbers."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,7 @@ class PhasedFit:
         dense: the dense head; None is a linear map that `make_dense` makes.
         head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
         generative_weight: α of the loss −log p(y|z) − α·log p(z).
+        noise, loss: of `fit_jointly`, as in `ConditionalObjective`.
         identity: what else checkpoints depend on, as in `fit`.
 
     Attributes:
@@ -77,6 +78,8 @@ class PhasedFit:
         dense: nn.Module | None = None,
         head_epochs: int = 0,
         generative_weight: float = 0.0,
+        noise: float = 0.0,
+        loss: Literal["nll", "mse"] = "nll",
         identity: dict[str, Any] | None = None,
     ) -> None:
         if head_epochs < 0:
@@ -86,6 +89,7 @@ class PhasedFit:
             self.layer = layer
         self.train, self.validation, self.options = train, validation, options
         self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
+        self.noise, self.loss = noise, loss
         self.histories: dict[str, list[dict[str, float]]] = {}
 
     def run(self) -> dict[str, list[dict[str, float]]]:
@@ -144,7 +148,8 @@ class PhasedFit:
 
     def joint_objective(self) -> nn.Module:
         """The objective of `fit_jointly`; it takes the tensors of `train`."""
-        return ConditionalObjective(self.encoder, self.layer, generative_weight=self.generative_weight)
+        settings = {"generative_weight": self.generative_weight, "noise": self.noise}
+        return ConditionalObjective(self.encoder, self.layer, **settings, loss=self.loss)
 
     def options_for(self, phase: str) -> FitOptions:
         """The options of a phase."""

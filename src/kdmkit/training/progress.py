@@ -49,14 +49,9 @@ class Progress:
         return self.epoch - 1 - self.best_epoch >= patience
 
     def state(self) -> dict[str, Any]:
-        return {
-            "history": self.history,
-            "best_loss": self.best_loss,
-            "best_epoch": self.best_epoch,
-            "best_weights": self.best_weights,
-        }
+        return dict(vars(self))
 
     @classmethod
     def from_state(cls, state: dict[str, Any], device: torch.device) -> Progress:
         weights = {k: v.to(device) for k, v in state["best_weights"].items()}
-        return cls(state["history"], state["best_loss"], state["best_epoch"], weights)
+        return cls(**{**state, "best_weights": weights})

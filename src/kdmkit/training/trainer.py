@@ -60,8 +60,7 @@ class Trainer:
         self.progress = Progress()
         self.checkpoint: Checkpoint | None = None
         if options.checkpoint_dir is not None:
-            mark = fingerprint(*_described(objective, train, validation, options, identity))
-            self.checkpoint = Checkpoint(options.checkpoint_dir, mark)
+            self.checkpoint = Checkpoint(options.checkpoint_dir, self._fingerprint(identity))
             self._resume(call_on_main_process(self.accelerator, self.checkpoint.load))
 
     @property
@@ -169,32 +168,43 @@ class Trainer:
 
     # ---- resuming
 
+    def _parts(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the progress, by name."""
+        parts = {
+            "model": self.objective,
+            "average": self.average,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "scaler": self.accelerator.scaler,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
     def _save(self) -> None:
-        if self.checkpoint is None or not self.accelerator.is_main_process:
-            return
-        scaler = self.accelerator.scaler
-        self.checkpoint.save(
-            {
-                "model": self.objective.state_dict(),
-                "average": None if self.average is None else self.average.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
-                "scaler": None if scaler is None else scaler.state_dict(),
-                "progress": self.progress.state(),
-            }
-        )
+        if self.checkpoint is not None and self.accelerator.is_main_process:
+            states = {name: part.state_dict() for name, part in self._parts().items()}
+            self.checkpoint.save({**states, "progress": self.progress.state()})
 
     def _resume(self, state: dict[str, Any] | None) -> None:
         if state is None:
             return
-        self.objective.load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        if self.accelerator.scaler is not None and state["scaler"]:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
+        for name, part in self._parts().items():
+            # A fit on another device may have had no scaler.
+            if state.get(name):
+                part.load_state_dict(state[name])
         self.progress = Progress.from_state(state["progress"], self.accelerator.device)
+
+    def _fingerprint(self, identity: dict[str, Any]) -> str:
+        """A digest of what must agree for a checkpoint to be continued: settings, shapes, all rows."""
+        rows = [self.train] if self.validation is None else [self.train, self.validation]
+        data = [[*part.tensors, *(() if part.weights is None else (part.weights,))] for part in rows]
+        values = self.objective.state_dict()
+        description = {
+            "options": self.options.identity(),
+            "identity": identity,
+            "model": {name: [*value.shape, str(value.dtype)] for name, value in values.items()},
+            "tensors": [[len(part.tensors), part.weights is not None] for part in rows],
+        }
+        return fingerprint(description, [tensor for part in data for tensor in part])
 
     # ---- random numbers and progress bar
 
@@ -215,26 +225,6 @@ class Trainer:
         return tqdm(
             total=self.options.max_epochs, initial=start, desc=description, unit="epoch", disable=hidden
         )
-
-
-def _described(
-    objective: nn.Module,
-    train: Rows,
-    validation: Rows | None,
-    options: FitOptions,
-    identity: dict[str, Any],
-) -> tuple[dict[str, Any], list[Tensor]]:
-    """What must agree for a checkpoint to be continued: settings, shapes of the model, all rows."""
-    rows = [train] if validation is None else [train, validation]
-    data = [[*part.tensors, *(() if part.weights is None else (part.weights,))] for part in rows]
-    shapes = {name: [*value.shape, str(value.dtype)] for name, value in objective.state_dict().items()}
-    description = {
-        "options": options.identity(),
-        "identity": identity,
-        "model": shapes,
-        "tensors": [[len(part.tensors), part.weights is not None] for part in rows],
-    }
-    return description, [tensor for part in data for tensor in part]
 
 
 def _check_losses(entry: dict[str, float]) -> None:

@@ -7,6 +7,7 @@ import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,34 +17,39 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array, check_count, plain, to_tensor
+from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.checks import Array, plain, to_tensor
+from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
 
 # The default meaning of `max_epochs="auto"`.
 _EPOCHS = 100
-_DTYPES = [np.float64, np.float32]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KDMEstimator(BaseEstimator, ABC):
-    """Base of the estimators. Constructors only store; `fit` checks, and sets `module_` at its end."""
+    """Base of the estimators: dataclasses, whose constructors only store.
 
-    module_: Any
-    _seed: int
-    _n_draws: int
+    They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
+    `module_` at its end. The parameters here are those of all estimators; some have other defaults.
+    """
 
-    # Set by the constructors of the leaves.
-    n_components: Any
-    max_epochs: Any
-    batch_size: Any
-    learning_rate: float
-    patience: int | None
-    checkpoint_dir: Any
-    device: Any
-    random_state: Any
-    verbose: Any
+    n_components: Any = "auto"
+    max_epochs: Any = 100
+    batch_size: Any = "auto"
+    learning_rate: float = 1e-2
+    validation_fraction: float = 0.1
+    patience: int | None = 20
+    checkpoint_dir: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: bool = False
+
+    module_: Any = field(init=False)
+    _seed: int = field(init=False)
+    _n_draws: int = field(init=False)
 
     # ---- fitting
 
@@ -150,7 +156,7 @@ class KDMEstimator(BaseEstimator, ABC):
     def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
         """New rows, checked against those of the fit."""
         check_is_fitted(self)
-        return to_tensor(validate_data(self, X, dtype=_DTYPES, allow_nd=allow_nd, reset=False))
+        return to_tensor(validate_data(self, X, dtype=FLOATS, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""

@@ -25,12 +25,6 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def check_count(argument: str, value: Any, wanted: str = "a whole number ≥ 1", *, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(bad_argument(argument, wanted, repr(value)))
-    return int(value)
-
-
 def check_number(argument: str, value: Any, wanted: str, *, positive: bool = False) -> float:
     """A finite number ≥ 0, or > 0."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,10 +52,6 @@ class JointEstimator(KDMEstimator):
         if isinstance(self.sigma, str) and self.sigma == "auto":
             return automatic
         return check_number("sigma", self.sigma, "'auto' or a number > 0", positive=True)
-
-    def _phase_dir(self, phase: str) -> Any:
-        """Every phase of a fit has a checkpoint of its own."""
-        return None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / phase
 
     def _torch_generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self._seed)

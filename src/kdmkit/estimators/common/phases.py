@@ -25,8 +25,8 @@ class EstimatorFit(PhasedFit):
         x: the inputs among which components are placed.
         train, validation: rows of the objectives.
         n_outputs: of the dense head.
-        generative_weight, head_epochs: as in `PhasedFit`.
-        changes: options that differ from the estimator's settings.
+        batch_size: None is the estimator's.
+        phases: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `PhasedFit`.
     """
 
     def __init__(
@@ -37,20 +37,20 @@ class EstimatorFit(PhasedFit):
         validation: Rows | None,
         *,
         n_outputs: int,
-        generative_weight: float = 0.0,
-        head_epochs: int = 0,
-        **changes: Any,
+        batch_size: int | None = None,
+        **phases: Any,
     ) -> None:
         settings = {**estimator._settings(estimator._seed, len(train)), "weight_decay": _WEIGHT_DECAY}
+        if batch_size is not None:
+            settings["batch_size"] = batch_size
         super().__init__(
             build_module(estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1])),
             None,
             train,
             validation,
-            options=FitOptions(**{**settings, **changes}),
-            head_epochs=head_epochs,
-            generative_weight=generative_weight,
+            options=FitOptions(**settings),
             identity=estimator._identity((x,)),
+            **phases,
         )
         self.estimator, self.x, self.n_outputs = estimator, x, n_outputs
 

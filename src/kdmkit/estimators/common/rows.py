@@ -15,6 +15,8 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.checks import Array, check_number
 from kdmkit.training import Rows
 
+#: The dtypes of rows that are kept as they are.
+FLOATS = [np.float64, np.float32]
 # Fewer validation rows than this are too few to choose by.
 _FEWEST_VALIDATION = 8
 

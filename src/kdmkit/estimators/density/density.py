@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,12 +12,12 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice
+from kdmkit._core.checks import check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
-from kdmkit.estimators.common.rows import split_rows, weighted_rows
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -31,6 +32,7 @@ from kdmkit.nn import DensityLayer
 _SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
 
 
+@dataclass(eq=False, repr=False)
 class KDMDensity(DensityMixin, KDMEstimator):
     """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ²/2).
 
@@ -64,42 +66,20 @@ class KDMDensity(DensityMixin, KDMEstimator):
     (3, 2)
     """
 
-    def __init__(
-        self,
-        method: Literal["nonparametric", "likelihood"] = "nonparametric",
-        *,
-        n_components: int | Literal["auto"] = "auto",
-        covariance: Covariance = "full",
-        sigma: Any = "loo",
-        max_epochs: int = 200,
-        batch_size: int = 256,
-        learning_rate: float = 2e-2,
-        validation_fraction: float = 0.0,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.n_components = n_components
-        self.covariance = covariance
-        self.sigma = sigma
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    method: Literal["nonparametric", "likelihood"] = "nonparametric"
+    _: KW_ONLY
+    covariance: Covariance = "full"
+    sigma: Any = "loo"
+    max_epochs: int = 200
+    batch_size: int = 256
+    learning_rate: float = 2e-2
+    validation_fraction: float = 0.0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Fits the density to the rows of X, weighted as if they were repeated."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
-        X = validate_data(self, X, dtype=[np.float64, np.float32])
+        X = validate_data(self, X, dtype=FLOATS)
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
@@ -110,11 +90,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         sigma = choose_sigma(self.sigma, x, weights)
         layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
-        with torch.no_grad():
-            layer.components["x"].copy_(x)
-            layer.logits.copy_(torch.zeros(len(x)) if weights is None else weights.log())
         self.history_: list[dict[str, float]] = []
-        return layer
+        return layer.assign({"x": x}, torch.zeros(len(x)) if weights is None else weights.log())
 
     def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         start = None if is_rule(self.sigma) else check_number("sigma", self.sigma, _SIGMA, positive=True)

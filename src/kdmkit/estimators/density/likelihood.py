@@ -94,10 +94,7 @@ class Frame:
             scale = self.whiten.diagonal().reciprocal()
             moved = RBF((kernel.sigma * (scale if kernel.sigma.ndim else scale[0])).detach())
         result = DensityLayer(components.shape[1], len(components), kernel=moved, dtype=torch.float64)
-        with torch.no_grad():
-            result.components["x"].copy_(components)
-            result.logits.copy_(layer.logits)
-        return result
+        return result.assign({"x": components}, layer.logits)
 
 
 def kernel_of(covariance: Covariance, d: int) -> RBF:

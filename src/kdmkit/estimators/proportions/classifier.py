@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import split_rows
+from kdmkit.estimators.common.rows import FLOATS, split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit
@@ -24,6 +25,7 @@ Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200
 
 
+@dataclass(eq=False, repr=False)
 class KDMProportionClassifier(JointClassifier):
     """A classifier of rows learned from bags of rows with label proportions.
 
@@ -71,40 +73,13 @@ class KDMProportionClassifier(JointClassifier):
     (3, 2)
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Loss = "likelihood",
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        sigma: Any = "auto",
-        noise: float = 0.2,
-        standardize: bool = True,
-        max_epochs: int = 100,
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 5e-3,
-        validation_fraction: float = 0.1,
-        patience: int | None = 20,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.n_components = n_components
-        self.encoder = encoder
-        self.sigma = sigma
-        self.noise = noise
-        self.standardize = standardize
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _: KW_ONLY
+    loss: Loss = "likelihood"
+    encoder: Any = None
+    sigma: Any = "auto"
+    noise: float = 0.2
+    standardize: bool = True
+    learning_rate: float = 5e-3
 
     # ---- fitting
 
@@ -125,7 +100,7 @@ class KDMProportionClassifier(JointClassifier):
         """
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
-        X = validate_data(self, X, dtype=[np.float64, np.float32], allow_nd=self._takes_anything)
+        X = validate_data(self, X, dtype=FLOATS, allow_nd=self._takes_anything)
         known = check_label_proportions(proportions, counted)
         if not known.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"

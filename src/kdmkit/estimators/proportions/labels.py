@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,22 +85,20 @@ def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> LabelProportions:
             bad_argument("proportions", "ranges of shape (n_bags, n_classes ≥ 2, 2)", tuple(values.shape))
         )
     low, high = values.unbind(-1)
-    wrong = ~((low >= 0) & (low <= high) & (high <= 1)).all(1)
-    if bool(wrong.any()):
-        bag = int(wrong.int().argmax())
-        raise ValueError(
-            bad_argument(
-                "proportions", "ranges with 0 ≤ low ≤ high ≤ 1", f"{values[bag].tolist()} in row {bag}"
-            )
-        )
+    right = ((low >= 0) & (low <= high) & (high <= 1)).all(1)
+    _check_bags(right, "0 ≤ low ≤ high ≤ 1", lambda bag: str(values[bag].tolist()))
     below, above = low.sum(1), high.sum(1)
-    wrong = (below > 1 + _SUM_TOLERANCE) | (above < 1 - _SUM_TOLERANCE)
-    if bool(wrong.any()):
-        bag = int(wrong.int().argmax())
-        got = f"sums from {below[bag].item():g} to {above[bag].item():g} in row {bag}"
-        raise ValueError(bad_argument("proportions", "ranges with room for a sum of 1", got))
+    right = (below <= 1 + _SUM_TOLERANCE) & (above >= 1 - _SUM_TOLERANCE)
+    _check_bags(right, "room for a sum of 1", lambda bag: f"sums from {below[bag]:g} to {above[bag]:g}")
     mean = fitting(low + high, low, high)
     return LabelProportions(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
+
+
+def _check_bags(right: Tensor, wanted: str, got: Callable[[int], str]) -> None:
+    """Raises where the ranges of a bag are not right."""
+    if not bool(right.all()):
+        bag = int((~right).int().argmax())
+        raise ValueError(bad_argument("proportions", f"ranges with {wanted}", f"{got(bag)} in row {bag}"))
 
 
 def _check_counted(counted: Any, n_bags: int) -> Float[Tensor, " n_bags"]:

@@ -10,12 +10,13 @@ from kdmkit._core.logspace import safe_log
 from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.estimators.proportions.labels import posterior_proportions
 from kdmkit.nn import JointLayer
+from kdmkit.training.objectives import NoisyEncoder
 
 # Alternations between the posterior proportions of a batch's bags and their mean.
 _ROUNDS = 3
 
 
-class Labels(nn.Module):
+class Labels(NoisyEncoder):
     """p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
 
     Args:
@@ -23,19 +24,13 @@ class Labels(nn.Module):
     """
 
     def __init__(self, encoder: nn.Module | None, head: nn.Module, noise: float) -> None:
-        super().__init__()
-        self.encoder, self.head, self.noise = encoder, head, noise
+        super().__init__(encoder, noise)
+        self.head = head
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        z = self._latent(x)
+        z = self.latent(x)
         probs: Tensor = self.head(z).probs if isinstance(self.head, JointLayer) else self.head(z).softmax(-1)
         return probs
-
-    def _latent(self, x: Tensor) -> Tensor:
-        if self.encoder is not None:
-            z: Tensor = self.encoder(x)
-            return z.float()
-        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
 
 
 class _Likelihood(nn.Module):

@@ -36,7 +36,7 @@ class ProportionFit(EstimatorFit):
         train: Int[Tensor, " k"],
         validation: Int[Tensor, " l"] | None,
     ) -> None:
-        self.bags, self.proportions, self.loss = bags, proportions, estimator.loss
+        self.bags, self.proportions, self.criterion = bags, proportions, estimator.loss
         #: The proportions of the bag of every row.
         self.mean = proportions.mean.float()[train].repeat_interleave(bags.size[train], 0)
         #: p(y), the mean over all rows.
@@ -48,13 +48,14 @@ class ProportionFit(EstimatorFit):
             self._rows(train),
             None if validation is None else self._rows(validation),
             n_outputs=proportions.n_classes,
-            **({"batch_size": _BAGS} if automatic and not self._by_row else {}),
+            batch_size=_BAGS if automatic and not self._by_row else None,
+            noise=float(estimator.noise),
         )
 
     @property
     def _by_row(self) -> bool:
         """Whether the loss is a sum over single rows, so that a batch need not hold whole bags."""
-        return self.loss == "likelihood" and self.proportions.exact
+        return self.criterion == "likelihood" and self.proportions.exact
 
     def _rows(self, ids: Int[Tensor, " k"]) -> Rows:
         """The objective's tensors for some bags: one entry per row, or one per bag."""
@@ -63,7 +64,7 @@ class ProportionFit(EstimatorFit):
         if self._by_row:
             return Rows((self.bags.inside(ids), mean.repeat_interleave(size, 0)))
         whole = (self.bags.first[ids], size, mean)
-        if self.loss == "proportions":
+        if self.criterion == "proportions":
             return Rows(whole)
         bounds = (known.low.float()[ids], known.high.float()[ids], known.counted.float()[ids])
         return Rows((*whole, *bounds), size.float())
@@ -75,17 +76,17 @@ class ProportionFit(EstimatorFit):
     def dense_objective(self) -> nn.Module:
         assert self.encoder is not None
         assert self.dense is not None
-        if self.loss == "likelihood":
+        if self.criterion == "likelihood":
             return self._likelihood(self.dense)
         return BagPretraining(self.bags, self.encoder, self.dense)
 
     def joint_objective(self) -> nn.Module:
-        if self.loss == "likelihood":
+        if self.criterion == "likelihood":
             return self._likelihood(self.layer)
         return BagLoss(self.bags, self.encoder, self.layer)
 
     def _likelihood(self, head: nn.Module | JointLayer) -> nn.Module:
-        labels = Labels(self.encoder, head, float(self.estimator.noise))
+        labels = Labels(self.encoder, head, self.noise)
         if self.proportions.exact:
             return RowLikelihood(labels, self.prior)
         return BagLikelihood(labels, self.prior, self.bags)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +14,12 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array, check_count, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.regression.cross_fit import (
     FEWEST_ROWS,
     HOLDERS,
@@ -32,15 +34,15 @@ from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.scaler import normalized_weights
-from kdmkit.training import ConditionalObjective, Rows
+from kdmkit.training import Rows
 
 # Where the output bandwidths start without a trend, in standard deviations of the targets.
 _FIRST_OUTPUT_SIGMA = 0.5
 # Where the input bandwidths start with one, in units of √d, the typical distance between standardised rows.
 _FIRST_SIGMA = 0.7
-_MEMBERS = f"a whole number > {HOLDERS}"
 
 
+@dataclass(eq=False, repr=False)
 class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
@@ -96,46 +98,17 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     ((4,), (4,), (4, 2))
     """
 
-    def __init__(
-        self,
-        loss: Literal["nll", "mse"] = "nll",
-        *,
-        trend: Literal["auto", "mlp"] | None = "auto",
-        n_members: int = 16,
-        memory: bool = True,
-        n_components: int | Literal["auto"] = "auto",
-        encoder: Any = None,
-        generative_weight: float = 0.0,
-        sigma: Any = "auto",
-        noise: float = 0.03,
-        max_epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 1e-2,
-        validation_fraction: float = 0.1,
-        patience: int | None = 40,
-        checkpoint_dir: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.trend = trend
-        self.n_members = n_members
-        self.memory = memory
-        self.n_components = n_components
-        self.encoder = encoder
-        self.generative_weight = generative_weight
-        self.sigma = sigma
-        self.noise = noise
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.checkpoint_dir = checkpoint_dir
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    loss: Literal["nll", "mse"] = "nll"
+    _: KW_ONLY
+    trend: Literal["auto", "mlp"] | None = "auto"
+    n_members: int = 16
+    memory: bool = True
+    encoder: Any = None
+    generative_weight: float = 0.0
+    sigma: Any = "auto"
+    noise: float = 0.03
+    max_epochs: int | Literal["auto"] = "auto"
+    patience: int | None = 40
 
     # ---- fitting
 
@@ -147,13 +120,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
         X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            y_numeric=True,
-            allow_nd=self._takes_anything,
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, allow_nd=self._takes_anything
         )
         weights, X, y = weighted_rows(sample_weight, X, y)
         targets = to_tensor(_numbers(y)).reshape(len(y), -1)
@@ -167,8 +134,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
         if self.trend == "mlp" and self.encoder is not None:
             raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
-        if check_count("n_members", self.n_members, _MEMBERS) <= HOLDERS:
-            raise ValueError(bad_argument("n_members", _MEMBERS, self.n_members))
+        check_count("n_members", self.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
         if not isinstance(self.memory, bool | np.bool_):
             raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
 
@@ -217,7 +183,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
 
     def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
-        n = len(rows)
+        n, folder = len(rows), self.checkpoint_dir
         batch = trend_batch(n) if self.batch_size == "auto" else int(self.batch_size)
         epochs = trend_epochs(n, batch) if self.max_epochs == "auto" else int(self.max_epochs)
         return self._run(
@@ -228,7 +194,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             batch_size=batch,
             max_epochs=epochs,
             schedule="constant",
-            checkpoint_dir=self._phase_dir("trend"),
+            checkpoint_dir=None if folder is None else Path(folder) / "trend",
             **changes,
         )
 
@@ -275,6 +241,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             validation,
             n_outputs=y.shape[1],
             generative_weight=float(self.generative_weight),
+            noise=float(self.noise),
+            loss=self.loss,
             min_std=float(bound.max()),
         )
         self._keep_histories(phases.run())
@@ -370,12 +338,3 @@ class _DirectFit(EstimatorFit):
     def place_components(self) -> None:
         z = self.encode(self.x)
         self.layer = self.estimator._first_layer(z, self.train.tensors[1], self.min_std)
-
-    def joint_objective(self) -> nn.Module:
-        return ConditionalObjective(
-            self.encoder,
-            self.layer,
-            generative_weight=self.generative_weight,
-            noise=float(self.estimator.noise),
-            loss=self.estimator.loss,
-        )

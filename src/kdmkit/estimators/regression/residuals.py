@@ -182,8 +182,4 @@ def layer_of(
         train_weights=False,
         dtype=torch.float32,
     )
-    with torch.no_grad():
-        layer.components["x"].copy_(clusters.x)
-        layer.components["y"].copy_(clusters.r)
-        layer.logits.copy_(clusters.log_weight)
-    return layer
+    return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)

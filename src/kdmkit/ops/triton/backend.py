@@ -154,7 +154,7 @@ def _operator() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
         from kdmkit.ops.triton.operators import reduce
 
         return reduce
-    return _Fused.apply
+    return Fused.apply
 
 
 def run_forward(
@@ -205,7 +205,14 @@ def run_backward(
     ]
 
 
-class _Fused(torch.autograd.Function):
+def differentiate(run: Callable[..., Any], ctx: Any, by_averages: Tensor, by_lse: Tensor, *_: Tensor) -> Any:
+    """Gradients by all inputs, None where none is needed; `run` is `run_backward` as an operator."""
+    needs = list(ctx.needs_input_grad[:5])
+    gradients = iter(run(by_averages, by_lse, *ctx.saved_tensors, ctx.metric, needs))
+    return *(next(gradients) if need else None for need in needs), None
+
+
+class Fused(torch.autograd.Function):
     forward = staticmethod(run_forward)
 
     @staticmethod
@@ -214,14 +221,12 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(*output, *tensors)
 
     @staticmethod
-    def backward(ctx: Any, by_averages: Tensor, by_lse: Tensor, *_: Tensor) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad[:5]
-        gradients = iter(_Gradients.apply(by_averages, by_lse, *ctx.saved_tensors, ctx.metric, needs))
-        return *(next(gradients) if need else None for need in needs), None
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        return differentiate(_Gradients.apply, ctx, *upstream)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return vmap_one_by_one(_Fused.apply, info.batch_size, in_dims, inputs)
+        return vmap_one_by_one(Fused.apply, info.batch_size, in_dims, inputs)
 
 
 class _Gradients(torch.autograd.Function):

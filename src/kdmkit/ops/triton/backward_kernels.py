@@ -17,10 +17,10 @@ from kdmkit.ops.triton.kernels import (
     LOG2E,
     inner_products,
     load_bias,
-    load_tile,
-    lower_half,
+    load_halves,
     power_of_two,
     product,
+    split_product,
 )
 
 
@@ -66,14 +66,12 @@ def points_kernel(
     group = block_m * BLOCK_M // GROUP
     point_factor = 2 * LOG2E * power_of_two(-tl.load(point_exponents + group))
     if WIDTH == BLOCK_D:
-        p_high = load_tile(points, rows, dims, WIDTH)
-        p_low = load_tile(points_low, rows, dims, WIDTH) if PASSES == 3 else p_high
+        p_high, p_low = load_halves(points, points_low, rows, dims, WIDTH, PASSES)
     top = tl.load(coefficients + rows)
     slope = tl.load(coefficients + 2 * n + rows)
     if V > 0:
         value_columns = tl.arange(0, V)
-        u_high = load_tile(upstream, rows, value_columns, V)
-        u_low = load_tile(upstream_low, rows, value_columns, V) if PASSES == 3 else u_high
+        u_high, u_low = load_halves(upstream, upstream_low, rows, value_columns, V, PASSES)
         factor_u = tl.load(coefficients + n + rows) * power_of_two(-tl.load(upstream_exponents + group))
     places = tl.program_id(1).to(tl.int64) * n + rows
     targets = out + places[:, None] * WIDTH + dims_out[None, :]
@@ -84,32 +82,24 @@ def points_kernel(
         b = load_bias(bias, columns, WARPS, BLOCK_N)
         undo = power_of_two(-tl.load(exponents + block * BLOCK_N // GROUP))
         if WIDTH == BLOCK_D:
-            c_high = load_tile(components, columns, dims, WIDTH)
-            c_low = load_tile(components_low, columns, dims, WIDTH) if PASSES == 3 else c_high
-            zero = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            raw = product(p_high, p_low, tl.trans(c_high), tl.trans(c_low), zero, PASSES)
+            c_high, c_low = load_halves(components, components_low, columns, dims, WIDTH, PASSES)
+            raw = product(p_high, p_low, tl.trans(c_high), tl.trans(c_low), PASSES)
         else:
             raw = inner_products(
                 points, points_low, rows, components, components_low, columns,
                 WIDTH, PASSES, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
             )  # fmt: skip
         if BLOCK_O != WIDTH:
-            c_high = load_tile(components, columns, dims_out, WIDTH)
-            c_low = load_tile(components_low, columns, dims_out, WIDTH) if PASSES == 3 else c_high
+            c_high, c_low = load_halves(components, components_low, columns, dims_out, WIDTH, PASSES)
         scores = raw * (point_factor * undo) + b[None, :]
         g = tl.exp2(scores - top[:, None])
         if V > 0:
-            v_high = load_tile(values, columns, value_columns, V)
-            v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
-            zero_dot = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            dot = product(u_high, u_low, tl.trans(v_high), tl.trans(v_low), zero_dot, PASSES)
+            v_high, v_low = load_halves(values, values_low, columns, value_columns, V, PASSES)
+            dot = product(u_high, u_low, tl.trans(v_high), tl.trans(v_low), PASSES)
             g *= dot * factor_u[:, None] + slope[:, None]
         else:
             g *= slope[:, None]
-        g_high = g.to(tl.float16)
-        g_low = lower_half(g, g_high, PASSES)
-        zero_out = tl.zeros((BLOCK_M, BLOCK_O), dtype=tl.float32)
-        total += product(g_high, g_low, c_high, c_low, zero_out, PASSES) * undo
+        total += split_product(g, c_high, c_low, PASSES) * undo
     tl.store(targets, total)
 
 
@@ -171,16 +161,14 @@ def components_kernel(
     b = load_bias(bias, columns, WARPS, BLOCK_N)
     component_factor = 2 * LOG2E * power_of_two(-tl.load(exponents + tl.program_id(0) * BLOCK_N // GROUP))
     if WIDTH == BLOCK_D:
-        c_high = load_tile(components, columns, dims, WIDTH)
-        c_low = load_tile(components_low, columns, dims, WIDTH) if PASSES == 3 else c_high
+        c_high, c_low = load_halves(components, components_low, columns, dims, WIDTH, PASSES)
     places = tl.program_id(1).to(tl.int64) * m + columns
     total_weights = tl.zeros((BLOCK_N,), dtype=tl.float32)
     if WITH_OUT:
         total = tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
     if V > 0:
         value_columns = tl.arange(0, V)
-        v_high = load_tile(values, columns, value_columns, V)
-        v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
+        v_high, v_low = load_halves(values, values_low, columns, value_columns, V, PASSES)
         total_values = tl.zeros((BLOCK_N, V), dtype=tl.float32)
     first = tl.program_id(1) * blocks
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks), num_stages=STAGES):
@@ -188,40 +176,29 @@ def components_kernel(
         top, slope = _load_pair(pairs, rows, BLOCK_M)
         undo = power_of_two(-tl.load(point_exponents + block * BLOCK_M // GROUP))
         if WIDTH == BLOCK_D:
-            p_high = load_tile(points, rows, dims, WIDTH)
-            p_low = load_tile(points_low, rows, dims, WIDTH) if PASSES == 3 else p_high
-            zero = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-            raw = product(c_high, c_low, tl.trans(p_high), tl.trans(p_low), zero, PASSES)
+            p_high, p_low = load_halves(points, points_low, rows, dims, WIDTH, PASSES)
+            raw = product(c_high, c_low, tl.trans(p_high), tl.trans(p_low), PASSES)
         else:
             raw = inner_products(
                 components, components_low, columns, points, points_low, rows,
                 WIDTH, PASSES, BLOCK_N, BLOCK_M, BLOCK_D, STAGES,
             )  # fmt: skip
         if BLOCK_O != WIDTH:
-            p_high = load_tile(points, rows, dims_out, WIDTH)
-            p_low = load_tile(points_low, rows, dims_out, WIDTH) if PASSES == 3 else p_high
+            p_high, p_low = load_halves(points, points_low, rows, dims_out, WIDTH, PASSES)
         scores = raw * (component_factor * undo) + b[:, None]
         weights = tl.exp2(scores - top[None, :])
         if V > 0:
             undo_u = power_of_two(-tl.load(upstream_exponents + block * BLOCK_M // GROUP))
-            u_high = load_tile(upstream, rows, value_columns, V)
-            u_low = load_tile(upstream_low, rows, value_columns, V) if PASSES == 3 else u_high
-            zero_dot = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-            dot = product(v_high, v_low, tl.trans(u_high), tl.trans(u_low), zero_dot, PASSES)
+            u_high, u_low = load_halves(upstream, upstream_low, rows, value_columns, V, PASSES)
+            dot = product(v_high, v_low, tl.trans(u_high), tl.trans(u_low), PASSES)
             g = weights * (dot * undo_u + slope[None, :])
             if WITH_VALUES:
-                w_high = weights.to(tl.float16)
-                w_low = lower_half(weights, w_high, PASSES)
-                zero_values = tl.zeros((BLOCK_N, V), dtype=tl.float32)
-                total_values += product(w_high, w_low, u_high, u_low, zero_values, PASSES) * undo_u
+                total_values += split_product(weights, u_high, u_low, PASSES) * undo_u
         else:
             g = weights * slope[None, :]
         total_weights += tl.sum(g, 1)
         if WITH_OUT:
-            g_high = g.to(tl.float16)
-            g_low = lower_half(g, g_high, PASSES)
-            zero_out = tl.zeros((BLOCK_N, BLOCK_O), dtype=tl.float32)
-            total += product(g_high, g_low, p_high, p_low, zero_out, PASSES) * undo
+            total += split_product(g, p_high, p_low, PASSES) * undo
     if WITH_OUT:
         tl.store(out + places[:, None] * WIDTH + dims_out[None, :], total)
     if tl.program_id(2) == 0:

@@ -12,10 +12,10 @@ from kdmkit.ops.triton.kernels import (
     PEAK,
     inner_products,
     load_bias,
-    load_tile,
-    lower_half,
+    load_halves,
     power_of_two,
     product,
+    split_product,
 )
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -60,8 +60,7 @@ def forward_kernel(
     dims = tl.arange(0, BLOCK_D)
     point_factor = 2 * LOG2E * power_of_two(-tl.load(point_exponents + block_m * BLOCK_M // GROUP))
     if WIDTH == BLOCK_D:
-        p_high = load_tile(points, rows, dims, WIDTH)
-        p_low = load_tile(points_low, rows, dims, WIDTH) if PASSES == 3 else p_high
+        p_high, p_low = load_halves(points, points_low, rows, dims, WIDTH, PASSES)
     places = tl.program_id(1).to(tl.int64) * n + rows
     resumed = (rows >= 0) & (resume != 0)
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
@@ -77,10 +76,8 @@ def forward_kernel(
         b = load_bias(bias, columns, WARPS, BLOCK_N)
         factor = point_factor * power_of_two(-tl.load(exponents + block * BLOCK_N // GROUP))
         if WIDTH == BLOCK_D:
-            c_high = load_tile(components, columns, dims, WIDTH)
-            c_low = load_tile(components_low, columns, dims, WIDTH) if PASSES == 3 else c_high
-            zero = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            raw = product(p_high, p_low, tl.trans(c_high), tl.trans(c_low), zero, PASSES)
+            c_high, c_low = load_halves(components, components_low, columns, dims, WIDTH, PASSES)
+            raw = product(p_high, p_low, tl.trans(c_high), tl.trans(c_low), PASSES)
         else:
             raw = inner_products(
                 points, points_low, rows, components, components_low, columns,
@@ -94,12 +91,8 @@ def forward_kernel(
         weights = tl.exp2(scores - (base - PEAK)[:, None])
         total = total * shrink + tl.sum(weights, 1)
         if V > 0:
-            v_high = load_tile(values, columns, value_columns, V)
-            v_low = load_tile(values_low, columns, value_columns, V) if PASSES == 3 else v_high
-            w_high = weights.to(tl.float16)
-            zero_values = tl.zeros((BLOCK_M, V), dtype=tl.float32)
-            w_low = lower_half(weights, w_high, PASSES)
-            gained = product(w_high, w_low, v_high, v_low, zero_values, PASSES)
+            v_high, v_low = load_halves(values, values_low, columns, value_columns, V, PASSES)
+            gained = split_product(weights, v_high, v_low, PASSES)
             sum_values = sum_values * shrink[:, None] + gained * undo[None, :]
         top = new_top
     tl.store(tops + places, top)

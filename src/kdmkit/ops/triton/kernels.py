@@ -58,7 +58,15 @@ def load_bias(bias, rows, WARPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def product(a_high, a_low, b_high, b_low, start, PASSES: tl.constexpr):
+def load_halves(high, low, rows, columns, WIDTH: tl.constexpr, PASSES: tl.constexpr):
+    """A tile in halves; with one pass, where the low half is not used, the high one twice."""
+    tile = load_tile(high, rows, columns, WIDTH)
+    return tile, load_tile(low, rows, columns, WIDTH) if PASSES == 3 else tile
+
+
+@triton.jit
+@no_type_check
+def add_product(start, a_high, a_low, b_high, b_low, PASSES: tl.constexpr):
     """start + a·b for operands in halves."""
     if PASSES == 3:
         start = tl.dot(a_low, b_high, start)
@@ -68,11 +76,19 @@ def product(a_high, a_low, b_high, b_low, start, PASSES: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def lower_half(x, high, PASSES: tl.constexpr):
-    """x − high in half precision; with one pass, where it is not used, any tile."""
-    if PASSES == 3:
-        return (x - high.to(tl.float32)).to(tl.float16)
-    return high
+def product(a_high, a_low, b_high, b_low, PASSES: tl.constexpr):
+    """a·b for operands in halves."""
+    zero = tl.zeros((a_high.shape[0], b_high.shape[1]), dtype=tl.float32)
+    return add_product(zero, a_high, a_low, b_high, b_low, PASSES)
+
+
+@triton.jit
+@no_type_check
+def split_product(a, b_high, b_low, PASSES: tl.constexpr):
+    """a·b for b in halves; a is split here."""
+    a_high = a.to(tl.float16)
+    a_low = (a - a_high.to(tl.float32)).to(tl.float16) if PASSES == 3 else a_high
+    return product(a_high, a_low, b_high, b_low, PASSES)
 
 
 @triton.jit
@@ -95,11 +111,9 @@ def inner_products(
     total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
     for chunk in tl.range(0, WIDTH // BLOCK_D, num_stages=STAGES):
         dims = chunk * BLOCK_D + tl.arange(0, BLOCK_D)
-        ah, bh = load_tile(a_high, a_rows, dims, WIDTH), load_tile(b_high, b_rows, dims, WIDTH)
-        al, bl = ah, bh
-        if PASSES == 3:
-            al, bl = load_tile(a_low, a_rows, dims, WIDTH), load_tile(b_low, b_rows, dims, WIDTH)
-        total = product(ah, al, tl.trans(bh), tl.trans(bl), total, PASSES)
+        ah, al = load_halves(a_high, a_low, a_rows, dims, WIDTH, PASSES)
+        bh, bl = load_halves(b_high, b_low, b_rows, dims, WIDTH, PASSES)
+        total = add_product(total, ah, al, tl.trans(bh), tl.trans(bl), PASSES)
     return total
 
 

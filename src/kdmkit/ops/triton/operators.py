@@ -4,12 +4,13 @@ Only compiled code imports this module. Eager code calls the same functions thro
 which `torch.func` can transform.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kdmkit.ops.triton.backend import run_backward, run_forward
+from kdmkit.ops.triton.backend import Fused, differentiate, run_backward, run_forward
 
 _INPUTS = "Tensor query, Tensor components, Tensor log_weights, Tensor? values, Tensor scale, bool metric"
 _OUTPUTS = "Tensor averages, Tensor lse, Tensor maxima, Tensor top_weights"
@@ -42,15 +43,4 @@ def _(*arguments: Any) -> list[Tensor]:
     ]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.metric = inputs
-    ctx.save_for_backward(*output, *tensors)
-
-
-def _differentiate(ctx: Any, by_averages: Tensor, by_lse: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    needs = list(ctx.needs_input_grad[:5])
-    gradients = iter(reduce_backward(by_averages, by_lse, *ctx.saved_tensors, ctx.metric, needs))
-    return *(next(gradients) if need else None for need in needs), None
-
-
-reduce.register_autograd(_differentiate, setup_context=_keep)
+reduce.register_autograd(partial(differentiate, reduce_backward), setup_context=Fused.setup_context)
