@@ -295,6 +295,8 @@ def _tricks(config: Config) -> Iterator[tuple[str, Config]]:
         mlp = {"mlp": {"sizes": width, "dropout": 0.1, "normalize": True, "shape": None}}
         yield f"an encoder of widths {str(width)[:30]}", changed(config, ("module", "encoder"), mlp)
     layer = ("module", "layer")
+    for dtype in ("int64", "complex64", "float8_e5m2", "float32", "nn", "magic", ""):
+        yield f"layer of dtype {dtype!r}", changed(config, (*layer, "dtype"), dtype)
     variable = config["module"]["layer"]["variables"][0]
     many = {
         "sigmas": ((*layer, "variables", 0, "kernel", "sigma"), [1.0] * 500_000),

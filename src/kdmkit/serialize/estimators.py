@@ -100,7 +100,7 @@ def _check_answers(estimator: Any) -> None:
     parameters = estimator.get_params(deep=False).values()
     if any(isinstance(value, nn.Module) for value in parameters):
         return  # the shape of its rows is the caller's
-    row = torch.zeros(1, n, dtype=torch.float64)
+    row = torch.zeros(1, n, dtype=torch.float64, device="cpu")
     if isinstance(module, DensityLayer):
         module().log_prob(row)
         return
