@@ -121,7 +121,7 @@ def _log_proba(
 
     A row that is the only one with its label says nothing about the bandwidth.
     """
-    log_proba = torch.zeros(len(rows))
+    log_proba = torch.zeros(len(rows), dtype=torch.float32)
     for label in torch.unique(labels[rows]).tolist():
         same, asked = labels == label, labels[rows] == label
         place = torch.cumsum(same, 0)[rows[asked]] - 1

@@ -55,7 +55,10 @@ class KDMEstimator(BaseEstimator, ABC):
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
-        """Checks the options and sets the fit's seed; afterwards torch's global generator is as before."""
+        """Checks the options and sets the fit's seed; afterwards torch's global generator is as before.
+
+        A fit learns by gradients, also inside the caller's `torch.no_grad` or `torch.inference_mode`.
+        """
         if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
             raise ValueError(bad_argument("random_state", wanted, self.random_state))
@@ -63,7 +66,7 @@ class KDMEstimator(BaseEstimator, ABC):
         FitOptions(**self._settings(seed, rows=1))
         self._fit_device()
         self._seed, self._n_draws = seed, 0
-        with torch.random.fork_rng([]):
+        with torch.random.fork_rng([]), torch.inference_mode(False), torch.enable_grad():
             torch.default_generator.manual_seed(seed)
             yield
 
