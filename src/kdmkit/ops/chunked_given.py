@@ -168,6 +168,8 @@ def _backward(
     by_terms = TermGradients(terms, tensors, needs[1:])
     grad_weights = accumulator(log_weights) if needs[0] else None
     by_lse, by_conditional = (gradient.unsqueeze(-1) for gradient in upstream)
+    # Losses are of the conditional alone, as a rule.
+    wants_lse = bool(by_lse.any())
     offsets = sums[0].unsqueeze(-1), sums[2].unsqueeze(-1)
     totals = [torch.where(total > 0, total, 1.0).unsqueeze(-1) for total in sums[1::2]]
     for rows in slices(n, plan.block[0]):
@@ -181,9 +183,10 @@ def _backward(
             )
             by_rest = posterior * by_conditional[..., rows, :]
             pairs = [(given, by_rest - prior * by_conditional[..., rows, :])]
-            pairs += [(given, prior * by_lse[..., rows, :]), (rest, by_rest)]
+            if wants_lse:
+                pairs.append((given, prior * by_lse[..., rows, :]))
             if grad_weights is not None:
-                for _, slopes in pairs[:2]:
+                for _, slopes in pairs:
                     accumulate(weights_block(grad_weights, rows, columns), slopes)
-            by_terms.add(pairs, leaves, rows, columns)
+            by_terms.add([*pairs, (rest, by_rest)], leaves, rows, columns)
     return [grad_weights, *by_terms.gradients]
