@@ -18,7 +18,7 @@ from kdmkit.nn.trend import Trend
 from kdmkit.nn.variable import Variable
 
 # Rows per block where many are evaluated without gradients: activations stay in a CPU's caches.
-BLOCK = 2048
+BLOCK = 1024
 
 
 class Predictor(nn.Module):
