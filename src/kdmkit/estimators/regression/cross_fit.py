@@ -108,12 +108,13 @@ def cross_fit(
     Args:
         x, y, weights: rows, targets, sample weights.
         n_members: K; every row is held out by two members.
-        generator: chooses the parts.
+        generator: chooses the parts and the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     held = held_out(len(x), n_members, generator)
     rows = Rows((x, y, held), None if weights is None else weights.float())
-    objective = CrossFitting(MLPEnsemble([x.shape[1], *_HIDDEN, y.shape[1]], n_members=n_members))
+    sizes = [x.shape[1], *_HIDDEN, y.shape[1]]
+    objective = CrossFitting(MLPEnsemble(sizes, n_members=n_members, generator=generator))
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval()
     with torch.no_grad():
