@@ -124,7 +124,7 @@ class KDMClassifier(JointClassifier):
         z = scaler(x)
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
         sigma = choose_sigma(rule, z, weights, labels)
-        options: LayerOptions = {"dtype": torch.float64, "generator": self._torch_generator()}
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
         layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), **options)
         logits = torch.zeros(len(x)) if weights is None else weights.log()
         layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, logits)
@@ -160,9 +160,9 @@ class KDMClassifier(JointClassifier):
         """Centres of each class's clusters, with one bandwidth per dimension."""
         m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
         d, sigma = z.shape[1], self._first_sigma("nearest")
-        options: LayerOptions = {"dtype": torch.float32, "generator": self._torch_generator()}
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
         layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
-        layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=options["generator"])
+        layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
         if weights is not None:
             # A cluster counts its rows; their class says what each of them weighs.
             mean = torch.bincount(labels, weights) / torch.bincount(labels)

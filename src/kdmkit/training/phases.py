@@ -55,7 +55,7 @@ class PhasedFit:
 
     Attributes:
         histories: the history of every phase that has run, by its name.
-        generator: of first weights and components.
+        generator: of first weights.
 
     >>> import kdmkit as kdm
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -116,7 +116,8 @@ class PhasedFit:
     def place_components(self) -> None:
         """Starts the components at centres of clusters of latent vectors."""
         x, y = self.train.tensors[:2]
-        self.layer.initialize(self.encode(x), y, method="kmeans", generator=self.generator)
+        generator = torch.Generator().manual_seed(self.options.seed)
+        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
 
     def fit_head(self, phase: str) -> None:
         """Trains the layer alone on latent vectors, which are computed once.

@@ -90,7 +90,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         sigma = choose_sigma(self.sigma, x, weights)
-        options: LayerOptions = {"dtype": torch.float64, "generator": self._torch_generator()}
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
         layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
         self.history_: list[dict[str, float]] = []
         return layer.assign({"x": x}, torch.zeros(len(x)) if weights is None else weights.log())
@@ -101,9 +101,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
         m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
-        options: LayerOptions = {"dtype": torch.float32, "generator": self._torch_generator()}
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
         layer = DensityLayer(x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), **options)
-        layer.initialize(rows.tensors[0], method="kmeans", generator=options["generator"])
+        layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
         initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)

@@ -138,7 +138,7 @@ class KDMProportionClassifier(JointClassifier):
         """Random rows as components; their amplitudes are the square roots of label probabilities."""
         d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
         sigma, generator = self._first_sigma("mean"), self._torch_generator()
-        options: LayerOptions = {"dtype": torch.float32, "generator": generator}
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
         layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), **options)
         # One length for all dimensions: in one-hot columns, rare categories must not count more.
         width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)

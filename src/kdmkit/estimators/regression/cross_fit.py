@@ -114,6 +114,8 @@ def cross_fit(
     held = held_out(len(x), n_members, generator)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     sizes = [x.shape[1], *_HIDDEN, y.shape[1]]
+    # From the seed again: the first weights do not depend on the number of rows.
+    generator = torch.Generator().manual_seed(generator.initial_seed())
     objective = CrossFitting(MLPEnsemble(sizes, n_members=n_members, generator=generator))
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval()

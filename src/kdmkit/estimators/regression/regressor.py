@@ -254,9 +254,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
         d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
         of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-        options: LayerOptions = {"dtype": torch.float32, "generator": self._torch_generator()}
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
         layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
-        layer.initialize(z, y, method="kmeans", sigma=sigma, generator=options["generator"])
+        layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         # Only p(y|x) is learned: distances in x alone say how far apart components are.
         layer.kernel("x").initialize_bandwidth(layer.components["x"], sigma)
         narrow = math.sqrt(2) * bound
