@@ -18,7 +18,7 @@ from kdmkit.estimators.common.checks import Array, check_number, distribution, p
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
@@ -121,13 +121,13 @@ class KDMClassifier(JointClassifier):
 
     def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scaler = Scaler.from_data(x, weights)
-        z = scaler(x)
+        rows, w = merge_rows(x, weights, labels)
+        z, labels = scaler(x[rows]), labels[rows]
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
-        sigma = choose_sigma(rule, z, weights, labels)
+        sigma = choose_sigma(rule, z, w, labels)
         options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
-        layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), **options)
-        logits = torch.zeros(len(x)) if weights is None else weights.log()
-        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, logits)
+        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
+        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
