@@ -2,6 +2,7 @@
 
 from kdmkit.nn.density import DensityLayer
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.label_trend import LabelTrend
 from kdmkit.nn.layer import KDMLayer
 from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLP, MLPEnsemble
@@ -15,6 +16,7 @@ __all__ = [
     "DensityLayer",
     "JointLayer",
     "KDMLayer",
+    "LabelTrend",
     "MLPEnsemble",
     "Predictor",
     "ResidualMemory",
