@@ -82,7 +82,7 @@ class LabelTrend(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LabelTrend:
-        ensemble = MLPEnsemble(**config["ensemble"])
+        ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
         memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
         offsets = torch.zeros(config["offsets"], ensemble.sizes[-1])
         return cls(ensemble, memory, Scaler.identity(ensemble.sizes[0]), offsets, torch.ones(()))

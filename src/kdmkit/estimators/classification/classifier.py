@@ -29,6 +29,7 @@ from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
 from kdmkit.nn.scaler import soft_clip
 from kdmkit.training import DecoderObjective, FitOptions, Rows
@@ -164,7 +165,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         z, labels = scaler(x[rows]), labels[rows]
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
         sigma = choose_sigma(rule, z, w, labels)
-        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), dtype=torch.float64)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
         layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
@@ -269,7 +271,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         """Centres of each class's clusters, with one bandwidth per dimension."""
         m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
         d, sigma = z.shape[1], self._first_sigma("nearest")
-        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
         layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
         if weights is not None:
             # A cluster counts its rows; their class says what each of them weighs.
@@ -378,7 +381,9 @@ class _ClassifierFit(EstimatorFit):
     def fit_decoder(self) -> None:
         """Trains a decoder to invert the encoder, which is fixed."""
         latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
-        self.decoder = build_module(self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape))
+        self.decoder = build_module(
+            self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape, self.generator)
+        )
         if self.decoder is not None:
             self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows)
 

@@ -76,5 +76,6 @@ def layer_of_clusters(clusters: Clusters, sigma: Float[Tensor, " d"], *, min_sig
         train_components=False,
         train_weights=False,
         dtype=torch.float32,
+        generator=torch.Generator(),
     )
     return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)
