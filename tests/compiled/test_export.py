@@ -12,10 +12,6 @@ SOME = (
     "regressor with a memory, predict",
     "density, score_samples",
 )
-    "classifier behind an encoder, predict_proba",
-    "regressor with a memory, predict",
-    "density, score_samples",
-)
 
 
 @pytest.mark.parametrize("name", SOME)
