@@ -18,20 +18,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.backward_kernels import components_kernel, points_kernel
 from kdmkit.ops.triton.direct_kernels import components_direct, points_direct
-from kdmkit.ops.triton.forward import Operands, Outputs, PreparedOperands
+from kdmkit.ops.triton.forward import PreparedOperands
 from kdmkit.ops.triton.staging import Config, Staged, choose_splits, launch, on_device
 
 # The kernels' weights are at most 2^14, and the values they see less than 2^15.
 _LIFT = 14
 _LARGEST_VALUE = 2.0**15
 
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 Upstreams = tuple[Float[Tensor, "n v"] | None, Float[Tensor, "n"]]
 
 
-def backward(operands: Operands, outputs: Outputs, upstream: Upstreams, needs: Sequence[bool]) -> Gradients:
+def backward(
+    operands: Operands, outputs: Outputs, upstream: Upstreams, needs: Sequence[bool]
+) -> list[Tensor | None]:
     """Gradients by query, components, log-weights, values and scale, in float32; None where not needed."""
     with on_device(operands.query.device):
         total = _Backward(operands, needs)
@@ -114,17 +116,10 @@ class _Backward:
         self.need_components = components or scale
         self.need_values = values and operands.values is not None
         self.need_columns = self.need_components or self.need_values or log_weights
-        m = operands.components.shape[0]
-        new = self.prepared.unit.new_zeros
-        self.by_query = new(operands.query.shape) if query else None
-        self.by_components = new(operands.components.shape) if components else None
-        self.by_weights = new(m) if log_weights else None
-        self.by_values = new(m, self.prepared.plan.n_values) if self.need_values else None
-        self.by_scale = new(operands.scale.shape) if scale else None
-
-    @property
-    def gradients(self) -> Gradients:
-        return self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale
+        new, pairs = self.prepared.unit.new_zeros, zip(operands.tensors, needs, strict=True)
+        #: By query, components, log-weights, values and scale, in float32; None where not needed.
+        self.gradients = [new(x.shape) if need and x is not None else None for x, need in pairs]
+        self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale = self.gradients
 
     def add_points(self, rows: slice, outputs: Outputs, grads: Upstreams) -> None:
         prepared, operands = self.prepared, self.operands

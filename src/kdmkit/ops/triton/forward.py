@@ -7,13 +7,13 @@ continue from segment to segment.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.direct_kernels import forward_direct
 from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
@@ -31,18 +31,6 @@ from kdmkit.ops.triton.staging import (
 )
 
 _COMBINE_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The tensors of one reduction."""
-
-    query: Float[Tensor, "n d"]
-    components: Float[Tensor, "m d"]
-    log_weights: Float[Tensor, "m"]
-    values: Float[Tensor, "m v"] | None
-    scale: Float[Tensor, "s t"]
-    metric: bool
 
 
 class PreparedOperands:
@@ -79,9 +67,6 @@ class PreparedOperands:
         if operands.values is None:
             return staged, staged
         return staged, self.stage_values(operands.values[columns], self.unit, lift=False)
-
-
-Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n"]]
 
 
 def forward(operands: Operands) -> Outputs:
