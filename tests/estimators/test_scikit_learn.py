@@ -190,6 +190,26 @@ def test_weights_are_repetitions_of_nonparametric_classifiers(sigma: Any) -> Non
         )
 
 
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if "proportions" not in name])
+def test_only_ratios_of_weights_matter(name: str) -> None:
+    weights = np.random.default_rng(0).random(len(X))
+    first, second = (ESTIMATORS[name]().fit(X, y, sample_weight=scale * weights) for scale in (1.0, 1000.0))
+    for method, answer in answers(first).items():
+        np.testing.assert_allclose(answer, answers(second)[method], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sigma", ["scott", "loo"])
+def test_equal_weights_are_no_weights(sigma: Any) -> None:
+    for weight in (1e-3, 1.0, 1000.0):
+        weights = np.full(len(X), weight)
+        for model, targets in (
+            (kdm.KDMDensity(sigma=sigma), ()),
+            (kdm.KDMClassifier(method="nonparametric", sigma=sigma), (y,)),
+        ):
+            weighted = clone(model).fit(X, *targets, sample_weight=weights).score_samples(X)
+            np.testing.assert_array_equal(weighted, model.fit(X, *targets).score_samples(X))
+
+
 @pytest.mark.parametrize("rule", ["scott", "loo"])
 def test_the_size_of_fractional_weights_does_not_matter(rule: str) -> None:
     weights = np.random.default_rng(0).random(len(X)) / 100

@@ -18,9 +18,10 @@ from kdmkit.estimators.common.checks import Array, check_number, distribution, p
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
 from kdmkit.training import DecoderObjective, FitOptions, Rows
 
@@ -120,12 +121,13 @@ class KDMClassifier(JointClassifier):
 
     def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scaler = Scaler.from_data(x, weights)
-        z = scaler(x)
+        rows, w = merge_rows(x, weights, labels)
+        z, labels = scaler(x[rows]), labels[rows]
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
-        sigma = choose_sigma(rule, z, weights, labels)
-        layer = JointLayer(x.shape[1], n_classes, len(x), in_kernel=RBF(sigma), dtype=torch.float64)
-        logits = torch.zeros(len(x)) if weights is None else weights.log()
-        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, logits)
+        sigma = choose_sigma(rule, z, w, labels)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
+        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
@@ -158,7 +160,8 @@ class KDMClassifier(JointClassifier):
         """Centres of each class's clusters, with one bandwidth per dimension."""
         m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
         d, sigma = z.shape[1], self._first_sigma("nearest")
-        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
         layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
         if weights is not None:
             # A cluster counts its rows; their class says what each of them weighs.
@@ -265,7 +268,9 @@ class _ClassifierFit(EstimatorFit):
     def fit_decoder(self) -> None:
         """Trains a decoder to invert the encoder, which is fixed."""
         latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
-        self.decoder = build_module(self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape))
+        self.decoder = build_module(
+            self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape, self.generator)
+        )
         if self.decoder is not None:
             self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows)
 

@@ -1,10 +1,11 @@
 """Modules that own the parameters of kernel density matrices and return distributions."""
 
 from kdmkit.nn.density import DensityLayer
+from kdmkit.nn.draws import DrawingModule, Draws, Dropout
 from kdmkit.nn.joint import JointLayer
 from kdmkit.nn.layer import KDMLayer
 from kdmkit.nn.memory import ResidualMemory
-from kdmkit.nn.mlp import MLP, MLPEnsemble
+from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import Trend
@@ -13,6 +14,9 @@ from kdmkit.nn.variable import Variable
 __all__ = [
     "MLP",
     "DensityLayer",
+    "DrawingModule",
+    "Draws",
+    "Dropout",
     "JointLayer",
     "KDMLayer",
     "MLPEnsemble",
@@ -21,4 +25,5 @@ __all__ = [
     "Scaler",
     "Trend",
     "Variable",
+    "make_linear",
 ]

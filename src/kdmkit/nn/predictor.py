@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.mlp import MLP
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import Trend
@@ -182,7 +183,7 @@ def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
 def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) -> nn.Module | None:
     if config is None:
         return None
-    return MLP(**config["mlp"]) if "mlp" in config else own
+    return MLP(**config["mlp"], generator=torch.Generator()) if "mlp" in config else own
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
@@ -199,7 +200,8 @@ def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
         for name in layer.variables
     }
     variables = [Variable(name, kernels[name], v.shape) for name, v in layer.variables.items()]
-    moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
+    options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+    moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, **options)
     components = {
         name: scalers[name].inverse(values) if name in scalers else values
         for name, values in layer.components.items()

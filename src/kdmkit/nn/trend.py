@@ -61,7 +61,7 @@ class Trend(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Trend:
-        ensemble = MLPEnsemble(**config["ensemble"])
+        ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
         memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
         d, outputs = ensemble.sizes[0], ensemble.sizes[-1]
         return cls(ensemble, memory, Scaler.identity(d), Scaler.identity(outputs), torch.zeros(outputs))

@@ -32,19 +32,23 @@ _LEAST = -1e6
 def choose_sigma(
     sigma: Any,
     x: Float[Tensor, "n d"],
-    weights: Float[Tensor, " n"] | None,
+    w: Float[Tensor, " n"],
     labels: Int[Tensor, " n"] | None = None,
 ) -> float:
     """σ = √2·s·n^(−1/(d+4)) by Scott's rule with the spread s of x, by another rule, or the number given.
 
-    Silverman's rule has n·(d+2)/4 in place of n. `"loo"` maximises Σ_i w_i·log p(x_i) under the KDM of all
-    other rows, or with labels Σ_i w_i·log p(y_i|x_i). Sample weights count as repetitions.
+    n is Kish's effective size (Σw)²/Σw². Silverman's rule has n·(d+2)/4 in place of it. `"loo"` maximises
+    Σ_i w_i·log p(x_i) under the KDM of all other rows, or with labels Σ_i w_i·log p(y_i|x_i).
+
+    Args:
+        sigma: a rule or a number.
+        x, w: distinct rows and their weights, as `merge_rows` gives them.
+        labels: of the rows; here rows may differ in their labels alone.
     """
     if not is_rule(sigma):
         return check_number("sigma", sigma, "a number > 0, 'scott', 'silverman' or 'loo'", positive=True)
     x = x.double()
-    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
-    n, d = _effective_size(w), x.shape[1]
+    n, d = float(w.sum().square() / w.square().sum()), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))
     rule = math.sqrt(2) * _spread(x, w) * max(factor, 1e-3)
     return rule if sigma != "loo" else rule * _best_factor((x - x.mean(0)) / rule, w, labels)
@@ -52,11 +56,6 @@ def choose_sigma(
 
 def is_rule(sigma: Any) -> bool:
     return isinstance(sigma, str) and sigma in RULES
-
-
-def _effective_size(w: Float[Tensor, " n"]) -> float:
-    """The number of samples: the sum of weights that are repetitions, Kish's size of fractional ones."""
-    return max(float(w.sum()), float(w.sum().square() / w.square().sum()))
 
 
 def _spread(x: Tensor, w: Tensor) -> float:
@@ -108,9 +107,7 @@ def _held_out_loss(
 
 def _log_density(x: Tensor, w: Tensor, rows: Int[Tensor, " q"], sigma: float) -> Float[Tensor, " q"]:
     """log p(x_i), up to a constant."""
-    # One repetition of the row itself is left out; the others stay.
-    own = (w[rows] - 1).clamp_min(0).log()
-    overlap = log_overlap_with_others(RBF(sigma), x, w.log().float(), rows, own.float())
+    overlap = log_overlap_with_others(RBF(sigma), x, w.log().float(), rows)
     return overlap - x.shape[1] * math.log(sigma)
 
 

@@ -20,7 +20,6 @@ def log_overlap_with_others(
     x: Float[Tensor, "n d"],
     log_weights: Float[Tensor, " n"],
     rows: Int[Tensor, " q"],
-    own: Float[Tensor, " q"] | None = None,
 ) -> Float[Tensor, " q"]:
     """log Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i.
 
@@ -28,13 +27,12 @@ def log_overlap_with_others(
         kernel: k.
         x, log_weights: of all rows.
         rows: indices of the rows to leave out one at a time, each once.
-        own: the log-weight that a row keeps in its own sum; None is −∞.
     """
 
     def reduce(components: Tensor, weights: Tensor) -> Tensor:
         return log_mix(kernel.term(x[rows], x[components]), weights)
 
-    return _in_two_parts(reduce, torch.logaddexp, log_weights, rows, own)
+    return _in_two_parts(reduce, torch.logaddexp, log_weights, rows)
 
 
 def average_over_others(
@@ -49,7 +47,7 @@ def average_over_others(
     def reduce(components: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         return attend(kernel.term(x[rows], x[components]), weights, values[components])
 
-    return _in_two_parts(reduce, combine, log_weights, rows, None)
+    return _in_two_parts(reduce, combine, log_weights, rows)
 
 
 def _in_two_parts(
@@ -57,13 +55,12 @@ def _in_two_parts(
     merge: Callable[[T, T], T],
     log_weights: Float[Tensor, " n"],
     rows: Int[Tensor, " q"],
-    own: Float[Tensor, " q"] | None,
 ) -> T:
-    """One reduction over all rows outside `rows`, and one over `rows` with the diagonal's weights replaced.
+    """One reduction over all rows outside `rows`, and one over `rows` without the diagonal.
 
     Merging the two avoids a subtraction, which would lose digits.
     """
-    diagonal = log_weights.new_full((len(rows),), -torch.inf) if own is None else own
+    diagonal = log_weights.new_full((len(rows),), -torch.inf)
     inside = reduce(rows, log_weights[rows].repeat(len(rows), 1).diagonal_scatter(diagonal))
     others = torch.ones_like(log_weights, dtype=torch.bool)
     others[rows] = False

@@ -22,14 +22,39 @@ _FEWEST_VALIDATION = 8
 
 
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
-    """Sample weights as a tensor (None stays None), and the rows whose weight is positive."""
+    """Sample weights as a tensor of mean 1 (None stays None), and the rows whose weight is positive.
+
+    Only the ratios of weights mean something: the same model comes of weights and of a thousand times them.
+    """
     if sample_weight is None:
         return None, X, *others
     weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
     present = weights > 0
     if not present.any():
         raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
-    return torch.from_numpy(weights[present]), X[present], *(other[present] for other in others)
+    weights = weights[present] / weights.max()
+    weights = weights / weights.mean()
+    return torch.from_numpy(weights), X[present], *(other[present] for other in others)
+
+
+def merge_rows(
+    x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None, labels: Int[Tensor, " n"] | None = None
+) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
+    """The first of every group of identical rows (with the same label, if given), and the groups' weights.
+
+    A row that is repeated is then the same as a row with a larger weight.
+
+    >>> rows, weights = merge_rows(torch.tensor([[5.0], [2.0], [5.0]]), None)
+    >>> rows, weights
+    (tensor([0, 1]), tensor([2., 1.], dtype=torch.float64))
+    """
+    vectors = x if labels is None else torch.cat([x, labels.to(x).unsqueeze(1)], 1)
+    group = torch.unique(vectors, dim=0, return_inverse=True)[1]
+    total = torch.bincount(group, None if weights is None else weights.double()).double()
+    first = torch.full_like(total, len(x), dtype=torch.long)
+    first = first.scatter_reduce(0, group, torch.arange(len(x)), "amin")
+    order = first.argsort()
+    return first[order], total[order]
 
 
 def check_fraction(fraction: Any) -> float:

@@ -17,7 +17,7 @@ from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
-from kdmkit.estimators.common.rows import FLOATS, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -28,6 +28,7 @@ from kdmkit.estimators.density.likelihood import (
 )
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.layer import LayerOptions
 
 _SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
 
@@ -76,7 +77,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     validation_fraction: float = 0.0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
-        """Fits the density to the rows of X, weighted as if they were repeated."""
+        """Fits the density to the rows of X; a row of weight 2 counts as two equal rows of weight 1."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
         X = validate_data(self, X, dtype=FLOATS)
@@ -88,10 +89,13 @@ class KDMDensity(DensityMixin, KDMEstimator):
         return self
 
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
-        sigma = choose_sigma(self.sigma, x, weights)
-        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
+        rows, w = merge_rows(x, weights)
+        x = x[rows]
+        sigma = choose_sigma(self.sigma, x, w)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
         self.history_: list[dict[str, float]] = []
-        return layer.assign({"x": x}, torch.zeros(len(x)) if weights is None else weights.log())
+        return layer.assign({"x": x}, w.log())
 
     def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         start = None if is_rule(self.sigma) else check_number("sigma", self.sigma, _SIGMA, positive=True)
@@ -99,11 +103,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
         m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
-        layer = DensityLayer(
-            x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), dtype=torch.float32
-        )
-        generator = torch.Generator().manual_seed(self._seed)
-        layer.initialize(rows.tensors[0], method="kmeans", generator=generator)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = DensityLayer(x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), **options)
+        layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
         initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)

@@ -181,5 +181,6 @@ def layer_of(
         train_components=False,
         train_weights=False,
         dtype=torch.float32,
+        generator=torch.Generator(),
     )
     return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)
