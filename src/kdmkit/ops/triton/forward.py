@@ -19,9 +19,11 @@ from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
     Config,
     Plan,
+    Segment,
     Staged,
     Whitening,
     choose_splits,
+    halves,
     launch,
     on_device,
     padded,
@@ -60,8 +62,7 @@ class PreparedOperands:
         passes = 0 if plan.direct else plan.passes
         return stage(values, self._zero, unit, width=plan.v, passes=passes, lift=lift and not plan.direct)
 
-    def stage_segment(self, columns: slice) -> tuple[Staged, Staged]:
-        """The components of a segment and their values."""
+    def stage_segment(self, columns: slice) -> Segment:
         operands = self.operands
         staged = self.whitening.stage(operands.components[columns], self.plan, operands.log_weights[columns])
         if operands.values is None:
@@ -94,7 +95,7 @@ def _forward(config: Config, prepared: PreparedOperands, points: Staged, results
     tops, totals = (prepared.unit.new_empty(splits, points.rows) for _ in range(2))
     sums = prepared.unit.new_empty(splits, points.rows, plan.v)
     for columns in slices(m, plan.segment):
-        staged, values = prepared.stage_segment(columns)
+        segment = staged, values = prepared.stage_segment(columns)
         n_blocks = staged.rows // config.block_n
         sizes = points.rows, n_blocks, math.ceil(n_blocks / splits), int(columns.start > 0)
         state = sums, tops, totals
@@ -105,12 +106,10 @@ def _forward(config: Config, prepared: PreparedOperands, points: Staged, results
             )  # fmt: skip
         else:
             forward_kernel[(programs, splits)](
-                points.high, points.low, points.exponents,
-                staged.high, staged.low, staged.exponents, staged.bias,
-                values.high, values.low, prepared.unit, *state, *sizes,
+                *halves(points, segment), prepared.unit, *state, *sizes,
                 **plan.constants, **config.constants(plan),
             )  # fmt: skip
-        del staged, values  # before the next segment is staged: two of them take twice the memory
+        del segment, staged, values  # before the next segment is staged: two of them take twice the memory
     averages, lse, maxima, top_weights = results
     combine_kernel[(points.rows // _COMBINE_ROWS,)](
         sums, tops, totals, points.bias, averages, lse, maxima, top_weights,
