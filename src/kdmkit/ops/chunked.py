@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.logspace import exp_, finite_max, safe_log
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.logspace import exp_, safe_log
 from kdmkit.ops.block_gradients import (
     TermGradients,
     accumulate,
@@ -27,9 +26,10 @@ from kdmkit.ops.block_gradients import (
 )
 from kdmkit.ops.blocks import Block, run_in_memory, slices
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import add_row, sum_rows
+from kdmkit.ops.dense import add_row, average, sum_rows, sum_scores
 from kdmkit.ops.recomputed import Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.scaled_points import exponentials
 from kdmkit.ops.terms import Term, total_shape
 
 # Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
@@ -65,13 +65,6 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
     return max(1, min(n, pairs // columns)), columns
 
 
-def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    scores = at_least_float32(weights_block(log_weights, rows, columns))
-    for term in terms:
-        scores = term.queries(rows).columns(columns).matrix() + scores
-    return scores
-
-
 def _rows_forward(
     terms: Sequence[Term],
     log_weights: Tensor,
@@ -84,15 +77,11 @@ def _rows_forward(
     averages: Tensor | None = None
     lse: Tensor | None = None
     for columns in slices(terms[0].shape[2], step):
-        scores = _scores(terms, log_weights, rows, columns)
-        top = finite_max(scores)
-        weights = exp_(scores.sub_(top).to(dtype))
-        total = weights.sum(-1)
-        block_lse = safe_log(total).to(top.dtype) + top.squeeze(-1)
-        block_averages = None
-        if values is not None:
-            safe_total = torch.where(total > 0, total, torch.ones_like(total))
-            block_averages = torch.matmul(weights, values[..., columns, :]) / safe_total.unsqueeze(-1)
+        blocks = [term.queries(rows).columns(columns) for term in terms]
+        scores = sum_scores(blocks, weights_block(log_weights, rows, columns))
+        weights, total, top = exponentials(scores, dtype)
+        block_lse = safe_log(total).to(top.dtype) + top
+        block_averages = None if values is None else average(weights, total, values[..., columns, :])
         if lse is None:
             averages, lse = block_averages, block_lse
         elif averages is None or block_averages is None:
