@@ -3,6 +3,7 @@
 from kdmkit.nn.density import DensityLayer
 from kdmkit.nn.draws import DrawingModule, Draws, Dropout
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.label_trend import LabelTrend
 from kdmkit.nn.layer import KDMLayer
 from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
@@ -19,6 +20,7 @@ __all__ = [
     "Dropout",
     "JointLayer",
     "KDMLayer",
+    "LabelTrend",
     "MLPEnsemble",
     "Predictor",
     "ResidualMemory",

@@ -8,7 +8,7 @@ from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,8 +25,8 @@ from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.seeds import draws_globally, global_seed
 
-# The default meaning of `max_epochs="auto"`.
-_EPOCHS = 100
+# The default meanings of "auto" for `max_epochs` and `learning_rate`.
+_EPOCHS, RATE = 100, 1e-2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -40,7 +40,7 @@ class KDMEstimator(BaseEstimator, ABC):
     n_components: Any = "auto"
     max_epochs: Any = 100
     batch_size: Any = "auto"
-    learning_rate: float = 1e-2
+    learning_rate: float | Literal["auto"] = "auto"
     validation_fraction: float = 0.1
     patience: int | None = 20
     checkpoint_dir: Any = None
@@ -85,6 +85,8 @@ class KDMEstimator(BaseEstimator, ABC):
             settings["batch_size"] = automatic_batch(rows)
         if settings["max_epochs"] == "auto":
             settings["max_epochs"] = _EPOCHS
+        if settings["learning_rate"] == "auto":
+            settings["learning_rate"] = RATE
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(

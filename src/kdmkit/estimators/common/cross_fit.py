@@ -66,8 +66,8 @@ def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor
 
 def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:
     """The mean over the chosen members of every row."""
-    share = members / members.sum(1, keepdim=True)
-    return (share.unsqueeze(-1) * values).sum(1)
+    chosen = members.to(values.dtype)
+    return ((chosen / chosen.sum(1, keepdim=True)).unsqueeze(-1) * values).sum(1)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
-from kdmkit.estimators.regression.residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
