@@ -16,7 +16,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
-from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
+from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
@@ -168,18 +168,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         )
         without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
         rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
-        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
-        self.history_ = self._run(
-            objective,
-            rows,
-            None,
-            "regressor",
-            data=(x,),
-            batch_size=BATCH,
-            learning_rate=RATE,
-            schedule="cosine",
-            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
-        )
+        self._run_bandwidths(objective, rows, "regressor")
         return objective.finish()
 
     # ---- directly
