@@ -12,23 +12,38 @@ from kdmkit.nn import DrawingModule, JointLayer
 from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
 
 
-class DenseObjective(nn.Module):
+class DenseObjective(DrawingModule):
     """The loss of dense(encoder(x)): cross-entropy for integer targets, else the mean squared error.
 
     Args:
         encoder: from x to latent vectors.
         dense: from latent vectors to logits or to predicted targets.
+        noise: standard deviation of Gaussian noise on x while training.
+        reconstruct: from latent vectors back to x. Its mean squared error is added: latent vectors keep what
+            the targets do not need, and so tell novel rows.
     """
 
-    def __init__(self, encoder: nn.Module, dense: nn.Module) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        dense: nn.Module,
+        *,
+        noise: float = 0.0,
+        reconstruct: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        self.encoder, self.dense = encoder, dense
+        self.encoder, self.dense, self.noise, self.reconstruct = encoder, dense, noise, reconstruct
 
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        outputs = self.dense(self.encoder(x).float())
-        if not y.is_floating_point():
-            return nn.functional.cross_entropy(outputs, y, reduction="none")
-        return (outputs - y).square().mean(-1)
+        z = self.encoder(x + self.noise * self.normal(x) if self.training and self.noise else x).float()
+        outputs = self.dense(z)
+        if y.is_floating_point():
+            losses = (outputs - y).square().mean(-1)
+        else:
+            losses = nn.functional.cross_entropy(outputs, y, reduction="none")
+        if self.reconstruct is not None:
+            losses = losses + (self.reconstruct(z) - x).flatten(1).square().mean(-1)
+        return losses
 
 
 class NoisyEncoder(DrawingModule):

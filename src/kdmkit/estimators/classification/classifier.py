@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,28 +16,29 @@ from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.classification.memory import fit_label_memory
 from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
+from kdmkit.estimators.classification.phases import ClassifierFit
 from kdmkit.estimators.classification.rejection import draw_given_label
 from kdmkit.estimators.classification.trend import fit_logits
 from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.encoders import build_module, mlp_decoder
+from kdmkit.estimators.common.encoders import is_built_in
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.nn.predictor import dtype_of
 from kdmkit.nn.scaler import soft_clip
-from kdmkit.training import DecoderObjective, FitOptions, Rows
+from kdmkit.training import Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
 # The learning rate of a trend.
 _TREND_RATE = 3e-3
+# Of the weights of the built-in encoder.
+_AVERAGING = 0.1
 # Where the bandwidths start with a trend, in units of √d, the typical distance between standardised rows.
 _FIRST_SIGMA = 0.7
 
@@ -69,11 +70,14 @@ class KDMClassifier(TrendEstimator, JointClassifier):
             significantly; the model then contains up to 20,000 rows.
         n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256.
         encoder: None; `"mlp"`; or any `nn.Module` from rows (or whatever `X` holds) to vectors. It is first
-            trained with a dense head, then components are put into its latent space and both are trained.
+            trained with a dense head, then components are put into its latent space. A user's module is then
+            trained together with them. `"mlp"` also learns to reconstruct rows, so that `score_samples` tells
+            novel rows, and stays as it is while the KDM learns.
         decoder: None; `"mlp"`; or an `nn.Module` back from latent vectors, trained with the encoder fixed.
             `sample` needs it behind an encoder.
-        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 1 with a trend and for
-            `"likelihood"`, otherwise 0.
+        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 1 with a trend, behind
+            the encoder `"mlp"` and for `"likelihood"`, otherwise 0. Behind an encoder p(x) is that of its
+            latent vectors.
         sigma: bandwidth, a length among standardised features. `"auto"` starts from typical distances
             (learned methods) or maximises the leave-one-out likelihood of the labels
             (nonparametric, where `"loo"` means the same and `"scott"` and `"silverman"` are rules of thumb);
@@ -83,7 +87,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         head_epochs: behind an encoder, epochs in which the KDM is trained alone, with the encoder fixed,
             before and after they are trained together.
         averaging: horizon of an exponential moving average of the weights, as a share of all steps of
-            a phase without a trend; None keeps the weights of a single step.
+            a phase without a trend; None keeps the weights of a single step. `"auto"` is .1 behind the
+            encoder `"mlp"`, otherwise None.
         batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
             between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
         max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
@@ -120,7 +125,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
     sigma: Any = "auto"
     noise: float = 0.3
     head_epochs: int = 0
-    averaging: float | None = None
+    averaging: float | Literal["auto"] | None = "auto"
 
     # ---- fitting
 
@@ -157,7 +162,10 @@ class KDMClassifier(TrendEstimator, JointClassifier):
             raise ValueError(bad_argument("head_epochs", "0 without an encoder", self.head_epochs))
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
-        return {**super()._settings(seed, rows), "averaging": plain(self.averaging)}
+        averaging = plain(self.averaging)
+        if isinstance(averaging, str) and averaging == "auto":
+            averaging = _AVERAGING if is_built_in(self.encoder) else None
+        return {**super()._settings(seed, rows), "averaging": averaging}
 
     def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         scaler = Scaler.from_data(x, weights)
@@ -177,7 +185,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
-        phases = _ClassifierFit(
+        phases = ClassifierFit(
             self,
             rows.tensors[0],
             rows,
@@ -271,8 +279,12 @@ class KDMClassifier(TrendEstimator, JointClassifier):
 
     def _alpha(self, *, has_trend: bool) -> float:
         if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
-            return 1.0 if has_trend or self.method == "likelihood" else 0.0
+            likelihood = has_trend or self.method == "likelihood" or is_built_in(self.encoder)
+            return 1.0 if likelihood else 0.0
         return check_number("generative_weight", self.generative_weight, "'auto' or a number ≥ 0")
+
+    def _density_weight(self) -> float:
+        return self._alpha(has_trend=False)
 
     # ---- answers
 
@@ -348,37 +360,3 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         """The joint distribution, in the units of X (of the latent space behind an encoder)."""
         check_is_fitted(self)
         return self.module_.joint()
-
-
-class _ClassifierFit(EstimatorFit):
-    """The phases of a classifier; the last one fits the decoder, if there is one."""
-
-    estimator: KDMClassifier
-    decoder: nn.Module | None = None
-
-    def run(self) -> dict[str, list[dict[str, float]]]:
-        super().run()
-        self.fit_decoder()
-        return self.histories
-
-    def place_components(self) -> None:
-        z, labels = self.encode(self.x), self.train.tensors[1]
-        self.layer = self.estimator._first_layer(z, labels, self.train.weights, self.n_outputs)
-
-    def fit_decoder(self) -> None:
-        """Trains a decoder to invert the encoder, which is fixed."""
-        latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
-        self.decoder = build_module(
-            self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape, self.generator)
-        )
-        if self.decoder is not None:
-            self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows)
-
-    def _decoder_rows(self, rows: Rows) -> Rows:
-        assert self.decoder is not None
-        x, dtype = rows.tensors[0], dtype_of(self.decoder)
-        return Rows((self.encode(x).to(dtype), x.to(dtype)), rows.weights)
-
-    def options_for(self, phase: str) -> FitOptions:
-        options = super().options_for(phase)
-        return replace(options, weight_decay=0.0) if phase == "decoder" else options

@@ -13,7 +13,7 @@ from torch import nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.nn import MLP
 
-_HIDDEN, _LATENT = 128, 16
+_HIDDEN = 128
 
 
 def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> nn.Module | None:
@@ -22,14 +22,19 @@ def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> n
         return None
     if isinstance(parameter, nn.Module):
         return copy.deepcopy(parameter)
-    if isinstance(parameter, str) and parameter == "mlp":
+    if is_built_in(parameter):
         return build()
     raise ValueError(bad_argument(name, "None, 'mlp' or an nn.Module", repr(parameter)))
 
 
-def mlp_encoder(features: int, generator: torch.Generator) -> MLP:
+def is_built_in(parameter: Any) -> bool:
+    """Whether a constructor parameter means the encoder of this module."""
+    return isinstance(parameter, str) and parameter == "mlp"
+
+
+def mlp_encoder(features: int, latent: int, generator: torch.Generator) -> MLP:
     """An encoder from rows to latent vectors."""
-    return MLP([features, _HIDDEN, _HIDDEN, _LATENT], generator=generator)
+    return MLP([features, _HIDDEN, _HIDDEN, latent], generator=generator)
 
 
 def mlp_decoder(latent: int, shape: tuple[int, ...], generator: torch.Generator) -> MLP:

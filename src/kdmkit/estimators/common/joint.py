@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from sklearn.utils import Tags
@@ -61,10 +62,21 @@ class JointEstimator(KDMEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p(x) of every row: low for rows unlike the training data.
 
-        Behind an encoder it is log p(z) of the latent vector.
+        Behind an encoder it is log p(z) of the latent vector, which tells novel rows only if the fit learned
+        it: with `generative_weight` > 0.
         """
         x = self._inputs(X)
+        if self.encoder is not None and self._density_weight() == 0:
+            message = (
+                "score_samples: log p(z) was no part of the fit and tells little about novelty. Classifiers "
+                "and regressors learn it with generative_weight=1; normalise the output of your own encoder"
+            )
+            warnings.warn(message, UserWarning, stacklevel=2)
         return self._rowwise(self._answers()["score_samples"], x)
+
+    def _density_weight(self) -> float:
+        """How much log p(x) counted in the loss behind an encoder."""
+        return 0.0
 
     def _answers(self) -> dict[str, Answer]:
         return {"score_samples": self.module_.log_density}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -29,6 +29,9 @@ class EstimatorFit(PhasedFit):
         phases: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `PhasedFit`.
     """
 
+    #: The dimension of the built-in encoder's latent space.
+    latent: ClassVar[int] = 16
+
     def __init__(
         self,
         estimator: JointEstimator,
@@ -45,7 +48,9 @@ class EstimatorFit(PhasedFit):
             settings["batch_size"] = batch_size
         generator = estimator._torch_generator()
         super().__init__(
-            build_module(estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1], generator)),
+            build_module(
+                estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1], self.latent, generator)
+            ),
             None,
             train,
             validation,

@@ -211,6 +211,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         layer.kernel("y").learned_bandwidth.restart(max(_FIRST_OUTPUT_SIGMA, 1.1 * narrow), narrow)
         return layer
 
+    def _density_weight(self) -> float:
+        return float(self.generative_weight)
+
     # ---- answers
 
     def predict_dist(self, X: Any) -> KDM:
