@@ -74,5 +74,8 @@ class ClassifierFit(EstimatorFit):
     def options_for(self, phase: str) -> FitOptions:
         options = super().options_for(phase)
         if phase == "joint" and self._fixes_encoder:
-            return replace(options, learning_rate=self.options.learning_rate)
+            # Latent vectors cost nothing: larger batches are faster.
+            return replace(
+                options, learning_rate=self.options.learning_rate, batch_size=2 * options.batch_size
+            )
         return replace(options, weight_decay=0.0) if phase == "decoder" else options
