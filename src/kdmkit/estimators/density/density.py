@@ -18,6 +18,7 @@ from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.density.adaptive import automatic_density
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -29,7 +30,7 @@ from kdmkit.estimators.density.likelihood import (
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
 
-_SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
+_SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +70,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     method: Literal["nonparametric", "likelihood"] = "nonparametric"
     _: KW_ONLY
     covariance: Covariance = "full"
-    sigma: Any = "loo"
+    sigma: Any = "auto"
     max_epochs: int = 200
     batch_size: int = 256
     learning_rate: float = 2e-2
@@ -90,13 +91,20 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         rows, w = merge_rows(x, weights)
         x = x[rows]
+        self.history_: list[dict[str, float]] = []
+        if self._sigma_is_automatic:
+            return automatic_density(x, w, verbose=bool(self.verbose))
         sigma = choose_sigma(self.sigma, x, w)
         layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
-        self.history_: list[dict[str, float]] = []
         return layer.assign({"x": x}, w.log())
 
+    @property
+    def _sigma_is_automatic(self) -> bool:
+        return isinstance(self.sigma, str) and self.sigma == "auto"
+
     def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
-        start = None if is_rule(self.sigma) else check_number("sigma", self.sigma, _SIGMA, positive=True)
+        is_free = self._sigma_is_automatic or is_rule(self.sigma)
+        start = None if is_free else check_number("sigma", self.sigma, _SIGMA, positive=True)
         frame = Frame.of(x, weights, self.covariance)
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
