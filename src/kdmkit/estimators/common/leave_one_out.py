@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit.kernels import RBF, Kernel
+from kdmkit.kernels import Kernel
 from kdmkit.ops import attend, combine, log_mix
 
 T = TypeVar("T")
@@ -34,20 +33,6 @@ def log_overlap_with_others(
         return log_mix(kernel.term(x[rows], x[components]), weights)
 
     return _in_two_parts(reduce, torch.logaddexp, log_weights, rows)
-
-
-def log_density_of_others(
-    x: Float[Tensor, "n d"], share: Float[Tensor, " n"], sigma: Float[Tensor, "n s"], rows: Int[Tensor, " q"]
-) -> Float[Tensor, " q"]:
-    """log Σ_{j≠i} p_j/(1 − p_i)·N(x_i; x_j, σ_j²/2) of some rows i, with a bandwidth for every component."""
-    d = x.shape[1]
-    log_norm = -sigma.log().expand_as(x).sum(1) - 0.5 * d * math.log(math.pi)
-
-    def reduce(components: Tensor, weights: Tensor) -> Tensor:
-        return log_mix(RBF(sigma[components]).term(x[rows], x[components]), weights)
-
-    found = _in_two_parts(reduce, torch.logaddexp, (share.log() + log_norm).to(x), rows)
-    return found - torch.log1p(-share[rows])
 
 
 def average_over_others(

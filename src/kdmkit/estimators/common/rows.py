@@ -49,10 +49,13 @@ def merge_rows(
     (tensor([0, 1]), tensor([2., 1.], dtype=torch.float64))
     """
     vectors = x if labels is None else torch.cat([x, labels.to(x).unsqueeze(1)], 1)
-    group = torch.unique(vectors, dim=0, return_inverse=True)[1]
-    total = torch.bincount(group, None if weights is None else weights.double()).double()
-    first = torch.full_like(total, len(x), dtype=torch.long)
-    first = first.scatter_reduce(0, group, torch.arange(len(x)), "amin")
+    order = torch.from_numpy(np.lexsort(vectors.numpy().T))
+    is_new = torch.ones(len(x), dtype=torch.bool)
+    is_new[1:] = (vectors[order[1:]] != vectors[order[:-1]]).any(1)
+    # The sort is stable: the first of a group is the first in the order of the rows.
+    first, group = order[is_new], is_new.cumsum(0) - 1
+    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
+    total = torch.bincount(group, w[order])
     order = first.argsort()
     return first[order], total[order]
 

@@ -11,18 +11,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from kdmkit.estimators.common.leave_one_out import log_density_of_others
+from kdmkit._core.logspace import exp_
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
+from kdmkit.nn.layer import LayerOptions
+from kdmkit.ops import score_matrix
 
-# Leave-one-out is of at most this many rows, under the density of at most this many.
-_LEFT_OUT, _SAMPLE = 512, 4096
-# Neighbours are looked for among at most `_SAMPLE` rows, among fewer where there are more pairs than this.
-_PAIRS = 1 << 30
+# In more dimensions than this bandwidths exceed the steps of rounded columns, and are not mixed.
+_FEW = 4
+# Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
+# among at most so many: in few dimensions, where bandwidths matter most, and in many.
+_LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
+# With this many times the rows that are left out, all of them are left out at once.
+_ENOUGH = 4
 # How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
 _EXPONENTS = (0.0, 0.5, 1.0)
-# Steps of log2(bandwidth): a walk by whole octaves, then ever finer ones.
-_STEPS = (1.0, 0.5, 0.25, 0.125)
+# Steps of log2(bandwidth).
+_STEPS = (1.0, 0.5)
 _WIDEST, _NARROWEST = 2.0, -10.0
 # Factors of the bandwidth that are mixed, and the gain per dimension, in nats, that mixing them has to bring.
 _SCALES, _LEAST_GAIN = (0.5, 1.0, 2.0, 4.0), 0.02
@@ -48,26 +53,29 @@ def automatic_density(
     share, d = w / w.sum(), x.shape[1]
     scaler = Scaler.from_data(x, w)
     if len(x) < 2:
-        return _layer(x, w, math.sqrt(2) * scaler.scale)
+        return layer_of(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
     generator = torch.Generator().manual_seed(0)
-    sample = torch.randperm(len(z), generator=generator)[:_SAMPLE]
+    sample = torch.randperm(len(z), generator=generator)[: _SAMPLE[d > _FEW]]
     relative = _neighbour_distance(z, share, sample)
     chosen = _Choice(z[sample], share[sample], floor, relative[sample], verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
-    ratio = (effective_size(share) / effective_size(share[sample])) ** (-1 / (d + 4))
-    # Mixing factors takes a component for each: where rows are many, neighbours have to do.
-    factors, shares = chosen.mix() if len(sample) == len(z) else (torch.ones(1), torch.ones(1))
+    ratio = (effective_size(share) / chosen.size) ** (-1 / (d + 4))
+    # A mixture has a component for every factor: where rows are many, neighbours have to do.
+    is_mixed = d <= _FEW and len(z) == len(sample)
+    factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
     if len(factors) == 1 and chosen.exponent == 0:
-        return _layer(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
+        return layer_of(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
     stds = factors.double().view(-1, 1, 1) * (ratio * chosen.width * relative**chosen.exponent).unsqueeze(-1)
     sigma = math.sqrt(2) * torch.maximum(stds, floor) * scaler.scale
-    return _layer(x.repeat(len(factors), 1), torch.outer(shares, w).flatten(), sigma.flatten(0, 1))
+    return layer_of(x.repeat(len(factors), 1), torch.outer(shares, w).flatten(), sigma.flatten(0, 1))
 
 
-def _layer(x: Tensor, w: Tensor, sigma: Tensor) -> DensityLayer:
-    layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
+def layer_of(x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tensor, "*s"]) -> DensityLayer:
+    """The layer whose components are the rows."""
+    options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+    layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
     return layer.assign({"x": x}, w.log())
 
 
@@ -102,8 +110,9 @@ def _neighbour_distance(
     z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"]
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample, over its geometric mean; k = max(5, m^(1/d), …)."""
-    sample = sample[: max(1024, _PAIRS // len(z))]
-    m, d = len(sample), z.shape[1]
+    d = z.shape[1]
+    sample = sample[: _NEIGHBOURS[d > _FEW]]
+    m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
     inside = torch.zeros(len(z), dtype=torch.long)
     inside[sample] = 1
@@ -121,17 +130,22 @@ class _Choice:
     """The bandwidth and its exponent with the largest leave-one-out likelihood."""
 
     def __init__(self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, verbose: bool) -> None:
-        # Likelihoods of bandwidths 9 % apart differ by more than the rounding of float32.
-        self.z, self.share, self.floor, self.relative = z.float(), share / share.sum(), floor, relative
-        self.d = z.shape[1]
-        self.rows = torch.arange(min(len(z), _LEFT_OUT))
-        self.weight = self.share[self.rows] / self.share[self.rows].sum()
-        scott = -math.log2(effective_size(self.share)) / (self.d + 4)
-        self.width, self.exponent, self.likelihood = 2.0**scott, 0.0, -math.inf
+        n, d = z.shape
+        # Leave q rows out: one at a time, or all at once where many others are left.
+        q = min(n, _LEFT_OUT[d > _FEW])
+        first = q if n > _ENOUGH * q else 0
+        self.d, self.q, self.alone = d, q, first == 0
+        self.weight = share[:q] / share[:q].sum()
+        self.share, self.relative = share[first:] / share[first:].sum(), relative[first:]
+        #: The number of rows that the density is made of.
+        self.size = effective_size(self.share)
+        groups = [[i] for i in range(d)] if d <= _FEW else [list(range(d))]
+        self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
+        self.floors = floor.tolist() if d <= _FEW else [0.0]
+        self.width, self.exponent, self.likelihood = self.size ** (-1 / (d + 4)), 0.0, -math.inf
         with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as self.bar:
             for exponent in _EXPONENTS:
-                start = math.log2(self.width)
-                log_width, likelihood = _climb(self._likelihood_of(exponent), start)
+                log_width, likelihood = _climb(self._likelihood_of(exponent), math.log2(self.width))
                 if likelihood > self.likelihood:
                     self.width, self.exponent, self.likelihood = 2.0**log_width, exponent, likelihood
 
@@ -146,10 +160,21 @@ class _Choice:
         into its own cell is missing, and is made up for.
         """
         self.bar.update()
-        stds = torch.maximum(std.unsqueeze(1), self.floor)
-        found = log_density_of_others(self.z, self.share, math.sqrt(2) * stds, self.rows).double()
-        hole = torch.erf(self.floor / (math.sqrt(2) * stds[self.rows])).prod(1)
-        return (found - torch.log1p(-hole)).clamp_min(_LEAST * self.d)
+        log_weights, hole = self.share.log() - 0.5 * self.d * math.log(2 * math.pi), torch.ones(())
+        scores = torch.zeros_like(self.squares[0])
+        for squares, floor in zip(self.squares, self.floors, strict=True):
+            s = std.clamp_min(floor)
+            log_weights = log_weights - self.d / len(self.squares) * s.log()
+            scores.addcmul_(squares, (-0.5 / s.square()).to(squares))
+            hole = hole * torch.erf(floor / (math.sqrt(2) * s[: self.q]))
+        scores += log_weights.to(scores)
+        if self.alone:
+            scores.fill_diagonal_(-torch.inf)
+        top = scores.amax(1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
+        found = (exp_(scores.sub_(top)).sum(1).log() + top.squeeze(1)).double()
+        if self.alone:
+            found = found - torch.log1p(-self.share[: self.q]) - torch.log1p(-hole)
+        return found.clamp_min(_LEAST * self.d)
 
     def mix(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
         """Factors of the bandwidth and their shares; a single one where several would bring little."""
@@ -167,8 +192,12 @@ class _Choice:
         return factors[shares > 0], shares[shares > 0]
 
 
+def _squared_distances(x: Float[Tensor, "q d"], z: Float[Tensor, "n d"]) -> Float[Tensor, "q n"]:
+    return score_matrix([RBF(1.0).term(x, z)], torch.zeros(len(z), dtype=z.dtype)).neg().float()
+
+
 def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
-    """A local maximum of a function of one variable, by steps that get finer."""
+    """A local maximum of a smooth function: by steps, then the vertex of a parabola through three places."""
     value = cache(value)
     for step in _STEPS:
         while True:
@@ -177,4 +206,6 @@ def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]
             if value(better) <= value(place):
                 break
             place = better
-    return place, value(place)
+    left, right = value(place) - value(place - step), value(place) - value(place + step)
+    vertex = place + step * (left - right) / (2 * (left + right)) if left + right > 0 else place
+    return max((place, value(place)), (vertex, value(vertex)), key=lambda found: found[1])

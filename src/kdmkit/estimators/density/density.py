@@ -18,7 +18,7 @@ from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
-from kdmkit.estimators.density.adaptive import automatic_density
+from kdmkit.estimators.density.adaptive import automatic_density, layer_of
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -27,7 +27,6 @@ from kdmkit.estimators.density.likelihood import (
     initialize_weights,
     kernel_of,
 )
-from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
 
 _SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
@@ -94,9 +93,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         self.history_: list[dict[str, float]] = []
         if self._sigma_is_automatic:
             return automatic_density(x, w, verbose=bool(self.verbose))
-        sigma = choose_sigma(self.sigma, x, w)
-        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
-        return layer.assign({"x": x}, w.log())
+        return layer_of(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
 
     @property
     def _sigma_is_automatic(self) -> bool:
@@ -109,11 +106,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
         m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
-        layer = DensityLayer(
-            x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), dtype=torch.float32
-        )
-        generator = torch.Generator().manual_seed(self._seed)
-        layer.initialize(rows.tensors[0], method="kmeans", generator=generator)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = DensityLayer(x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), **options)
+        layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
         initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,27 +11,22 @@ import torch
 from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
-from kdmkit.estimators.common.joint import JointEstimator
+from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
-from kdmkit.estimators.regression.cross_fit import (
-    FEWEST_ROWS,
-    HOLDERS,
-    cross_fit,
-    trend_batch,
-    trend_epochs,
-    without_excess,
-)
+from kdmkit.estimators.common.trend import TrendEstimator
+from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
-from kdmkit.estimators.regression.residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
@@ -43,7 +37,7 @@ _FIRST_SIGMA = 0.7
 
 
 @dataclass(eq=False, repr=False)
-class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
+class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
@@ -100,15 +94,10 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
     loss: Literal["nll", "mse"] = "nll"
     _: KW_ONLY
-    trend: Literal["auto", "mlp"] | None = "auto"
-    n_members: int = 16
-    memory: bool = True
     encoder: Any = None
     generative_weight: float = 0.0
     sigma: Any = "auto"
     noise: float = 0.03
-    max_epochs: int | Literal["auto"] = "auto"
-    patience: int | None = 40
 
     # ---- fitting
 
@@ -129,26 +118,12 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         self._flat_target = np.ndim(y) == 1
         return self
 
-    def _check_trend(self) -> None:
-        if self.trend not in ("auto", "mlp", None):
-            raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
-        if self.trend == "mlp" and self.encoder is not None:
-            raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
-        check_count("n_members", self.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
-        if not isinstance(self.memory, bool | np.bool_):
-            raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
-
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
         scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
         if self._has_trend(y):
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
         return self._learned_directly(x, y, weights, scalers, bound)
-
-    def _has_trend(self, y: Tensor) -> bool:
-        """Whether a trend is asked for and possible: few rows leave none to hold out; constants need none."""
-        wanted = self.trend is not None and self.encoder is None
-        return wanted and len(y) >= FEWEST_ROWS and bool((y != y[0]).any())
 
     # ---- about a trend
 
@@ -181,22 +156,6 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         layer = self._residual_layer(x, residuals / bound.float(), weights)
         trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
         return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
-
-    def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
-        n, folder = len(rows), self.checkpoint_dir
-        batch = trend_batch(n) if self.batch_size == "auto" else int(self.batch_size)
-        epochs = trend_epochs(n, batch) if self.max_epochs == "auto" else int(self.max_epochs)
-        return self._run(
-            objective,
-            rows,
-            validation,
-            "trend",
-            batch_size=batch,
-            max_epochs=epochs,
-            schedule="constant",
-            checkpoint_dir=None if folder is None else Path(folder) / "trend",
-            **changes,
-        )
 
     def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
         n, d = x.shape
@@ -253,7 +212,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
         d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
         of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         # Only p(y|x) is learned: distances in x alone say how far apart components are.
         layer.kernel("x").initialize_bandwidth(layer.components["x"], sigma)

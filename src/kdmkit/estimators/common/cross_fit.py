@@ -1,0 +1,152 @@
+"""Cross-fitting: an ensemble of networks of which each row has members that have not seen it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from kdmkit.nn import MLPEnsemble
+from kdmkit.nn.predictor import BLOCK
+from kdmkit.training import Rows
+
+# The number of members that hold out each row: two, so that their difference shows how much members vary.
+HOLDERS = 2
+# Below this many rows there is nothing to hold out.
+FEWEST_ROWS = 8
+# Rates and widths were chosen by held-out errors on training rows: docs/decisions.md.
+_HIDDEN = (64, 64)
+_DECAY = 1e-2
+# The share that an average of weights keeps of itself at every step.
+_AVERAGE_DECAY = 0.995
+_EPOCHS, _STEPS = 300, 4000
+# Where targets are mostly noise, the best of many epochs is a little better by chance only.
+_MIN_IMPROVEMENT = 0.01
+
+#: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.
+MemberLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+class CrossFitting(nn.Module):
+    """Every member learns from the rows that it does not hold out, and is validated on its held-out rows.
+
+    In training, a row's loss is the mean loss of the members that learn from it. In evaluation, it is the
+    loss of the mean answer of the members that hold it out, with exponentially averaged weights.
+    """
+
+    def __init__(self, ensemble: MLPEnsemble, loss: MemberLoss) -> None:
+        super().__init__()
+        self.ensemble, self.loss = ensemble, loss
+        self.average = AveragedModel(ensemble, avg_fn=_running_mean).requires_grad_(False)
+
+    @property
+    def averaged(self) -> MLPEnsemble:
+        ensemble = self.average.module
+        assert isinstance(ensemble, MLPEnsemble)
+        return ensemble
+
+    def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
+        if not self.training:
+            return self.loss(mean_over(self.averaged(x), held), y)
+        self.average.update_parameters(self.ensemble)
+        losses = self.loss(self.ensemble(x), y.unsqueeze(1))
+        return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+
+
+def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
+    """An exponential mean whose decay starts lower, so that the first values count less."""
+    decay = min(_AVERAGE_DECAY, int(count) / (int(count) + 10))
+    return average.lerp(value, 1 - decay)
+
+
+def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:
+    """The mean over the chosen members of every row."""
+    chosen = members.to(values.dtype)
+    return ((chosen / chosen.sum(1, keepdim=True)).unsqueeze(-1) * values).sum(1)
+
+
+@dataclass(frozen=True)
+class FittedEnsemble:
+    """An ensemble, its answers at the rows of the fit, and which members hold out each row."""
+
+    ensemble: MLPEnsemble
+    answers: Float[Tensor, "n k outputs"]
+    held: Bool[Tensor, "n k"]
+    history: list[dict[str, float]]
+
+    @property
+    def held_out_mean(self) -> Float[Tensor, "n outputs"]:
+        """The mean answer of the members that have not seen the row."""
+        return mean_over(self.answers, self.held)
+
+
+def fit_ensemble(
+    x: Float[Tensor, "n d"],
+    y: Tensor,
+    weights: Float[Tensor, " n"] | None,
+    *,
+    start: Float[Tensor, " outputs"],
+    n_members: int,
+    loss: MemberLoss,
+    labels: Int[Tensor, " n"] | None = None,
+    generator: torch.Generator,
+    run: Callable[..., list[dict[str, float]]],
+) -> FittedEnsemble:
+    """Fits an ensemble whose members each hold out a part of the rows.
+
+    Args:
+        x, y, weights: rows, targets, sample weights.
+        start: what every member answers before training.
+        n_members: K; every row is held out by two members.
+        loss: of an answer.
+        labels: where given, all parts have the same label proportions.
+        generator: chooses the parts; its seed also chooses the first weights.
+        run: minimises an objective: takes it, rows to train on and rows to validate on.
+    """
+    held = held_out(len(x), n_members, generator, labels)
+    rows = Rows((x, y, held), None if weights is None else weights.float())
+    # From the seed again: the first weights do not depend on the number of rows.
+    of_weights = torch.Generator().manual_seed(generator.initial_seed())
+    sizes = [x.shape[1], *_HIDDEN, len(start)]
+    first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
+    with torch.no_grad():
+        first.biases[-1].copy_(start)
+    objective = CrossFitting(first, loss)
+    history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
+    ensemble = objective.averaged.eval()
+    with torch.no_grad():
+        answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
+    return FittedEnsemble(ensemble, answers, held, history)
+
+
+def held_out(
+    n: int, n_members: int, generator: torch.Generator, labels: Int[Tensor, " n"] | None = None
+) -> Bool[Tensor, "n k"]:
+    """Which members hold out a row: rows fall into K parts, and each member holds out two of them.
+
+    >>> held_out(6, 3, torch.Generator().manual_seed(0)).sum(1)
+    tensor([2, 2, 2, 2, 2, 2])
+    """
+    place = torch.randperm(n, generator=generator)
+    if labels is not None:
+        place = (labels * n + place).argsort().argsort()
+    return (place.unsqueeze(1) % n_members - torch.arange(n_members)) % n_members < HOLDERS
+
+
+def trend_batch(n: int) -> int:
+    """A thirty-second of the rows, between 64 and 512; of few rows a quarter, 16 at least.
+
+    >>> [trend_batch(n) for n in (40, 100, 1000, 10_000)]
+    [16, 25, 64, 312]
+    """
+    return max(16, min(64, n // 4), min(512, n // 32))
+
+
+def trend_epochs(n: int, batch: int) -> int:
+    """300 passes at most, and no more than four thousand steps."""
+    return max(1, min(_EPOCHS, _STEPS // math.ceil(n / batch)))
