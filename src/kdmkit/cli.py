@@ -102,6 +102,41 @@ def reproduce_density(
     _show(partial(density.summarize, output, folds=folds) if only_report else run)
 
 
+@reproduce.command("columns")
+def reproduce_columns(
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"] | None, typer.Option(help="Measure these columns only.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Held-out likelihood of columns and pairs, compared with SciPy's density and a Gaussian mixture."""
+    from kdmkit.experiments import columns
+
+    run = partial(columns.run, output, part=part, fresh=fresh)
+    _show(partial(columns.summarize, output) if only_report else run)
+
+
+@reproduce.command("novelty")
+def reproduce_novelty(
+    data_dir: Annotated[Path, typer.Option(help="The folder of 2_annthyroid.npz and the other sets.")] = Path(
+        "data"
+    ),
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"] | None, typer.Option(help="Measure these sets only.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Densities as scores of novelty, compared with nearest neighbours and an isolation forest."""
+    from kdmkit.experiments import novelty
+
+    run = partial(novelty.run, output, data_dir, part=part, fresh=fresh)
+    _show(partial(novelty.summarize, output) if only_report else run)
+
+
 @reproduce.command("estimators")
 def reproduce_estimators(
     output: Output = Path("results"),

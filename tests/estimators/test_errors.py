@@ -41,7 +41,7 @@ PARAMETERS: dict[str, tuple[Callable[[], Any], str]] = {
     "density covariance": (lambda: density(covariance="tied"), "covariance: expected one of .*got 'tied'"),
     "density sigma name": (
         lambda: density(sigma="magic"),
-        "sigma: expected a number > 0, 'scott'.*got 'magic'",
+        "sigma: expected 'auto', a number > 0, 'scott'.*got 'magic'",
     ),
     "density sigma sign": (lambda: density(sigma=-1.0), "sigma: expected a number > 0.*got -1.0"),
     "density sigma NaN": (lambda: density(sigma=np.nan), "sigma: expected a number > 0.*got nan"),

@@ -16,6 +16,8 @@ from kdmkit._core.checks import bad_argument, check_positive
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
+# Descriptions hold at most this many numbers.
+_MANY = 1 << 12
 
 
 def positive_tensor(name: str, value: Any) -> Tensor:
@@ -159,7 +161,9 @@ class LearnedBandwidth(Bandwidth):
         return LearnedBandwidth(self.name, value, minimum, trainable=self.raw.requires_grad)
 
     def config(self) -> dict[str, Any]:
-        return {self.name: self.value.tolist(), f"{self.name}_min": float(self.minimum)}
+        # Those of many components are left to `state_dict`.
+        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self.value.tolist()
+        return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 
 class FixedBandwidth(Bandwidth):
@@ -212,13 +216,14 @@ def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: boo
 def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
     """The bandwidth that `Bandwidth.config` described.
 
-    The numbers of a batch are NaN until `load_state_dict` sets them.
+    Numbers that were left out are placeholders (NaN, those of a batch) until `load_state_dict` sets them.
     """
     value, minimum = config[name], config[f"{name}_min"]
-    if minimum is not None:
-        return LearnedBandwidth(name, value, minimum)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and minimum is None:
         return FixedBandwidth(name, torch.full(value["shape"], math.nan), validate=False)
+    if minimum is not None:
+        value = torch.full(value["shape"], 1.0 + minimum) if isinstance(value, dict) else value
+        return LearnedBandwidth(name, value, minimum)
     return FixedBandwidth(name, value)
 
 

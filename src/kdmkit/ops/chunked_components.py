@@ -53,7 +53,7 @@ def reduce(reduction: Reduction) -> Result:
 
 
 def _product(x: Tensor, c: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, weights and biases whose product is −Σ p(x − c)² = Σ −p·x² + 2pc·x − p·c² with p = scales²."""
+    """Features, weights and biases of the scores −Σ p(x − c)² = Σ −p·x² + 2pc·x − p·c² with p = scales²."""
     centre = robust_centre(c)
     x, c = x - centre, c - centre
     scales = scales.expand_as(c)

@@ -28,10 +28,12 @@ _ENOUGH = 4
 _EXPONENTS = (0.0, 0.5, 1.0)
 # Steps of log2(bandwidth).
 _STEPS = (1.0, 0.5)
-_WIDEST, _NARROWEST = 2.0, -10.0
+_WIDEST, _NARROWEST = 2.0, -20.0
 # Factors of the bandwidth that are mixed, and the gain per dimension, in nats, that mixing them has to bring.
 _SCALES, _LEAST_GAIN = (0.5, 1.0, 2.0, 4.0), 0.02
 _LEAST_SHARE = 0.01
+# How far a value may be from most others, in units of their range, before it counts as an outlier.
+_REACH = 10.0
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
 _LEAST = -1e3
 
@@ -51,13 +53,13 @@ def automatic_density(
         verbose: whether to show progress.
     """
     share, d = w / w.sum(), x.shape[1]
-    scaler = Scaler.from_data(x, w)
+    generator = torch.Generator().manual_seed(0)
+    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > _FEW]]
+    scaler = _scaler_without_outliers(x, w, sample)
     if len(x) < 2:
         return layer_of(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
-    generator = torch.Generator().manual_seed(0)
-    sample = torch.randperm(len(z), generator=generator)[: _SAMPLE[d > _FEW]]
     relative = _neighbour_distance(z, share, sample)
     chosen = _Choice(z[sample], share[sample], floor, relative[sample], verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
@@ -77,6 +79,13 @@ def layer_of(x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tenso
     options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
     layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
     return layer.assign({"x": x}, w.log())
+
+
+def _scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
+    """Standard deviations of columns whose outliers are moved to ten times the range of nine rows in ten."""
+    low, high = x[sample].quantile(torch.tensor([0.05, 0.95], dtype=x.dtype), 0)
+    reach = torch.where(high > low, _REACH * (high - low), torch.inf)
+    return Scaler.from_data(x.clamp(low - reach, high + reach), w)
 
 
 def effective_size(w: Float[Tensor, " n"]) -> float:

@@ -28,24 +28,31 @@ from kdmkit.estimators.density.likelihood import (
     kernel_of,
 )
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.layer import LayerOptions
+from kdmkit.training import Rows
 
+# With fewer components than a quarter of this share of the rows, bandwidths need no bound by leave-one-out.
+_FEW_COMPONENTS = 0.2
 _SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
 
 
 @dataclass(eq=False, repr=False)
 class KDMDensity(DensityMixin, KDMEstimator):
-    """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ²/2).
+    """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ_j²/2).
 
     Args:
-        method: `"nonparametric"` makes every sample a component, with equal weights (kernel density
-            estimation); `"likelihood"` fits `n_components` components, their weights and the bandwidth by
+        method: `"nonparametric"` makes every distinct sample a component (kernel density estimation);
+            `"likelihood"` fits `n_components` components, their weights and the bandwidth by
             maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
-        sigma: bandwidth: a number (σ = √2 standard deviations), or a rule: `"scott"`, `"silverman"`,
-            leave-one-out likelihood `"loo"`. It is one number for all dimensions: standardise them first
-            where their units differ. The likelihood method learns σ, and starts from the number if given.
+        sigma: bandwidth. `"auto"` is one per sample and dimension: in proportion to the standard deviation
+            of every column, wider where samples are far from their neighbours (heavy tails), at least half
+            the step between the values of a rounded column, and chosen by leave-one-out likelihood (of a
+            part of the samples where there are many). Otherwise it is one length for all dimensions: a number
+            (σ = √2 standard deviations), or by a rule, `"scott"`, `"silverman"` or leave-one-out likelihood
+            `"loo"`. The likelihood method learns σ, and starts from the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
@@ -111,9 +118,22 @@ class KDMDensity(DensityMixin, KDMEstimator):
         layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
-        initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)
+        start = None if start is None else start / frame.size
+        initialize_bandwidth(layer, rows.tensors[0], start, self._least_sigma(rows, m))
         self.history_ = self._run(Likelihood(layer), rows, validation, "density")
         return frame.out_of(layer)
+
+    @staticmethod
+    def _least_sigma(rows: Rows, m: int) -> float:
+        """A lower bound of bandwidths, min(1, 4m/n) times that of a kernel density estimate (leave-one-out).
+
+        Where components are nearly as many as rows, each sits on a row: narrower bandwidths would overfit.
+        """
+        share, x = 4 * m / len(rows), rows.tensors[0]
+        if share < _FEW_COMPONENTS:
+            return 0.0
+        distinct, w = merge_rows(x, rows.weights)
+        return min(1.0, share) * choose_sigma("loo", x[distinct], w)
 
     @property
     def kdm_(self) -> KDM:

