@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 Array = NDArray[Any]
 
 # Nodes of the quadrature over the first of two columns, and cells per block.
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 _BLOCK = 50
 # The width of a cell where a column is not rounded, in standard deviations.
 _NARROW = 1e-4
