@@ -43,11 +43,11 @@ PARAMETERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: density(sigma="magic"),
         "sigma: expected 'auto', a number > 0, 'scott'.*got 'magic'",
     ),
-    "density sigma sign": (lambda: density(sigma=-1.0), "sigma: expected a number > 0.*got -1.0"),
-    "density sigma NaN": (lambda: density(sigma=np.nan), "sigma: expected a number > 0.*got nan"),
+    "density sigma sign": (lambda: density(sigma=-1.0), "sigma: expected 'auto', a number > 0.*got -1.0"),
+    "density sigma NaN": (lambda: density(sigma=np.nan), "sigma: expected 'auto', a number > 0.*got nan"),
     "density sigma of likelihood": (
         lambda: density(method="likelihood", sigma="magic"),
-        "sigma: expected a number > 0.*got 'magic'",
+        "sigma: expected 'auto', a number > 0.*got 'magic'",
     ),
     "density components": (
         lambda: density(method="likelihood", n_components=0),

@@ -70,7 +70,7 @@ _LIKELIHOOD = KDMDensity(method="likelihood", random_state=SEED)
 METHODS = (
     Method("KDM likelihood", _LIKELIHOOD),
     Method("KDM likelihood, count by CV", _LIKELIHOOD, {"n_components": COUNTS}),
-    Method("KDM nonparametric", KDMDensity()),
+    Method("KDM nonparametric", KDMDensity(random_state=SEED)),
     *(
         Method(
             f"GaussianMixture {shape}",
