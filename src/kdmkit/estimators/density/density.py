@@ -69,7 +69,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     >>> X, _ = make_moons(300, noise=0.1, random_state=0)
     >>> density = KDMDensity(method="nonparametric").fit(X)
     >>> density.score_samples([[0.0, 1.0]]).round(1)
-    array([-0.8])
+    array([-0.6])
     >>> density.sample(3).shape
     (3, 2)
     """
