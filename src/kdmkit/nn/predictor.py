@@ -109,7 +109,7 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> KDM:
         """p(y|x) of every row; gradients flow to x and to the parameters."""
-        return _conditional(self.layer.joint(), *self._evaluate(x))
+        return _conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
 
     @torch.no_grad()
     def distribution(self, x: Tensor) -> KDM:
@@ -138,7 +138,7 @@ class Predictor(nn.Module):
 
     def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
         """log p(x); behind an encoder log p(z) of the latent vector."""
-        return self.layer.joint().marginal("x").log_prob(self.encode(x))
+        return self.layer.joint(validate_args=False).marginal("x").log_prob(self.encode(x))
 
     # ---- to and from disk
 

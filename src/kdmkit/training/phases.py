@@ -212,12 +212,13 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
     own = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
     device = own if device is None else device
     encoder.eval().to(device)
-    blocks = [_check_latent(encoder(part.to(device)), len(part)).to(x.device) for part in x.split(_ROWS)]
+    blocks = [_encode(encoder, part.to(device)).to(x.device) for part in x.split(_ROWS)]
     encoder.to(own)
     return torch.cat(blocks)
 
 
-def _check_latent(latent: Any, n: int) -> Tensor:
+def _encode(encoder: nn.Module, x: Tensor) -> Tensor:
+    latent, n = apply("encoder", encoder, x), len(x)
     if not isinstance(latent, Tensor) or latent.ndim != 2 or len(latent) != n:
         got = tuple(latent.shape) if isinstance(latent, Tensor) else type(latent).__name__
         raise ValueError(bad_argument("encoder", f"outputs of shape ({n}, features) for {n} rows", got))

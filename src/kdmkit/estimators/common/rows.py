@@ -59,11 +59,7 @@ def merge_rows(
 
 def check_fraction(fraction: Any) -> float:
     """Checks the share of rows to validate on."""
-    wanted = "0 ≤ validation_fraction < 1"
-    fraction = check_number("validation_fraction", fraction, wanted)
-    if fraction >= 1:
-        raise ValueError(bad_argument("validation_fraction", wanted, fraction))
-    return fraction
+    return check_number("validation_fraction", fraction, "0 ≤ validation_fraction < 1", below=1)
 
 
 def split_rows(
