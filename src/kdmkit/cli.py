@@ -69,6 +69,25 @@ def bench(
         _show(partial(bench.summarize, output, each) if only_report else run)
 
 
+@reproduce.command("classifiers")
+def reproduce_classifiers(
+    output: Output = Path("results"),
+    half: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Tables that defaults were chosen on, or the others."),
+    ] = "test",
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Log-loss and accuracy on ordinary tables, compared with scikit-learn's classifiers."""
+    from kdmkit.experiments import classifiers
+
+    run = partial(classifiers.run, output, half=half, folds=folds, workers=workers, fresh=fresh)
+    _show(partial(classifiers.summarize, output, half=half, folds=folds) if only_report else run)
+
+
 @reproduce.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -41,7 +41,9 @@ def test_the_kdm_alone_lowers_its_loss() -> None:
 @pytest.mark.parametrize("method", ["discriminative", "likelihood"])
 def test_averaged_weights(encoder: Any, method: str) -> None:
     plain, model = (
-        classifier(method=method, encoder=encoder, averaging=averaging, validation_fraction=0.0).fit(X, y)
+        classifier(
+            method=method, encoder=encoder, trend=None, averaging=averaging, validation_fraction=0.0
+        ).fit(X, y)
         for averaging in (None, 0.5)
     )
     assert not np.allclose(model.predict_proba(X), plain.predict_proba(X))

@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 import kdmkit as kdm
 from estimators.problems import bags
 from kdmkit.estimators.proportions.bags import Bags
-from kdmkit.estimators.proportions.labels import fitting, posterior_proportions
-from kdmkit.estimators.proportions.likelihood import Labels, RowLikelihood
+from kdmkit.estimators.proportions.labels import fit_log_proportions, log_posterior_proportions
+from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -242,7 +242,7 @@ def test_beliefs_go_uphill_and_stay_in_their_ranges() -> None:
     torch.manual_seed(0)
     ratio, weights = torch.rand(5, 20, 3).double(), torch.full((5, 20), 1 / 20).double()
     low, high = torch.tensor([[0.1, 0.0, 0.3]] * 5).double(), torch.tensor([[0.5, 0.2, 0.8]] * 5).double()
-    start = fitting(low + high, low, high)
+    start = fit_log_proportions((low + high).log(), low, high).exp()
     end = posterior_proportions(ratio, weights, start, low, high, torch.zeros(5).double())
     assert bool(((end >= low - 1e-9) & (end <= high + 1e-9)).all())
     torch.testing.assert_close(end.sum(1), torch.ones(5).double())
@@ -254,6 +254,39 @@ def test_beliefs_go_uphill_and_stay_in_their_ranges() -> None:
     assert bool((likelihood(end) > likelihood(start) + 1e-3).any())
 
 
+@pytest.mark.parametrize("classes", [3, 6])
+def test_mostly_unknown_proportions_behind_an_encoder(classes: int) -> None:
+    """A label that the model rules out for a row may be the only one that its bag allows."""
+    rng = np.random.default_rng(classes)
+    y = rng.integers(classes, size=480)
+    X, ids = 2 * rng.normal(size=(classes, 5))[y] + rng.normal(size=(480, 5)), np.repeat(np.arange(40), 12)
+    shares = np.zeros((40, classes))
+    np.add.at(shares, (ids, y), 1 / 12)
+    ranges = np.repeat(shares[..., None], 2, -1)
+    ranges[rng.random(shares.shape) < 0.9] = [0, 1]
+    model = kdm.KDMProportionClassifier(encoder="mlp", max_epochs=10, random_state=0).fit(X, ids, ranges)
+    losses = [entry["loss"] for entry in model.pretraining_history_ + model.history_]
+    assert np.isfinite(losses).all()
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_likelihood_of_a_row_that_its_bag_rules_out(exact: bool) -> None:
+    """p(0|x) = e^−300 underflows in float32; the loss, log p(0) − log p(0|x), and its gradient do not."""
+    logits = torch.tensor([[-300.0, 0.0]], requires_grad=True)
+    labels, prior = Labels(None, torch.nn.Identity(), 0.0), torch.tensor([0.5, 0.5])
+    only = torch.tensor([[1.0, 0.0]])
+    if exact:
+        loss = RowLikelihood(labels, prior)(logits, only)
+    else:
+        bag = Bags(logits, torch.tensor([0]))
+        likelihood = BagLikelihood(labels, prior, bag)
+        loss = likelihood(bag.first, bag.size, only, only, only, torch.zeros(1))
+    torch.testing.assert_close(loss, torch.tensor([300.0 + np.log(0.5)]).float())
+    loss.sum().backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[-1.0, 1.0]]))
+
+
 def test_padding_takes_no_part_in_beliefs() -> None:
     ratio = torch.rand(1, 4, 2).double()
     mean, none = torch.tensor([[0.5, 0.5]]).double(), torch.zeros(1).double()
@@ -261,6 +294,10 @@ def test_padding_takes_no_part_in_beliefs() -> None:
     padded = posterior_proportions(ratio, weights, mean, 0 * mean, 0 * mean + 1, none)
     alone = posterior_proportions(ratio[:, :2], weights[:, :2], mean, 0 * mean, 0 * mean + 1, none)
     torch.testing.assert_close(padded, alone)
+
+
+def posterior_proportions(ratio: torch.Tensor, *known: torch.Tensor) -> torch.Tensor:
+    return log_posterior_proportions(ratio.log(), *known).exp()
 
 
 RANGES = np.array([[[0.2, 0.4], [0.6, 0.8]]])

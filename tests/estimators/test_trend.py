@@ -9,6 +9,7 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
+from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, mean_over
 from kdmkit.estimators.regression.cross_fit import (
     _excess_variance,
@@ -17,7 +18,7 @@ from kdmkit.estimators.regression.cross_fit import (
     member_errors,
     without_excess,
 )
-from kdmkit.estimators.regression.residuals import Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.nn import MLPEnsemble
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers import seeded
-from kdmkit.training import FitOptions, Rows, fit
+from kdmkit.estimators.proportions.bags import BagLoss, Bags
+from kdmkit.nn import MLP, Dropout, JointLayer
+from kdmkit.training import ConditionalObjective, FitOptions, Rows, fit
 from training.problems import Objective, data, options, rows
 
 
@@ -146,6 +148,35 @@ def _classifier(rank: int) -> dict[str, Any]:
     return {"accuracy": objective.accuracy(*data(400, seed=40, dtype=torch.float32)), "epochs": len(history)}
 
 
+def _noisy(rank: int) -> dict[str, Any]:
+    """Noise on inputs, drawn for every row whichever process has it."""
+    x, y = data()
+    layer = JointLayer(3, 3, 6, dtype=torch.float64, generator=seeded(0))
+    fit(ConditionalObjective(None, layer, noise=0.5), Rows((x, y)), options=options(max_epochs=2))
+    return {"state": _state(layer)}
+
+
+def _dropout(rank: int) -> dict[str, Any]:
+    """The dropout of the library's own encoders."""
+    x, y = data()
+    encoder = MLP([3, 8, 2], dropout=0.5, generator=seeded(0)).double()
+    layer = JointLayer(2, 3, 6, dtype=torch.float64, generator=seeded(0))
+    fit(ConditionalObjective(encoder, layer), Rows((x, y)), options=options(max_epochs=2))
+    return {"state": _state(encoder)}
+
+
+def _bags(rank: int) -> dict[str, Any]:
+    """Entries that stand for several rows, with noise on every row."""
+    x, y = data()
+    bags = Bags(x, torch.arange(len(x)) // 3 % 17)
+    shares = torch.nn.functional.one_hot(y, 3)[: len(bags.size)].double()
+    layer = JointLayer(3, 3, 6, dtype=torch.float64, generator=seeded(0))
+    encoder = Dropout(0.3)
+    entries = Rows((bags.first, bags.size, shares), None, bags.size)
+    fit(BagLoss(bags, encoder, layer), entries, options=options(max_epochs=2))
+    return {"state": _state(layer)}
+
+
 def everything(rank: int, folder: Path) -> dict[str, Any]:
     return {
         "recorded": _recorded(rank),
@@ -157,6 +188,9 @@ def everything(rank: int, folder: Path) -> dict[str, Any]:
         "averaged": _averaged(rank),
         "averaged statistics": _averaged_statistics(rank),
         "classifier": _classifier(rank),
+        "noisy": _noisy(rank),
+        "dropout": _dropout(rank),
+        "bags": _bags(rank),
     }
 
 

@@ -87,6 +87,12 @@ def test_phases_that_leave_parameters_unused(one, two):
     assert furthest(two[0]["two phases"]["state"], one["two phases"]["state"]) < 1e-9
 
 
+@pytest.mark.parametrize("name", ["noisy", "dropout", "bags"])
+def test_random_numbers_are_drawn_by_row(one, two, name):
+    assert furthest(two[0][name]["state"], one[name]["state"]) < 1e-6
+    assert furthest(two[1][name]["state"], one[name]["state"]) < 1e-6
+
+
 def test_resuming(one, two):
     """The main process reads and writes; the others need not see the files."""
     assert [result["resumed"]["files"] for result in two] == [True, False]

@@ -58,10 +58,19 @@ class Weights(ABC):
 
 
 class Given(Weights):
-    """Weights that are known as numbers."""
+    """Weights that are known as numbers.
 
-    def __init__(self, log_weights: Float[Tensor, "*batch m"]) -> None:
-        self._log_weights = log_weights
+    Args:
+        log_weights: their logarithms.
+        source: the weights whose evidence they share, where they were computed from inferred ones.
+    """
+
+    def __init__(self, log_weights: Float[Tensor, "*batch m"], source: Weights | None = None) -> None:
+        self._log_weights, self._source = log_weights, source
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        return super().log_evidence if self._source is None else self._source.log_evidence
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -83,10 +92,12 @@ class Given(Weights):
         return mix(entries, self._log_weights)[1]
 
     def mapped(self, function: PartMap) -> Given:
-        return Given(function(self._log_weights))
+        source = None if self._source is None else self._source.mapped(function)
+        return Given(function(self._log_weights), source)
 
     def expand(self, batch_shape: torch.Size) -> Given:
-        return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]))
+        source = None if self._source is None else self._source.expand(batch_shape)
+        return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]), source)
 
 
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:

@@ -1,10 +1,12 @@
 """Modules that own the parameters of kernel density matrices and return distributions."""
 
 from kdmkit.nn.density import DensityLayer
+from kdmkit.nn.draws import DrawingModule, Draws, Dropout
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.label_trend import LabelTrend
 from kdmkit.nn.layer import KDMLayer
 from kdmkit.nn.memory import ResidualMemory
-from kdmkit.nn.mlp import MLP, MLPEnsemble
+from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import Trend
@@ -13,12 +15,17 @@ from kdmkit.nn.variable import Variable
 __all__ = [
     "MLP",
     "DensityLayer",
+    "DrawingModule",
+    "Draws",
+    "Dropout",
     "JointLayer",
     "KDMLayer",
+    "LabelTrend",
     "MLPEnsemble",
     "Predictor",
     "ResidualMemory",
     "Scaler",
     "Trend",
     "Variable",
+    "make_linear",
 ]

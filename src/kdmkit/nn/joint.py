@@ -29,7 +29,7 @@ class JointLayer(KDMLayer):
         in_kernel: kernel of x; None is RBF.
         out_kernel: kernel of y; None is Cosine, a distribution over classes.
         options: `train_components`, `train_weights`, `train_kernels` (True by default): what is trained;
-            `dtype` and `device` of the parameters.
+            `dtype` and `device` of the parameters; `generator` of the first components.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(4, 3, n_components=16)

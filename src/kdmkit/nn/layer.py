@@ -27,13 +27,14 @@ from kdmkit.nn.variable import Variable
 
 
 class LayerOptions(TypedDict, total=False):
-    """Options of every layer's constructor: which parameters are trained, their dtype and device."""
+    """Options of every layer's constructor: what is trained, dtype, device, and the source of randomness."""
 
     train_components: bool
     train_weights: bool
     train_kernels: bool
     dtype: torch.dtype | None
     device: torch.device | str | None
+    generator: torch.Generator | None
 
 
 class KDMLayer(nn.Module, ABC):
@@ -76,6 +77,7 @@ class KDMLayer(nn.Module, ABC):
         train_kernels: bool = True,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Makes the parameters."""
         n_components = check_count("n_components", n_components)
@@ -86,7 +88,12 @@ class KDMLayer(nn.Module, ABC):
         self.variables = {variable.name: variable for variable in variables}
         with in_memory("n_components", n_components):
             self.components = ComponentStore(
-                variables, n_components, trainable=train_components, dtype=dtype, device=device
+                variables,
+                n_components,
+                trainable=train_components,
+                dtype=dtype,
+                device=device,
+                generator=generator,
             )
         for v in variables:
             if v.kernel.has_density:
@@ -139,9 +146,10 @@ class KDMLayer(nn.Module, ABC):
 
 
 def options_from(config: Mapping[str, Any]) -> LayerOptions:
-    """The constructor's options that a layer's configuration holds."""
+    """The constructor's options that a layer's configuration holds; torch's global generator is not used."""
     train = {f"train_{part}": flag for part, flag in config["train"].items()}
-    return cast("LayerOptions", {**train, "dtype": getattr(torch, config["dtype"])})
+    dtype = getattr(torch, config["dtype"])
+    return cast("LayerOptions", {**train, "dtype": dtype, "generator": torch.Generator()})
 
 
 def by_name(

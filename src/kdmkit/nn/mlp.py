@@ -10,6 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit.nn.draws import Dropout
+
+
+def make_linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
+    """`nn.Linear` in float32 with torch's usual first weights, drawn from a generator (None: torch's own)."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=torch.float32)
+    bound = 1 / math.sqrt(inputs)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return layer
+
 
 class MLP(nn.Sequential):
     """Linear layers with GELU and dropout between them, and an optional normalisation of the output.
@@ -20,6 +31,7 @@ class MLP(nn.Sequential):
         normalize: whether the output is normalised to mean 0 and variance 1: encoders need a fixed scale of
             their latent space, decoders a free one.
         shape: of one output, where it is no vector.
+        generator: of the first weights; None is torch's global one.
 
     >>> MLP([2, 8, 12], shape=[3, 4])(torch.zeros(5, 2)).shape
     torch.Size([5, 3, 4])
@@ -32,12 +44,13 @@ class MLP(nn.Sequential):
         dropout: float = 0.1,
         normalize: bool = True,
         shape: list[int] | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         layers: list[nn.Module] = []
         for position, (wide, narrow) in enumerate(pairwise(sizes)):
-            layers.append(nn.Linear(wide, narrow, dtype=torch.float32))
+            layers.append(make_linear(wide, narrow, generator))
             if position < len(sizes) - 2:
-                layers += [nn.GELU(), nn.Dropout(dropout)]
+                layers += [nn.GELU(), Dropout(dropout)]
         if normalize:
             layers.append(nn.LayerNorm(sizes[-1], elementwise_affine=False))
         if shape is not None:
@@ -59,19 +72,21 @@ class MLPEnsemble(nn.Module):
     Args:
         sizes: the widths from input to output; GELU between them.
         n_members: K.
+        generator: of the first weights; None is torch's global one.
 
     >>> MLPEnsemble([3, 8, 1], n_members=5)(torch.zeros(4, 3)).shape
     torch.Size([4, 5, 1])
     """
 
-    def __init__(self, sizes: list[int], *, n_members: int) -> None:
+    def __init__(self, sizes: list[int], *, n_members: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.sizes, self.n_members = list(sizes), n_members
         shapes = list(pairwise(sizes))
         # A gain of 2 keeps the scale of the activations from layer to layer; the last layer starts at zero.
         gains = [2.0] * (len(shapes) - 1) + [0.0]
         self.weights = nn.ParameterList(
-            math.sqrt(gain / wide) * torch.randn(n_members, wide, narrow, dtype=torch.float32)
+            math.sqrt(gain / wide)
+            * torch.randn(n_members, wide, narrow, dtype=torch.float32, generator=generator)
             for gain, (wide, narrow) in zip(gains, shapes, strict=True)
         )
         self.linear = nn.Parameter(torch.zeros(n_members, sizes[0], sizes[-1], dtype=torch.float32))

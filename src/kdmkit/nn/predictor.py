@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn.joint import JointLayer
+from kdmkit.nn.label_trend import LabelTrend
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.mlp import MLP
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import Trend
@@ -25,8 +27,9 @@ class Predictor(nn.Module):
     """p(y|x) = Σ_j w_j(z)·f̂_j(y) with z = encoder(scaler(x)): a joint KDM over (z, y) behind an encoder.
 
     With a trend f the KDM is over (x, y − f(x)), and p(y|x) = Σ_j w_j(x)·N(y; c_j + f(x), s_j² + v(x)) with
-    the trend's excess variance v. The KDM computes in float64; encoder, decoder and trend in the precision of
-    their parameters.
+    the trend's excess variance v. With a trend of labels, p(y|x) = Σ_j w_j(x)·softmax_y(t(x) + c_j), see
+    `LabelTrend`; the KDM's own label distributions are those answers at its components. The KDM computes in
+    float64; encoder, decoder and trend in the precision of their parameters.
 
     Args:
         layer: the joint KDM with the variables `x`, which is z here, and `y`. It is converted to float64 in
@@ -49,7 +52,7 @@ class Predictor(nn.Module):
     scaler: Scaler | None
     encoder: nn.Module | None
     decoder: nn.Module | None
-    trend: Trend | None
+    trend: Trend | LabelTrend | None
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Predictor(nn.Module):
         scaler: Scaler | None = None,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
-        trend: Trend | None = None,
+        trend: Trend | LabelTrend | None = None,
     ) -> None:
         super().__init__()
         for name, part in {"scaler": scaler, "decoder": decoder}.items():
@@ -77,7 +80,7 @@ class Predictor(nn.Module):
         *,
         encoder: nn.Module | None = None,
         decoder: nn.Module | None = None,
-        trend: Trend | None = None,
+        trend: Trend | LabelTrend | None = None,
     ) -> Predictor:
         """A predictor in the units of the data, from a layer that was fitted to standardised variables.
 
@@ -109,7 +112,7 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> KDM:
         """p(y|x) of every row; gradients flow to x and to the parameters."""
-        return _conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
+        return self._conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
 
     @torch.no_grad()
     def distribution(self, x: Tensor) -> KDM:
@@ -118,18 +121,22 @@ class Predictor(nn.Module):
         Encoder and trend see blocks of rows; x may be on another device.
         """
         blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(BLOCK)]
-        parts = [None if part[0] is None else torch.cat(part) for part in zip(*blocks, strict=True)]
-        return _conditional(self.joint(), *parts)
+        return self._conditional(self.joint(), *(torch.cat(part) for part in zip(*blocks, strict=True)))
 
-    def _evaluate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """z, the trend and its excess variance."""
-        trend, excess = (None, None) if self.trend is None else self.trend(x)
-        return self.encode(x), trend, excess
+    def _evaluate(self, x: Tensor) -> tuple[Tensor, ...]:
+        """z, and what the trend says about x."""
+        return self.encode(x), *(() if self.trend is None else self.trend(x))
+
+    def _conditional(self, joint: JointKDM, z: Tensor, *trend: Tensor) -> KDM:
+        """p(y|z), adjusted by the trend; p(y|x) is made nowhere else."""
+        rho: KDM = joint.infer(x=z, target="y")
+        return rho if self.trend is None else self.trend.adjust(rho, *trend)
 
     def joint(self) -> JointKDM:
         """The joint distribution of z and y, without gradients and with checks of values.
 
-        With a trend its y is the residual y − f(x).
+        With a trend its y is the residual y − f(x). With a trend of labels, each component has the label
+        distribution that the model gives at the component.
         """
         layer = self.layer
         kernels = {name: copy.deepcopy(layer.kernel(name)).requires_grad_(False) for name in layer.variables}
@@ -163,14 +170,12 @@ class Predictor(nn.Module):
             scaler=None if size is None else Scaler.identity(size),
             encoder=_module_from_config(config["encoder"], encoder),
             decoder=_module_from_config(config["decoder"], decoder),
-            trend=None if trend is None else Trend.from_config(trend),
+            trend=None if trend is None else _trend_from_config(trend),
         )
 
 
-def _conditional(joint: JointKDM, z: Any, trend: Tensor | None, excess: Tensor | None) -> KDM:
-    """p(y|z), shifted by the trend and convolved with its excess variance; p(y|x) is made nowhere else."""
-    rho: KDM = joint.infer(x=z, target="y")
-    return rho if trend is None else rho.shifted(trend).convolved(excess)
+def _trend_from_config(config: dict[str, Any]) -> Trend | LabelTrend:
+    return (LabelTrend if "offsets" in config else Trend).from_config(config)
 
 
 def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
@@ -182,7 +187,7 @@ def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
 def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) -> nn.Module | None:
     if config is None:
         return None
-    return MLP(**config["mlp"]) if "mlp" in config else own
+    return MLP(**config["mlp"], generator=torch.Generator()) if "mlp" in config else own
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
@@ -199,7 +204,8 @@ def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
         for name in layer.variables
     }
     variables = [Variable(name, kernels[name], v.shape) for name, v in layer.variables.items()]
-    moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, dtype=torch.float64)
+    options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+    moved = JointLayer.from_variables(variables, layer.n_components, inputs=layer.inputs, **options)
     components = {
         name: scalers[name].inverse(values) if name in scalers else values
         for name, values in layer.components.items()

@@ -48,6 +48,19 @@ class Scaler(nn.Module):
         return z.double() * self.scale + self.shift
 
 
+def soft_clip(z: Tensor, bound: float = 5.0) -> Tensor:
+    """z/√(1 + (z/bound)²): almost z about zero, and never beyond ± bound.
+
+    A network that learns from clipped inputs has bounded answers, and outliers do not dominate its fit.
+
+    >>> soft_clip(torch.tensor([0.1, 1e30]))
+    tensor([0.1000, 5.0000])
+    """
+    # The division first: squares of large numbers would be infinite.
+    inverse = 1 / z.abs().clamp_min(bound)
+    return z * inverse / (inverse.square() + (z * inverse / bound).square()).sqrt()
+
+
 def normalized_weights(n: int, weights: Float[Tensor, " n"] | None) -> Float[Tensor, " n"]:
     """Sample weights divided by their sum, in float64; None means equal weights."""
     w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()

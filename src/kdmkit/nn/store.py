@@ -21,6 +21,7 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
         trainable: bool,
         dtype: torch.dtype,
         device: object,
+        generator: torch.Generator | None,
     ) -> None:
         super().__init__()
         self._names = [variable.name for variable in variables]
@@ -31,7 +32,8 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
                 )
             shape = (n_components, *variable.shape)
             if variable.trainable:
-                start = torch.randn(shape, dtype=dtype, device=cast("torch.device", device))
+                place = cast("torch.device", device)
+                start = torch.randn(shape, dtype=dtype, device=place, generator=generator)
                 self.register_parameter(variable.name, nn.Parameter(start, requires_grad=trainable))
             else:
                 codes = torch.zeros(shape, dtype=torch.int64, device=cast("torch.device", device))

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit.distributions import KDM
 from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLPEnsemble
 from kdmkit.nn.scaler import Scaler
@@ -55,13 +56,17 @@ class Trend(nn.Module):
             centre, excess = centre + residuals, excess * (1 - coverage).square()
         return self.y.inverse(centre), excess.double() * self.y.scale.square()
 
+    def adjust(self, rho: KDM, trend: Float[Tensor, "n outputs"], excess: Float[Tensor, "n outputs"]) -> KDM:
+        """p(y|x) from the distribution of the residual and from what `forward` returned."""
+        return rho.shifted(trend).convolved(excess)
+
     def config(self) -> dict[str, Any]:
         memory = None if self.memory is None else self.memory.config()
         return {"ensemble": self.ensemble.config(), "memory": memory}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Trend:
-        ensemble = MLPEnsemble(**config["ensemble"])
+        ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
         memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
         d, outputs = ensemble.sizes[0], ensemble.sizes[-1]
         return cls(ensemble, memory, Scaler.identity(d), Scaler.identity(outputs), torch.zeros(outputs))

@@ -29,8 +29,9 @@ def fit(
     holds the last weights. With `options.averaging`, averaged weights take the place of those of a step.
 
     In a distributed run every process calls this with the same rows. Each step takes one batch and divides
-    its rows among the processes. The loss is divided by the weights of the whole batch. So the result does
-    not depend on the number of processes.
+    its rows among the processes. The loss is divided by the weights of the whole batch, and noise is drawn by
+    row. So the result does not depend on the number of processes, unless a module mixes rows (batch
+    normalisation) or draws from torch's global generator (`torch.nn.Dropout`; `kdmkit.nn.Dropout` does not).
 
     Args:
         objective: a module that maps the tensors of a batch to one loss per row.

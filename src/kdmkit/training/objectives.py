@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import apply, bad_argument
-from kdmkit.nn import JointLayer
+from kdmkit.nn import DrawingModule, JointLayer
 from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
 
 
@@ -32,7 +31,7 @@ class DenseObjective(nn.Module):
         return (outputs - y).square().mean(-1)
 
 
-class NoisyEncoder(nn.Module):
+class NoisyEncoder(DrawingModule):
     """encoder(x) in float32; without an encoder x, in training with Gaussian noise.
 
     Args:
@@ -48,7 +47,7 @@ class NoisyEncoder(nn.Module):
         if self.encoder is not None:
             z: Tensor = self.encoder(x)
             return z.float()
-        return x + self.noise * torch.randn_like(x) if self.training and self.noise else x
+        return x + self.noise * self.normal(x) if self.training and self.noise else x
 
 
 class ConditionalObjective(NoisyEncoder):

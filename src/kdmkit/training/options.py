@@ -31,7 +31,9 @@ class FitOptions:
             returned. None for no average.
         min_improvement: how much lower than the first validation loss a later one must be to count, as a
             share of the first.
-        seed: of the order of rows and of dropout: the same seed gives the same fit.
+        seed: of the order of rows, of noise and of dropout: the same seed gives the same fit. torch's dropout
+            and modules of unknown origin draw from torch's global generator: a fit with such modules sets its
+            seed in every epoch and restores its state, one fit at a time.
         device: `"auto"` is CUDA where there is one.
         precision: mixed precision; the reductions stay in float32 or wider.
         checkpoint_dir: where every epoch is saved and a killed fit resumes; None saves nothing.

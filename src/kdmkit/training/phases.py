@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.nn import JointLayer
+from kdmkit.nn import JointLayer, make_linear
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
 from kdmkit.training.options import FitOptions
@@ -55,6 +55,7 @@ class PhasedFit:
 
     Attributes:
         histories: the history of every phase that has run, by its name.
+        generator: of first weights.
 
     >>> import kdmkit as kdm
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -91,6 +92,7 @@ class PhasedFit:
         self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
         self.noise, self.loss = noise, loss
         self.histories: dict[str, list[dict[str, float]]] = {}
+        self.generator = torch.Generator().manual_seed(options.seed)
 
     def run(self) -> dict[str, list[dict[str, float]]]:
         """All phases, one after the other; returns their histories."""
@@ -170,7 +172,7 @@ class PhasedFit:
         latent = self.encode(self.train.tensors[0][:2]).shape[1]
         kernel, y = self.layer.kernel("y"), self.layer.components["y"]
         outputs = kernel.probs(y[:1]) if kernel.discrete else y[:1].flatten(1)
-        return nn.Linear(latent, outputs.shape[-1], dtype=torch.float32)
+        return make_linear(latent, outputs.shape[-1], self.generator)
 
     def encode(self, x: Tensor) -> Tensor:
         """Latent vectors of many rows, without gradients."""

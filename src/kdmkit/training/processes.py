@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import broadcast_object_list
 from torch import nn
 
@@ -15,6 +16,8 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.training.options import FitOptions
 
 T = TypeVar("T")
+# Held while the states that Accelerate shares between its objects are replaced.
+_STATES = threading.Lock()
 
 
 class Proxy(nn.Module):
@@ -37,12 +40,16 @@ def make_accelerator(options: FitOptions) -> Accelerator:
     cpu = options.device == "cpu" or not cuda
     if cpu and options.precision == "fp16":
         raise ValueError(bad_argument("precision", "'no' or 'bf16' on a CPU", "'fp16'"))
-    # Accelerate keeps the first device and precision it was given for the life of a process, unless its
-    # state is reset. In a distributed run the process group stays, and with it the device.
-    AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
-    # Some phases leave parameters without a gradient: pretraining does not use the KDM layer.
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-    return Accelerator(cpu=cpu, mixed_precision=options.precision, kwargs_handlers=[unused])
+    # Accelerate keeps the first device and precision it was given for the life of a process. Every fit gets a
+    # state of its own: fits in other threads keep theirs. In a distributed run the process group stays, and
+    # with it the device.
+    with _STATES:
+        AcceleratorState._shared_state = {}
+        if not torch.distributed.is_initialized():
+            PartialState._shared_state = {}
+        # Some phases leave parameters without a gradient: pretraining does not use the KDM layer.
+        unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+        return Accelerator(cpu=cpu, mixed_precision=options.precision, kwargs_handlers=[unused])
 
 
 def broadcast_buffers(module: nn.Module, accelerator: Accelerator) -> None:
@@ -63,7 +70,8 @@ def call_on_main_process(accelerator: Accelerator, function: Callable[[], T]) ->
             outcome = [function()]
         except ValueError as error:
             outcome = [error]
-    broadcast_object_list(outcome)
+    if accelerator.num_processes > 1:
+        broadcast_object_list(outcome)
     if isinstance(outcome[0], ValueError):
         raise outcome[0]
     result: T = outcome[0]

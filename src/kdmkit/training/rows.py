@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_finite
@@ -14,10 +14,17 @@ from kdmkit._core.checks import bad_argument, check_finite
 
 @dataclass(frozen=True)
 class Rows:
-    """Tensors with one row per sample, and a weight for each (None: 1)."""
+    """Tensors with one entry per sample, and a weight for each (None: 1).
+
+    Args:
+        tensors: what an objective takes.
+        weights: of the entries.
+        sizes: how many rows of data an entry stands for, a bag for example (None: 1). Noise is drawn per row.
+    """
 
     tensors: tuple[Tensor, ...]
     weights: Float[Tensor, " n"] | None = None
+    sizes: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tensors, Sequence) or not all(isinstance(t, Tensor) for t in self.tensors):
@@ -42,8 +49,8 @@ class Rows:
         return len(self.tensors[0])
 
     def to(self, device: torch.device) -> Rows:
-        weights = None if self.weights is None else self.weights.to(device)
-        return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights)
+        weights, sizes = (None if part is None else part.to(device) for part in (self.weights, self.sizes))
+        return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights, sizes)
 
     def take(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The tensors and weights of some rows."""

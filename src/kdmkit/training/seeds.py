@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.lazy import LazyModuleMixin
+
+# Modules whose classes are defined here draw from generators of their own, or not at all.
+_KNOWN = ("torch.", "kdmkit.nn.", "kdmkit.kernels.", "kdmkit.training.", "kdmkit.estimators.")
+# torch's modules that draw from the global generator; others do where they have an attribute `dropout`.
+_RANDOM = (_DropoutNd, LazyModuleMixin, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+# There is one global generator: only one fit at a time may set its seed.
+_GLOBAL = threading.RLock()
 
 
 def derive_seed(seed: int, *key: int) -> int:
@@ -16,3 +31,29 @@ def derive_seed(seed: int, *key: int) -> int:
     (True, False)
     """
     return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0])
+
+
+def draws_globally(module: object) -> bool:
+    """Whether a module may draw from torch's global generator: torch's dropout, classes of unknown origin.
+
+    >>> draws_globally(nn.Linear(2, 2)), draws_globally(nn.Sequential(nn.Dropout(0.1)))
+    (False, True)
+    """
+    return isinstance(module, nn.Module) and any(_draws(part) for part in module.modules())
+
+
+def _draws(module: nn.Module) -> bool:
+    known = type(module).__module__.startswith(_KNOWN)
+    return not known or isinstance(module, _RANDOM) or bool(getattr(module, "dropout", 0))
+
+
+@contextmanager
+def global_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Sets the seed of torch's global generators; afterwards they are as before."""
+    cuda = device.type == "cuda"
+    with _GLOBAL, torch.random.fork_rng([device] if cuda else []):
+        # torch.manual_seed would also seed devices that this fit does not use.
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed(seed)
+        yield

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.nn import DrawingModule, Draws
 from kdmkit.training.averaging import make_average
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.optimizer import make_optimizer, make_schedule
@@ -19,7 +21,7 @@ from kdmkit.training.options import FitOptions
 from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
 from kdmkit.training.progress import Progress
 from kdmkit.training.rows import Rows
-from kdmkit.training.seeds import derive_seed
+from kdmkit.training.seeds import derive_seed, draws_globally, global_seed
 
 # Rows per forward pass without gradients.
 _EVALUATION_ROWS = 4096
@@ -42,6 +44,8 @@ class Trainer:
         self.options, self.objective = options, objective
         self.accelerator = make_accelerator(options)
         device = self.accelerator.device
+        self.generator = torch.Generator(device)
+        self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)
         steps_per_epoch = len(self.batches(0))
@@ -72,9 +76,10 @@ class Trainer:
         self, last_epoch: int, description: str, on_epoch: Callable[[nn.Module], None] | None
     ) -> list[dict[str, float]]:
         """Trains until the last epoch or until patience ends; puts the best weights into the objective."""
-        with self._own_randomness(), self._progress_bar(description) as bar:
+        with self._progress_bar(description) as bar:
             while self.progress.epoch < last_epoch and not self.progress.should_stop(self.options.patience):
-                entry = self._run_epoch()
+                with self._seeded(self.progress.epoch):
+                    entry = self._run_epoch()
                 if on_epoch is not None:
                     on_epoch(self.objective)
                 bar.update()
@@ -95,8 +100,6 @@ class Trainer:
     def _run_epoch(self) -> dict[str, float]:
         """Steps through all batches, validates, records and saves."""
         number = self.progress.epoch
-        # Every epoch starts from a seed of its own: a resumed fit draws what the uninterrupted one drew.
-        self._seed(derive_seed(self.options.seed, number, 1 + self.accelerator.process_index))
         self.prepared.train()
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         for batch in self.batches(number):
@@ -132,6 +135,9 @@ class Trainer:
     def _step(self, batch: Tensor) -> Tensor:
         """One update; returns this process's weighted sum of losses."""
         rows, weights = self.train.take(self._part_of_this_process(batch))
+        draws = self._draws(batch)
+        for module in self.drawing:
+            module.draws = draws
         local = _weighted_sum(self.prepared(*rows), rows, weights)
         # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
         # their number as a factor.
@@ -164,7 +170,8 @@ class Trainer:
         return self._sum_over_processes(total) / float(rows.weight())
 
     def _sum_over_processes(self, value: Tensor) -> float:
-        return float(self.accelerator.reduce(value, "sum"))
+        several = self.accelerator.num_processes > 1
+        return float(self.accelerator.reduce(value, "sum") if several else value)
 
     # ---- resuming
 
@@ -208,16 +215,33 @@ class Trainer:
 
     # ---- random numbers and progress bar
 
-    def _own_randomness(self) -> Any:
-        """A context after which torch's global random states are what they were before."""
-        device = self.accelerator.device
-        return torch.random.fork_rng([device] if device.type == "cuda" else [])
+    @contextmanager
+    def _seeded(self, epoch: int) -> Iterator[None]:
+        """Every epoch starts from a seed of its own: a resumed fit draws what the uninterrupted one drew.
 
-    def _seed(self, seed: int) -> None:
-        # torch.manual_seed would also seed devices that this fit does not use.
-        torch.default_generator.manual_seed(seed)
-        if self.accelerator.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+        Modules of the library draw from this fit's generator. Others may use torch's global one, which gets
+        another seed on every process.
+        """
+        self.generator.manual_seed(derive_seed(self.options.seed, epoch, 1))
+        seed = derive_seed(self.options.seed, epoch, 2 + self.accelerator.process_index)
+        foreign = draws_globally(self.objective)
+        try:
+            with global_seed(seed, self.accelerator.device) if foreign else nullcontext():
+                yield
+        finally:
+            for module in self.drawing:
+                module.draws = None
+
+    def _draws(self, batch: Tensor) -> Draws:
+        """The random numbers of a step, for the rows of this process."""
+        own = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        sizes = self.train.sizes
+        if sizes is None:
+            return Draws(self.generator, len(batch), own)
+        is_own = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
+        is_own[own] = True
+        of_rows = is_own.repeat_interleave(sizes[batch])
+        return Draws(self.generator, len(of_rows), of_rows)
 
     def _progress_bar(self, description: str) -> Any:
         hidden = not (self.options.verbose and self.accelerator.is_main_process)

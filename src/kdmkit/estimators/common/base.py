@@ -6,9 +6,9 @@ import copy
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
+from kdmkit.training.seeds import draws_globally, global_seed
 
-# The default meaning of `max_epochs="auto"`.
-_EPOCHS = 100
+# The default meanings of "auto" for `max_epochs` and `learning_rate`.
+_EPOCHS, RATE = 100, 1e-2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,7 +40,7 @@ class KDMEstimator(BaseEstimator, ABC):
     n_components: Any = "auto"
     max_epochs: Any = 100
     batch_size: Any = "auto"
-    learning_rate: float = 1e-2
+    learning_rate: float | Literal["auto"] = "auto"
     validation_fraction: float = 0.1
     patience: int | None = 20
     checkpoint_dir: Any = None
@@ -55,20 +56,27 @@ class KDMEstimator(BaseEstimator, ABC):
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
-        """Checks the options and sets the fit's seed; afterwards torch's global generator is as before.
+        """Checks the options and sets the fit's seed.
 
-        A fit learns by gradients, also inside the caller's `torch.no_grad` or `torch.inference_mode`.
+        Fits have generators of their own. Only a user's module may draw from torch's global one: it gets the
+        seed, and is as before afterwards. A fit learns by gradients, also inside the caller's `torch.no_grad`
+        or `torch.inference_mode`.
         """
         if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
             raise ValueError(bad_argument("random_state", wanted, self.random_state))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         FitOptions(**self._settings(seed, rows=1))
-        self._fit_device()
+        device = self._fit_device()
         self._seed, self._n_draws = seed, 0
-        with torch.random.fork_rng([]), torch.inference_mode(False), torch.enable_grad():
-            torch.default_generator.manual_seed(seed)
+        foreign = any(draws_globally(value) for value in self.get_params(deep=False).values())
+        own = global_seed(seed, device) if foreign else nullcontext()
+        with own, torch.inference_mode(False), torch.enable_grad():
             yield
+
+    def _torch_generator(self) -> torch.Generator:
+        """A new generator with the fit's seed."""
+        return torch.Generator().manual_seed(self._seed)
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
@@ -77,6 +85,8 @@ class KDMEstimator(BaseEstimator, ABC):
             settings["batch_size"] = automatic_batch(rows)
         if settings["max_epochs"] == "auto":
             settings["max_epochs"] = _EPOCHS
+        if settings["learning_rate"] == "auto":
+            settings["learning_rate"] = RATE
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(

@@ -66,8 +66,8 @@ def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor
 
 def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:
     """The mean over the chosen members of every row."""
-    share = members / members.sum(1, keepdim=True)
-    return (share.unsqueeze(-1) * values).sum(1)
+    chosen = members.to(values.dtype)
+    return ((chosen / chosen.sum(1, keepdim=True)).unsqueeze(-1) * values).sum(1)
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,15 @@ def fit_ensemble(
         n_members: K; every row is held out by two members.
         loss: of an answer.
         labels: where given, all parts have the same label proportions.
-        generator: chooses the parts.
+        generator: chooses the parts; its seed also chooses the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     held = held_out(len(x), n_members, generator, labels)
     rows = Rows((x, y, held), None if weights is None else weights.float())
-    first = MLPEnsemble([x.shape[1], *_HIDDEN, len(start)], n_members=n_members)
+    # From the seed again: the first weights do not depend on the number of rows.
+    of_weights = torch.Generator().manual_seed(generator.initial_seed())
+    sizes = [x.shape[1], *_HIDDEN, len(start)]
+    first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
     with torch.no_grad():
         first.biases[-1].copy_(start)
     objective = CrossFitting(first, loss)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from kdmkit._core.checks import bad_argument
@@ -26,12 +27,13 @@ def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> n
     raise ValueError(bad_argument(name, "None, 'mlp' or an nn.Module", repr(parameter)))
 
 
-def mlp_encoder(features: int) -> MLP:
+def mlp_encoder(features: int, generator: torch.Generator) -> MLP:
     """An encoder from rows to latent vectors."""
-    return MLP([features, _HIDDEN, _HIDDEN, _LATENT])
+    return MLP([features, _HIDDEN, _HIDDEN, _LATENT], generator=generator)
 
 
-def mlp_decoder(latent: int, shape: tuple[int, ...]) -> MLP:
+def mlp_decoder(latent: int, shape: tuple[int, ...], generator: torch.Generator) -> MLP:
     """A decoder from latent vectors to inputs of any shape."""
     sizes = [latent, _HIDDEN, _HIDDEN, math.prod(shape)]
-    return MLP(sizes, dropout=0.0, normalize=False, shape=None if len(shape) == 1 else list(shape))
+    event = None if len(shape) == 1 else list(shape)
+    return MLP(sizes, dropout=0.0, normalize=False, shape=event, generator=generator)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
@@ -52,9 +51,6 @@ class JointEstimator(KDMEstimator):
         if isinstance(self.sigma, str) and self.sigma == "auto":
             return automatic
         return check_number("sigma", self.sigma, "'auto' or a number > 0", positive=True)
-
-    def _torch_generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self._seed)
 
     # ---- answers
 

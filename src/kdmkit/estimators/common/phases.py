@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from kdmkit.estimators.common.encoders import build_module, mlp_encoder
 from kdmkit.estimators.common.joint import JointEstimator
+from kdmkit.nn import make_linear
 from kdmkit.training import FitOptions, PhasedFit, Rows, encode_rows
 
 # Of the weights of encoders and dense heads.
@@ -43,8 +43,9 @@ class EstimatorFit(PhasedFit):
         settings = {**estimator._settings(estimator._seed, len(train)), "weight_decay": _WEIGHT_DECAY}
         if batch_size is not None:
             settings["batch_size"] = batch_size
+        generator = estimator._torch_generator()
         super().__init__(
-            build_module(estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1])),
+            build_module(estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1], generator)),
             None,
             train,
             validation,
@@ -52,10 +53,10 @@ class EstimatorFit(PhasedFit):
             identity=estimator._identity((x,)),
             **phases,
         )
-        self.estimator, self.x, self.n_outputs = estimator, x, n_outputs
+        self.estimator, self.x, self.n_outputs, self.generator = estimator, x, n_outputs, generator
 
     def make_dense(self) -> nn.Module:
-        return nn.Linear(self.encode(self.x[:2]).shape[1], self.n_outputs, dtype=torch.float32)
+        return make_linear(self.encode(self.x[:2]).shape[1], self.n_outputs, self.generator)
 
     def encode(self, x: Tensor) -> Tensor:
         return x if self.encoder is None else encode_rows(self.encoder, x, self.estimator._fit_device())

@@ -28,6 +28,7 @@ from kdmkit.estimators.density.likelihood import (
 )
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.layer import LayerOptions
 
 _SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
 
@@ -91,7 +92,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         rows, w = merge_rows(x, weights)
         x = x[rows]
         sigma = choose_sigma(self.sigma, x, w)
-        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), dtype=torch.float64)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
         self.history_: list[dict[str, float]] = []
         return layer.assign({"x": x}, w.log())
 
@@ -101,11 +103,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
         m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
-        layer = DensityLayer(
-            x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), dtype=torch.float32
-        )
-        generator = torch.Generator().manual_seed(self._seed)
-        layer.initialize(rows.tensors[0], method="kmeans", generator=generator)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = DensityLayer(x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), **options)
+        layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
         initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)

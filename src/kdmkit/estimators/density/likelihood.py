@@ -8,10 +8,11 @@ from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit.kernels import RBF
-from kdmkit.nn import DensityLayer
+from kdmkit.nn import DensityLayer, DrawingModule
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import nll
 
@@ -26,7 +27,7 @@ _NOISE = 0.3
 _BOUND = 0.1
 
 
-class Likelihood(nn.Module):
+class Likelihood(DrawingModule):
     """−log p(x) of a layer's density, per row; in training of x + e with noise e ~ N(0, (.3·s)²).
 
     s is the kernel's standard deviation. The noise is a regulariser: without it few samples in many
@@ -40,7 +41,7 @@ class Likelihood(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rho = self.layer()
         if self.training:
-            x = x + _NOISE * _rbf(self.layer).std.detach() * torch.randn_like(x)
+            x = x + _NOISE * _rbf(self.layer).std.detach() * self.normal(x)
         return nll(rho, x)
 
 
@@ -93,7 +94,8 @@ class Frame:
         else:
             scale = self.whiten.diagonal().reciprocal()
             moved = RBF((kernel.sigma * (scale if kernel.sigma.ndim else scale[0])).detach())
-        result = DensityLayer(components.shape[1], len(components), kernel=moved, dtype=torch.float64)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        result = DensityLayer(components.shape[1], len(components), kernel=moved, **options)
         return result.assign({"x": components}, layer.logits)
 
 

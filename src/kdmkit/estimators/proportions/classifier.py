@@ -20,6 +20,7 @@ from kdmkit.estimators.proportions.labels import LabelProportions, check_label_p
 from kdmkit.estimators.proportions.phases import ProportionFit
 from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.nn.layer import LayerOptions
 
 Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200
@@ -136,8 +137,9 @@ class KDMProportionClassifier(JointClassifier):
     def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
         """Random rows as components; their amplitudes are the square roots of label probabilities."""
         d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
-        layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
         sigma, generator = self._first_sigma("mean"), self._torch_generator()
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), **options)
         # One length for all dimensions: in one-hot columns, rare categories must not count more.
         width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)
         return layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
+from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 
 # Proportions are often written with three digits.
 _SUM_TOLERANCE = 1e-3
 _EM_STEPS = 5
-_BISECTIONS = 40
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _ranges(values: Float[Tensor, "n_bags n_classes 2"]) -> LabelProportions:
     below, above = low.sum(1), high.sum(1)
     right = (below <= 1 + _SUM_TOLERANCE) & (above >= 1 - _SUM_TOLERANCE)
     _check_bags(right, "room for a sum of 1", lambda bag: f"sums from {below[bag]:g} to {above[bag]:g}")
-    mean = fitting(low + high, low, high)
+    mean = fit_log_proportions(safe_log(low + high), low, high).exp()
     return LabelProportions(mean, low, high, torch.zeros(len(mean), dtype=mean.dtype), exact=False)
 
 
@@ -113,49 +113,60 @@ def _check_counted(counted: Any, n_bags: int) -> Float[Tensor, " n_bags"]:
     return torch.from_numpy(np.broadcast_to(numbers, (n_bags,)).copy())
 
 
-def fitting(
-    counts: Float[Tensor, "b c"], low: Float[Tensor, "b c"], high: Float[Tensor, "b c"]
+def fit_log_proportions(
+    log_counts: Float[Tensor, "b c"], low: Float[Tensor, "b c"], high: Float[Tensor, "b c"]
 ) -> Float[Tensor, "b c"]:
-    """The γ with low ≤ γ ≤ high and Σγ = 1 that maximises Σ_y counts_y log γ_y: clip(counts/μ, low, high).
+    """log γ of the γ with low ≤ γ ≤ high and Σγ = 1 that maximises Σ_y counts_y log γ_y.
+
+    It is γ = clip(t·counts, low, high). The sum of γ is piecewise linear in t.
 
     >>> one, half = torch.ones(1, 3), torch.tensor([[0.5, 1.0, 1.0]])
-    >>> fitting(torch.tensor([[8.0, 1.0, 1.0]]), 0 * one, half)
+    >>> fit_log_proportions(torch.tensor([[8.0, 1.0, 1.0]]).log(), 0 * one, half).exp()
     tensor([[0.5000, 0.2500, 0.2500]])
     """
-    total = counts.sum(1, keepdim=True)
-    # Σ clip(counts/μ) falls with μ: from high everywhere to low everywhere.
-    small, large = total * 1e-6, total * 1e6
-    for _ in range(_BISECTIONS):
-        middle = (small * large).sqrt()
-        above = (counts / middle).clamp(low, high).sum(1, keepdim=True) > 1
-        small, large = torch.where(above, middle, small), torch.where(above, large, middle)
-    gamma = (counts / large).clamp(low, high)
-    return gamma / gamma.sum(1, keepdim=True)
+    low, high = safe_log(low), safe_log(high)
+    # log t where a label reaches a bound. A label without a count, or a bound of 0, has no such place.
+    bends = torch.cat([low - log_counts, high - log_counts], 1)
+    bends = torch.where(bends.isfinite(), bends, 0.0).sort(1).values
+    bends = torch.cat([bends[:, :1] - 1, bends, bends[:, -1:] + 1], 1)
+    log_sums = (log_counts.unsqueeze(1) + bends.unsqueeze(2)).clamp(low.unsqueeze(1), high.unsqueeze(1))
+    piece = ((log_sums.logsumexp(2) <= 0).sum(1, keepdim=True) - 1).clamp(0, bends.shape[1] - 2)
+    start, end = bends.gather(1, piece), bends.gather(1, piece + 1)
+    inside = (start + end) / 2
+    free = (log_counts + inside > low) & (log_counts + inside < high)
+    bound = (log_counts + inside).clamp(low, high).masked_fill(free, -torch.inf)
+    log_room = safe_log(1 - bound.exp().sum(1, keepdim=True))
+    log_t = log_room - log_counts.masked_fill(~free, -torch.inf).logsumexp(1, keepdim=True)
+    # Rounding of the room must not lead out of the piece, whose first one has no start.
+    log_t = log_t.clamp(start.masked_fill(piece == 0, -torch.inf), end)
+    # Where the bounds leave no choice no label is free.
+    log_t = torch.where(free.any(1, keepdim=True), log_t, inside)
+    return log_normalize((log_counts + log_t).clamp(low, high))
 
 
 @torch.no_grad()
-def posterior_proportions(
-    ratio: Float[Tensor, "b l c"],
+def log_posterior_proportions(
+    log_ratio: Float[Tensor, "b l c"],
     weights: Float[Tensor, "b l"],
     mean: Float[Tensor, "b c"],
     low: Float[Tensor, "b c"],
     high: Float[Tensor, "b c"],
     counted: Float[Tensor, " b"],
 ) -> Float[Tensor, "b c"]:
-    """Proportions γ of bags that maximise Σ_j log Σ_y γ_y r_jy + Σ_y counted·mean_y log γ_y within bounds.
+    """log γ of the γ that maximise Σ_j log Σ_y γ_y r_jy + Σ_y counted·mean_y log γ_y within bounds.
 
     A few steps of expectation-maximisation from `mean`.
 
     Args:
-        ratio: r_jy = p(y|x_j)/p(y).
+        log_ratio: log r_jy = log p(y|x_j) − log p(y).
         weights: 1/size for the rows of a bag, 0 for padding.
     """
-    size = 1 / weights.amax(1, keepdim=True)
-    prior = counted.unsqueeze(1) * mean
-    gamma = mean
+    # A row of a bag counts 1, padding 0.
+    log_rows = safe_log(weights / weights.amax(1, keepdim=True)).unsqueeze(-1)
+    log_prior = safe_log(counted.unsqueeze(1) * mean)
+    log_gamma = safe_log(mean)
     for _ in range(_EM_STEPS):
-        joint = gamma.unsqueeze(1) * ratio
-        posterior = joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-        counts = size * (weights.unsqueeze(-1) * posterior).sum(1)
-        gamma = fitting(counts + prior, low, high)
-    return gamma
+        log_posterior = log_normalize(log_gamma.unsqueeze(1) + log_ratio)
+        log_counts = safe_logsumexp((log_rows + log_posterior).mT)
+        log_gamma = fit_log_proportions(torch.logaddexp(log_counts, log_prior), low, high)
+    return log_gamma

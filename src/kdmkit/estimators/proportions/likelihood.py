@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.logspace import safe_log
+from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.estimators.proportions.bags import Bags
-from kdmkit.estimators.proportions.labels import posterior_proportions
+from kdmkit.estimators.proportions.labels import log_posterior_proportions
 from kdmkit.nn import JointLayer
 from kdmkit.training.objectives import NoisyEncoder
 
@@ -17,7 +17,7 @@ _ROUNDS = 3
 
 
 class Labels(NoisyEncoder):
-    """p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
+    """log p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
 
     Args:
         noise: standard deviation of noise added to inputs in training, where there is no encoder.
@@ -29,24 +29,32 @@ class Labels(NoisyEncoder):
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
         z = self.latent(x)
-        probs: Tensor = self.head(z).probs if isinstance(self.head, JointLayer) else self.head(z).softmax(-1)
-        return probs
+        if not isinstance(self.head, JointLayer):
+            return torch.log_softmax(self.head(z), -1)
+        rho = self.head(z)
+        labels = torch.arange(rho.event_shape[0], device=z.device)
+        return rho.log_prob(labels.unsqueeze(-1)).mT
 
 
 class _Likelihood(nn.Module):
     """What both likelihoods share.
 
     Args:
-        labels: p(y|x).
+        labels: log p(y|x).
         prior: p(y), the proportions of the labels in all bags together.
     """
 
     def __init__(self, labels: Labels, prior: Float[Tensor, " c"]) -> None:
         super().__init__()
         self.labels = labels
-        self.register_buffer("per_prior", torch.where(prior > 0, 1 / prior, 0.0))
+        self.register_buffer("log_prior", safe_log(prior))
 
-    per_prior: Tensor
+    log_prior: Tensor
+
+    def log_ratio(self, log_probs: Float[Tensor, "*lead c"]) -> Float[Tensor, "*lead c"]:
+        """log p(y|x) − log p(y); −∞ for a label that no bag has."""
+        absent = torch.isneginf(self.log_prior)
+        return (log_probs - self.log_prior.masked_fill(absent, 0.0)).masked_fill(absent, -torch.inf)
 
 
 class RowLikelihood(_Likelihood):
@@ -56,7 +64,7 @@ class RowLikelihood(_Likelihood):
     """
 
     def forward(self, x: Tensor, proportions: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-        return -safe_log((proportions * self.per_prior * self.labels(x)).sum(-1))
+        return -safe_logsumexp(safe_log(proportions) + self.log_ratio(self.labels(x)))
 
 
 class BagLikelihood(_Likelihood):
@@ -72,16 +80,19 @@ class BagLikelihood(_Likelihood):
     def forward(
         self, first: Tensor, size: Tensor, mean: Tensor, low: Tensor, high: Tensor, counted: Tensor
     ) -> Float[Tensor, " b"]:
-        probs, weights = self.bags.answers(self.labels, first, size)
-        ratio = probs * self.per_prior
-        share = size / size.sum()
-        drift = torch.ones_like(mean[0])
+        log_probs, weights = self.bags.answers(self.labels, first, size)
+        log_ratio = self.log_ratio(log_probs)
+        log_share = (size / size.sum()).log().unsqueeze(-1)
+        log_mean = safe_logsumexp((log_share + safe_log(mean)).mT)
+        drift = torch.zeros_like(log_mean)
         for _ in range(_ROUNDS):
-            gamma = posterior_proportions((ratio / drift).detach(), weights, mean, low, high, counted)
+            relative = log_ratio.detach() - drift
+            log_gamma = log_posterior_proportions(relative, weights, mean, low, high, counted)
             # A label whose proportion grows in every bag explains nothing: γ counts relative to its mean.
-            drift = torch.where(share @ mean > 0, (share @ gamma) / (share @ mean), 1.0)
-        likelihood = (gamma.unsqueeze(1) * ratio / drift).sum(-1)
-        return -(weights * torch.where(weights > 0, safe_log(likelihood), 0.0)).sum(1)
+            drift = safe_logsumexp((log_share + log_gamma).mT) - log_mean
+            drift = torch.where(drift.isfinite(), drift, 0.0)
+        log_likelihood = safe_logsumexp(log_gamma.unsqueeze(1) + log_ratio - drift)
+        return -(weights * torch.where(weights > 0, log_likelihood, 0.0)).sum(1)
 
 
 @torch.no_grad()
@@ -91,6 +102,5 @@ def predicted_labels(
     """p(y|z, bag) ∝ γ_y p(y|z)/p(y): labels of rows in bags with proportions γ, by a dense head (None: γ)."""
     if head is None:
         return proportions
-    prior = proportions.mean(0)
-    weight = proportions * head(z).softmax(-1) * torch.where(prior > 0, 1 / prior, 0.0)
-    return weight / weight.sum(-1, keepdim=True)
+    relative = torch.where(proportions > 0, proportions / proportions.mean(0), 0.0)
+    return log_normalize(safe_log(relative) + torch.log_softmax(head(z), -1)).exp()

@@ -65,9 +65,9 @@ class ProportionFit(EstimatorFit):
             return Rows((self.bags.inside(ids), mean.repeat_interleave(size, 0)))
         whole = (self.bags.first[ids], size, mean)
         if self.criterion == "proportions":
-            return Rows(whole)
+            return Rows(whole, None, size)
         bounds = (known.low.float()[ids], known.high.float()[ids], known.counted.float()[ids])
-        return Rows((*whole, *bounds), size.float())
+        return Rows((*whole, *bounds), size.float(), size)
 
     def place_components(self) -> None:
         z = self.encode(self.x)

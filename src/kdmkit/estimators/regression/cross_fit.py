@@ -53,7 +53,7 @@ def cross_fit(
     Args:
         x, y, weights: rows, targets, sample weights.
         n_members: K; every row is held out by two members.
-        generator: chooses the parts.
+        generator: chooses the parts and the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     fitted = fit_ensemble(

@@ -16,15 +16,17 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
-from kdmkit.estimators.regression.residuals import BATCH, RATE, STEPS, Clusters, LeaveOneOut, layer_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
@@ -210,7 +212,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
         d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
         of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, dtype=torch.float32)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
         layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
         # Only p(y|x) is learned: distances in x alone say how far apart components are.
         layer.kernel("x").initialize_bandwidth(layer.components["x"], sigma)

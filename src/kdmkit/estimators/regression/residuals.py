@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,74 +10,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
+from kdmkit.estimators.common.clusters import Clusters, scores_without_row
 from kdmkit.kernels import RBF
 from kdmkit.kernels.distances import BOUND
 from kdmkit.nn import JointLayer
-from kdmkit.nn.clustering import cluster
-from kdmkit.ops import score_matrix
 from kdmkit.training import squared_error
 
-# Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.
-RATE, STEPS, BATCH = 0.05, 200, 256
 # The standard deviation that output bandwidths start from, relative to that of the residuals.
 _FIRST_STD = 0.7
 # Halves of the priors' precisions, on the logarithms of bandwidths.
 _PRIOR_X, _PRIOR_Y = 2.0, 1.0
 # The logit of the contraction's start.
 _FIRST_LOGIT = 2.0
-# k-means is fitted to at most this many rows.
-_CLUSTER_SAMPLE = 50_000
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """Centres of clusters of rows and residuals, and what they would be without one of their members.
-
-    Args:
-        x, r: the means of every cluster.
-        log_weight: the logarithm of its members' total weight.
-        own: the cluster of every row.
-        x_without, r_without, log_weight_without: of every row, its cluster as if the row were not there; the
-            log-weight is −∞ where the row is its only member.
-    """
-
-    x: Float[Tensor, "m d"]
-    r: Float[Tensor, "m outputs"]
-    log_weight: Float[Tensor, " m"]
-    own: Int[Tensor, " n"]
-    x_without: Float[Tensor, "n d"]
-    r_without: Float[Tensor, "n outputs"]
-    log_weight_without: Float[Tensor, " n"]
-
-    @classmethod
-    def of(
-        cls,
-        x: Float[Tensor, "n d"],
-        r: Float[Tensor, "n outputs"],
-        weights: Float[Tensor, " n"] | None,
-        m: int,
-        seed: int,
-    ) -> Clusters:
-        """At most m clusters: fewer where rows coincide. Every residual counts as much as one feature."""
-        spread = r.std(0, unbiased=False)
-        vectors = torch.cat([x, r / torch.where(spread > 0, spread, torch.ones_like(spread))], 1)
-        own = cluster(vectors, m, seed=seed, weights=weights, sample=_CLUSTER_SAMPLE)
-        w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
-        total = torch.bincount(own, w)
-        # The weight of the other members; for a row alone, total − w would be rounding instead of 0.
-        alone = torch.bincount(own)[own] == 1
-        rest = torch.where(alone, torch.zeros_like(w), total[own] - w)
-        pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
-
-        def centres(values: Tensor) -> tuple[Tensor, Tensor]:
-            """Of all clusters, and of each row's cluster without the row."""
-            sums = torch.zeros(len(total), values.shape[1], dtype=torch.float64)
-            centre = sums.index_add(0, own, w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
-            return centre.float(), (centre[own] + pull * (centre[own] - values)).float()
-
-        (x_centre, x_without), (r_centre, r_without) = centres(x), centres(r)
-        log_weights = total.log().float(), rest.log().float()
-        return cls(x_centre, r_centre, log_weights[0], own, x_without, r_without, log_weights[1])
 
 
 class LeaveOneOut(nn.Module):
@@ -121,14 +64,8 @@ class LeaveOneOut(nn.Module):
         r_without: Float[Tensor, "n outputs"],
         log_weight_without: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
-        kernel, components = self.layer.kernel("x"), self.layer.components["x"]
+        scores, log_density = scores_without_row(self.layer, x, own, x_without, log_weight_without)
         its_own = nn.functional.one_hot(own, self.layer.n_components).bool()
-        log_weights = torch.where(its_own, log_weight_without.unsqueeze(-1), self.layer.logits)
-        scores = torch.where(
-            its_own,
-            (log_weight_without + kernel.log_overlap(x, x_without)).unsqueeze(-1),
-            score_matrix([kernel.term(x, components)], self.layer.logits),
-        )
         residuals = torch.where(its_own.unsqueeze(-1), r_without.unsqueeze(1), self.layer.components["y"])
         rho = KDM(
             self.logit.sigmoid() * residuals,
@@ -139,7 +76,6 @@ class LeaveOneOut(nn.Module):
         )
         losses = -rho.log_prob(r) if self.loss == "nll" else squared_error(rho, r)
         if self.generative_weight:
-            log_density = scores.logsumexp(-1) - log_weights.logsumexp(-1) + kernel.log_norm(components)
             losses = losses - self.generative_weight * log_density
         return losses + self._prior() / self.n_rows
 
@@ -181,5 +117,6 @@ def layer_of(
         train_components=False,
         train_weights=False,
         dtype=torch.float32,
+        generator=torch.Generator(),
     )
     return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)

@@ -22,6 +22,8 @@ from kdmkit.nn import JointLayer
 from kdmkit.training import FitOptions, Rows, fit
 
 _CLASSES = 10
+# The learning rate of estimators.
+_RATE = 1e-2
 
 
 class MaterialisedLoss(nn.Module):
@@ -81,7 +83,7 @@ def epoch_cases() -> list[EpochCase]:
 
 def _estimator(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     """What one epoch more costs: fits differ in nothing else."""
-    model = KDMClassifier(n_components=m, device="cpu", random_state=0)
+    model = KDMClassifier(trend=None, n_components=m, device="cpu", random_state=0)
     few, many = 1, 4
     model.set_params(max_epochs=few).fit(X, y)
     times = []
@@ -107,7 +109,7 @@ def _materialised(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     options = FitOptions(
         max_epochs=repetitions + 1,
         batch_size=automatic_batch(len(x)),
-        learning_rate=default.learning_rate,
+        learning_rate=_RATE,
         patience=None,
         device="cpu",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
@@ -13,49 +14,83 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM, JointKDM
+from kdmkit.estimators.classification.memory import fit_label_memory
+from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
+from kdmkit.estimators.classification.rejection import draw_given_label
+from kdmkit.estimators.classification.trend import fit_logits
 from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
+from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.trend import TrendEstimator
+from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer, Predictor, Scaler
+from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
+from kdmkit.nn.scaler import soft_clip
 from kdmkit.training import DecoderObjective, FitOptions, Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
+# The learning rate of a trend.
+_TREND_RATE = 3e-3
+# Where the bandwidths start with a trend, in units of √d, the typical distance between standardised rows.
+_FIRST_SIGMA = 0.7
+
 
 @dataclass(eq=False, repr=False)
-class KDMClassifier(JointClassifier):
+class KDMClassifier(TrendEstimator, JointClassifier):
     """Classification by a joint distribution, which also scores novelty and generates samples of a class.
 
-    p(x, y) = Σ_j p_j·f_j(x)·π_j(y) with a Gaussian f_j about each component x_j and its label distribution
-    π_j; p(y|x) = Σ_j w_j(x)·π_j(y) with w_j(x) ∝ p_j·k²(x, x_j).
+    p(x, y) = Σ_j p_j·f_j(x)·π_j(y|x) with a Gaussian f_j about each component x_j and its label distribution
+    π_j; p(y|x) = Σ_j w_j(x)·π_j(y|x) with w_j(x) ∝ p_j·k²(x, x_j).
+
+    By default the label distributions follow a trend: π_j(y|x) = softmax_y(t(x) + c_j), with
+
+    - the logits t: the mean of an ensemble of networks that hold out different rows, at a temperature that is
+      fitted to held-out rows;
+    - offsets c_j, which correct the logits about each component; they and the bandwidths learn from logits of
+      members that have not seen the row;
+    - where rows nearly repeat, one more component for each of them, with its own label (`memory`).
+
+    Without a trend (`trend=None`, other methods, behind an encoder) the π_j do not depend on x.
 
     Args:
         method: the paper's three ways of learning. `"nonparametric"` makes every sample a component;
             `"likelihood"` maximises p(x, y); `"discriminative"` maximises p(y|x).
+        trend: `"mlp"`; None for the joint KDM alone; `"auto"` is `"mlp"` for `"discriminative"` without an
+            encoder. Fewer than 8 rows have no trend.
+        n_members: of the ensemble; two of them hold out each row.
+        memory: whether rows may be remembered. They are only if that lowers the leave-one-out log-loss
+            significantly; the model then contains up to 20,000 rows.
         n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256.
         encoder: None; `"mlp"`; or any `nn.Module` from rows (or whatever `X` holds) to vectors. It is first
             trained with a dense head, then components are put into its latent space and both are trained.
         decoder: None; `"mlp"`; or an `nn.Module` back from latent vectors, trained with the encoder fixed.
             `sample` needs it behind an encoder.
-        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 0 for
-            `"discriminative"` and 1 for `"likelihood"`.
-        sigma: bandwidth, a length among standardised features. `"auto"` starts from distances between
-            components (learned methods) or maximises the leave-one-out likelihood of the labels
+        generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x); `"auto"` is 1 with a trend and for
+            `"likelihood"`, otherwise 0.
+        sigma: bandwidth, a length among standardised features. `"auto"` starts from typical distances
+            (learned methods) or maximises the leave-one-out likelihood of the labels
             (nonparametric, where `"loo"` means the same and `"scott"` and `"silverman"` are rules of thumb);
             a number is used as it is, by learned methods as the start.
-        noise: standard deviation of noise on inputs in training, in units of standardised features.
+        noise: standard deviation of noise on inputs in training without a trend, in units of standardised
+            features.
         head_epochs: behind an encoder, epochs in which the KDM is trained alone, with the encoder fixed,
             before and after they are trained together.
         averaging: horizon of an exponential moving average of the weights, as a share of all steps of
-            a phase; None keeps the weights of a single step.
-        batch_size: rows per step; `"auto"` is a sixty-fourth of them, between 64 and 512.
-        max_epochs, learning_rate, validation_fraction, patience: of the training. The best
-            weights on the validation part are kept.
+            a phase without a trend; None keeps the weights of a single step.
+        batch_size: rows per step; `"auto"` is a thirty-second of them (a sixty-fourth without a trend),
+            between 64 and 512; for the trend of less than 256 rows a quarter, and 16 at least.
+        max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
+        learning_rate: `"auto"` is .003 for the trend, .01 without one.
+        patience: epochs without improvement on held-out rows, after which training stops. The best weights
+            are kept.
+        validation_fraction: share of the rows to validate on; used only without a trend.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.
@@ -64,8 +99,10 @@ class KDMClassifier(JointClassifier):
     Attributes:
         classes_: the labels.
         joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
-        history_: one entry per epoch. `pretraining_history_`, `head_history_` and `decoder_history_` are
-            those of the other phases.
+            With a trend, each component has the label distribution that the model gives at the component:
+            p(x) is exact, p(y|x) and p(x|y) are close to those of the model where components are narrow.
+        history_: one entry per epoch. `pretraining_history_` (also of the trend), `head_history_` and
+            `decoder_history_` are those of the other phases.
         module_: the fitted `kdmkit.nn.Predictor`.
 
     >>> from sklearn.datasets import load_iris
@@ -108,6 +145,10 @@ class KDMClassifier(JointClassifier):
         check_number("noise", self.noise, "a number ≥ 0")
         check_count("head_epochs", self.head_epochs, least=0)
         self._alpha()
+        self._check_trend()
+        if self.trend == "mlp" and self.method != "discriminative":
+            wanted = f"'auto' or None for method={self.method!r}"
+            raise ValueError(bad_argument("trend", wanted, "'mlp'"))
         if self.method == "nonparametric" and self.encoder is not None:
             raise ValueError(bad_argument("encoder", "None for method='nonparametric'", repr(self.encoder)))
         if self.encoder is None and self.decoder is not None:
@@ -124,12 +165,15 @@ class KDMClassifier(JointClassifier):
         z, labels = scaler(x[rows]), labels[rows]
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
         sigma = choose_sigma(rule, z, w, labels)
-        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), dtype=torch.float64)
+        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
         layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
     def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
+        if self.method == "discriminative" and self._has_trend(labels):
+            return self._learned_about_trend(x, labels, weights, n_classes)
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
@@ -149,6 +193,75 @@ class KDMClassifier(JointClassifier):
             phases.layer, scalers, encoder=phases.encoder, decoder=phases.decoder
         )
 
+    # ---- about a trend
+
+    def _learned_about_trend(
+        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
+    ) -> Predictor:
+        """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
+        scaler = Scaler.from_data(x, weights)
+        z = soft_clip(scaler(x)).float()
+        fitted = fit_logits(
+            z,
+            labels,
+            weights,
+            n_classes,
+            n_members=int(self.n_members),
+            generator=self._torch_generator(),
+            run=self._run_trend,
+        )
+        memory = None
+        if self.memory:
+            probs = fitted.logits.softmax(-1)
+            memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())
+        # Rows are learned in units of their least standard deviation: then all columns have one bound.
+        unit = Scaler(scaler.shift, min_target_std(x))
+        layer, offsets = self._offset_layer(
+            scaler(x).float(), unit.scale / scaler.scale, labels, fitted.logits, weights
+        )
+        self.pretraining_history_ = fitted.history
+        trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
+        module = Predictor.from_standardized(layer, {"x": unit}, trend=trend)
+        with torch.no_grad():
+            components = module.layer.components
+            components["y"].copy_(trend.probs_at_components(components["x"]).sqrt())
+        return module
+
+    def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
+        if self.learning_rate == "auto":
+            changes["learning_rate"] = _TREND_RATE
+        return super()._run_trend(objective, rows, validation, averaging=None, **changes)
+
+    def _offset_layer(
+        self, z: Tensor, unit: Tensor, labels: Tensor, logits: Tensor, weights: Tensor | None
+    ) -> tuple[JointLayer, Tensor]:
+        """The joint KDM, in the given units, and the offsets of its components."""
+        n, d = z.shape
+        m = self._count_components(n, max(2 * logits.shape[1], min(256, n // 5)))
+        one_hot = nn.functional.one_hot(labels, logits.shape[1]).float()
+        clusters = Clusters.of(z, one_hot, weights, m, self._seed).scaled(1 / unit.float())
+        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float()
+        layer = layer_of_clusters(clusters, sigma, min_sigma=math.sqrt(2))
+        objective = Offsets(layer, n_rows=n, generative_weight=self._alpha())
+        rows = Rows(
+            (z / unit.float(), logits, labels, *clusters.left_out()),
+            None if weights is None else weights.float(),
+        )
+        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
+        self.history_ = self._run(
+            objective,
+            rows,
+            None,
+            "classifier",
+            data=(z,),
+            batch_size=BATCH,
+            learning_rate=RATE,
+            schedule="cosine",
+            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
+            averaging=None,
+        )
+        return layer, objective.offsets.detach()
+
     def _keep_histories(self, histories: dict[str, list[dict[str, float]]]) -> None:
         super()._keep_histories(histories)
         self.head_history_ = histories.get("head-before", []) + histories.get("head-after", [])
@@ -158,7 +271,8 @@ class KDMClassifier(JointClassifier):
         """Centres of each class's clusters, with one bandwidth per dimension."""
         m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
         d, sigma = z.shape[1], self._first_sigma("nearest")
-        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), dtype=torch.float32)
+        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
         layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
         if weights is not None:
             # A cluster counts its rows; their class says what each of them weighs.
@@ -169,7 +283,8 @@ class KDMClassifier(JointClassifier):
 
     def _alpha(self) -> float:
         if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
-            return 1.0 if self.method == "likelihood" else 0.0
+            plain_joint = self.method == "discriminative" and (self.trend is None or self.encoder is not None)
+            return 0.0 if plain_joint else 1.0
         return check_number("generative_weight", self.generative_weight, "'auto' or a number ≥ 0")
 
     # ---- answers
@@ -199,14 +314,14 @@ class KDMClassifier(JointClassifier):
         share = np.full(lead, 1 / lead[1]) if weights is None else weights
 
         def answer(points: Tensor, share: Tensor) -> Tensor:
-            z = self.module_.encode(points.flatten(0, 1)).unflatten(0, points.shape[:2])
-            layer = self.module_.layer
-            return layer(KDM(z, share, layer.kernel("x"), validate_args=False)).probs
+            # The posterior of a mixture of points is the mixture of their posteriors.
+            probs = self.module_(points.flatten(0, 1)).probs.unflatten(0, points.shape[:2])
+            return (share.unsqueeze(1) @ probs).squeeze(1)
 
         return normalized(self._rowwise(answer, to_tensor(array), distribution("weights", share, lead)))
 
     def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:
-        """Draws of inputs given a label or a distribution over labels.
+        """Draws of inputs given a label or a distribution over labels: from p(x|y) of the model.
 
         Args:
             n_samples: how many.
@@ -224,11 +339,12 @@ class KDMClassifier(JointClassifier):
             raise ValueError(
                 bad_argument("decoder", "one that was fitted, to sample behind an encoder", None)
             )
-        evidence = KDM.from_probs(self._label_probs(y).to(self._device))
+        probs, generator = self._label_probs(y).to(self._device), self._generator(random_state)
         with torch.no_grad():
-            rho = model.layer.reverse(evidence, target="x")
-            rho = rho.with_kernel(rho.kernel.scaled(spread))
-            z = rho.sample((n_samples,), generator=self._generator(random_state))
+            if model.trend is not None:
+                return np.asarray(draw_given_label(model, probs, n_samples, spread, generator).cpu())
+            rho = model.layer.reverse(KDM.from_probs(probs), target="x")
+            z = rho.with_kernel(rho.kernel.scaled(spread)).sample((n_samples,), generator=generator)
             return np.asarray(model.decode(z).cpu())
 
     def _label_probs(self, y: Any) -> Tensor:
@@ -265,7 +381,9 @@ class _ClassifierFit(EstimatorFit):
     def fit_decoder(self) -> None:
         """Trains a decoder to invert the encoder, which is fixed."""
         latent, shape = self.encode(self.x[:2]).shape[1], tuple(self.x.shape[1:])
-        self.decoder = build_module(self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape))
+        self.decoder = build_module(
+            self.estimator.decoder, "decoder", lambda: mlp_decoder(latent, shape, self.generator)
+        )
         if self.decoder is not None:
             self.minimize("decoder", DecoderObjective(self.decoder), self._decoder_rows)
 

@@ -1,0 +1,5 @@
+"""Classification."""
+
+from kdmkit.estimators.classification.classifier import KDMClassifier
+
+__all__ = ["KDMClassifier"]

@@ -1,0 +1,96 @@
+"""Clusters of rows, and scores of rows that leave the row itself out of its cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kdmkit.nn import JointLayer
+from kdmkit.nn.clustering import cluster
+from kdmkit.ops import score_matrix
+
+# Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.
+RATE, STEPS, BATCH = 0.05, 200, 256
+# k-means is fitted to at most this many rows.
+_CLUSTER_SAMPLE = 50_000
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Centres of clusters of rows and residuals, and what they would be without one of their members.
+
+    Args:
+        x, r: the means of every cluster.
+        log_weight: the logarithm of its members' total weight.
+        own: the cluster of every row.
+        x_without, r_without, log_weight_without: of every row, its cluster as if the row were not there; the
+            log-weight is −∞ where the row is its only member.
+    """
+
+    x: Float[Tensor, "m d"]
+    r: Float[Tensor, "m outputs"]
+    log_weight: Float[Tensor, " m"]
+    own: Int[Tensor, " n"]
+    x_without: Float[Tensor, "n d"]
+    r_without: Float[Tensor, "n outputs"]
+    log_weight_without: Float[Tensor, " n"]
+
+    @classmethod
+    def of(
+        cls,
+        x: Float[Tensor, "n d"],
+        r: Float[Tensor, "n outputs"],
+        weights: Float[Tensor, " n"] | None,
+        m: int,
+        seed: int,
+    ) -> Clusters:
+        """At most m clusters: fewer where rows coincide. Every residual counts as much as one feature."""
+        spread = r.std(0, unbiased=False)
+        vectors = torch.cat([x, r / torch.where(spread > 0, spread, torch.ones_like(spread))], 1)
+        own = cluster(vectors, m, seed=seed, weights=weights, sample=_CLUSTER_SAMPLE)
+        w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
+        total = torch.bincount(own, w)
+        # The weight of the other members; for a row alone, total − w would be rounding instead of 0.
+        alone = torch.bincount(own)[own] == 1
+        rest = torch.where(alone, torch.zeros_like(w), total[own] - w)
+        pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
+
+        def centres(values: Tensor) -> tuple[Tensor, Tensor]:
+            """Of all clusters, and of each row's cluster without the row."""
+            sums = torch.zeros(len(total), values.shape[1], dtype=torch.float64)
+            centre = sums.index_add(0, own, w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
+            return centre.float(), (centre[own] + pull * (centre[own] - values)).float()
+
+        (x_centre, x_without), (r_centre, r_without) = centres(x), centres(r)
+        log_weights = total.log().float(), rest.log().float()
+        return cls(x_centre, r_centre, log_weights[0], own, x_without, r_without, log_weights[1])
+
+    def scaled(self, scale: Float[Tensor, " d"]) -> Clusters:
+        """The same clusters of scale·x."""
+        return replace(self, x=scale * self.x, x_without=scale * self.x_without)
+
+    def left_out(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `scores_without_row` needs of every row."""
+        return self.own, self.x_without, self.log_weight_without
+
+
+def scores_without_row(
+    layer: JointLayer,
+    x: Float[Tensor, "n d"],
+    own: Int[Tensor, " n"],
+    x_without: Float[Tensor, "n d"],
+    log_weight_without: Float[Tensor, " n"],
+) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
+    """log p_j·k²(x, x_j) up to a constant, and log p(x), under clusters as they would be without the row."""
+    kernel, components = layer.kernel("x"), layer.components["x"]
+    its_own = nn.functional.one_hot(own, layer.n_components).bool()
+    log_weights = torch.where(its_own, log_weight_without.unsqueeze(-1), layer.logits)
+    scores = torch.where(
+        its_own,
+        (log_weight_without + kernel.log_overlap(x, x_without)).unsqueeze(-1),
+        score_matrix([kernel.term(x, components)], layer.logits),
+    )
+    return scores, scores.logsumexp(-1) - log_weights.logsumexp(-1) + kernel.log_norm(components)
