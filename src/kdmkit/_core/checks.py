@@ -21,8 +21,11 @@ def bad_argument(argument: str, wanted: str, got: object) -> str:
     return f"{argument}: expected {wanted}, got {got}"
 
 
-def as_tensor(argument: str, value: Any, *, like: Tensor | None = None) -> Tensor:
-    """A tensor of `value` on the device of `like`; Python and NumPy numbers take its floating dtype, too."""
+def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bool = False) -> Tensor:
+    """A tensor of `value` on the device of `like`; Python and NumPy numbers take its floating dtype, too.
+
+    Without `like` Python's numbers are in torch's default dtype, or in float64 if `wide`.
+    """
     if isinstance(value, Tensor):
         if value.is_complex() or value.layout != torch.strided:
             got = value.dtype if value.is_complex() else value.layout
@@ -30,8 +33,8 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None) -> Tenso
         return value if like is None else value.to(like.device)
     try:
         # By position: torch would read a data frame by its labels.
-        value = _writable(np.asarray(value)) if hasattr(value, "__array__") else value
-        tensor = torch.as_tensor(value, device=None if like is None else like.device)
+        source = _writable(np.asarray(value)) if wide or hasattr(value, "__array__") else value
+        tensor = torch.as_tensor(source, device=None if like is None else like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             bad_argument(argument, "a tensor or an array of numbers", type(value).__name__)
@@ -40,7 +43,7 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None) -> Tenso
         raise TypeError(bad_argument(argument, "real numbers", tensor.dtype))
     if like is not None and like.is_floating_point() and tensor.is_floating_point():
         # Read again: torch takes Python's numbers for float32, and they would keep only its digits.
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        return torch.as_tensor(source, dtype=like.dtype, device=like.device)
     return tensor
 
 
@@ -186,6 +189,15 @@ def check_device(argument: str, device: Any) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(bad_argument(argument, "a device of this machine", repr(device))) from error
     return checked
+
+
+def as_levels(argument: str, values: Any, *, least: int = 1) -> Tensor:
+    """Probabilities strictly between 0 and 1 in float64, `(k,)` with k ≥ `least`; a number is one of them."""
+    levels = as_tensor(argument, values, like=torch.empty((), dtype=torch.float64)).double()
+    if levels.ndim > 1 or levels.numel() < least or not bool(((levels > 0) & (levels < 1)).all()):
+        wanted = f"{least} or more numbers strictly between 0 and 1"
+        raise ValueError(bad_argument(argument, wanted, repr(values)))
+    return levels.reshape(-1)
 
 
 def as_shape(argument: str, value: Any, *, least: int = 0) -> torch.Size:

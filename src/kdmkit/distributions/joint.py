@@ -81,7 +81,7 @@ class JointKDM:
         self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
     ) -> None:
         self.components, self.kernels, self._weights = components, kernels, weights
-        self._validate_args = validate_args
+        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
         shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
         shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})

@@ -83,7 +83,7 @@ class KDM(Distribution):
         shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
         batch = common_batch({**shapes, "kernel": kernel.batch_shape})
         super().__init__(batch, components.shape[cut:], validate_args=False)
-        self._validate_args = validate_args
+        self._validate_args = validate_args and not components.is_meta
 
     @classmethod
     def _made(cls, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> KDM:

@@ -184,7 +184,7 @@ class RBF(LocationScale):
         return _mean_absolute(gap, torch.hypot(scale, other) * math.sqrt(0.5))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1])
+        self._check_dimensions(components.shape[-1], x)
         metric = self.metric
         if metric is not None:
             metric = metric.to(components.device, score_dtype(x, components))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import apply, bad_argument, check_count, check_instance
 from kdmkit.nn import JointLayer, make_linear
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
@@ -83,8 +83,9 @@ class PhasedFit:
         loss: Literal["nll", "mse"] = "nll",
         identity: dict[str, Any] | None = None,
     ) -> None:
-        if head_epochs < 0:
-            raise ValueError(bad_argument("head_epochs", "a whole number ≥ 0", head_epochs))
+        check_count("head_epochs", head_epochs, least=0)
+        if layer is not None or type(self).place_components is PhasedFit.place_components:
+            check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
         self.encoder, self.dense = encoder, dense
         if layer is not None:
             self.layer = layer

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
-from kdmkit.estimators.common.rows import FLOATS
+from kdmkit.estimators.common.rows import checked_rows
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -169,7 +169,7 @@ class KDMEstimator(BaseEstimator, ABC):
     def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
         """New rows, checked against those of the fit."""
         check_is_fitted(self)
-        return to_tensor(validate_data(self, X, dtype=FLOATS, allow_nd=allow_nd, reset=False))
+        return to_tensor(checked_rows(self, X, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
@@ -21,6 +21,21 @@ FLOATS = [np.float64, np.float32]
 _FEWEST_VALIDATION = 8
 
 
+def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates are no numbers."""
+    X = X.to_frame() if hasattr(X, "to_frame") else X
+    targets = {"y": y[0]} if y and options.get("y_numeric") else {}
+    for name, data in {"X": X, **targets}.items():
+        dtypes = list(data.dtypes) if hasattr(data, "dtypes") else [getattr(data, "dtype", None)]
+        dates = [dtype for dtype in dtypes if getattr(dtype, "kind", "") in ("m", "M")]
+        if dates:
+            raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
+    try:
+        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+    except TypeError as error:
+        raise TypeError(bad_argument("X", "an array of numbers", f"{type(X).__name__} ({error})")) from error
+
+
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
     """Sample weights as a tensor of mean 1 (None stays None), and the rows whose weight is positive.
 
@@ -28,7 +43,11 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     """
     if sample_weight is None:
         return None, X, *others
-    weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    options: Any = {"dtype": np.float64, "ensure_non_negative": True}
+    try:
+        weights = np.asarray(_check_sample_weight(sample_weight, X, **options))
+    except (ValueError, TypeError) as error:
+        raise ValueError(bad_argument("sample_weight", "a number ≥ 0 for every row", error)) from error
     present = weights > 0
     if not present.any():
         raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))

@@ -8,13 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Int
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_flag
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import FLOATS, split_rows
+from kdmkit.estimators.common.rows import checked_rows, split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit
@@ -101,7 +100,8 @@ class KDMProportionClassifier(JointClassifier):
         """
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
-        X = validate_data(self, X, dtype=FLOATS, allow_nd=self._takes_anything)
+        check_flag("standardize", self.standardize)
+        X = checked_rows(self, X, allow_nd=self._takes_anything)
         known = check_label_proportions(proportions, counted)
         if not known.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"

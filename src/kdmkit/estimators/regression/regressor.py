@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.checks import as_levels, bad_argument, check_choice, check_count, in_memory
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
@@ -108,9 +107,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         check_fraction(self.validation_fraction)
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
-        X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, allow_nd=self._takes_anything
-        )
+        X, y = checked_rows(self, X, y, multi_output=True, y_numeric=True, allow_nd=self._takes_anything)
         weights, X, y = weighted_rows(sample_weight, X, y)
         targets = to_tensor(_numbers(y)).reshape(len(y), -1)
         with self._seeded():
@@ -242,9 +239,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
         """Quantiles of p(y|x), `(n, n_quantiles)`, or of every output `(n, n_outputs, n_quantiles)`."""
-        q = torch.from_numpy(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
-        if q.ndim != 1 or not bool(((q > 0) & (q < 1)).all()):
-            raise ValueError(bad_argument("quantiles", "numbers strictly between 0 and 1", quantiles))
+        q = as_levels("quantiles", quantiles)
 
         def answer(rows: Tensor) -> Tensor:
             rho, levels = self.module_(rows), q.to(rows.device).unsqueeze(-1)
@@ -254,17 +249,28 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         answers = self._rowwise(answer, self._inputs(X))
         return answers.squeeze(1) if self._flat_target else answers
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """The central interval that holds y with probability `coverage`, `(n, 2)`."""
-        if not 0 < coverage < 1:
-            raise ValueError(bad_argument("coverage", "strictly between 0 and 1", coverage))
-        return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+    def predict_interval(self, X: Any, coverage: Any = 0.9) -> Array:
+        """Central intervals that hold y with probability `coverage`.
+
+        Args:
+            X: rows.
+            coverage: a number, or several.
+
+        Returns:
+            Lower and upper ends: `(n, 2)` for one number, `(n, k, 2)` for k of them; with several outputs
+            `(n, n_outputs, 2)` or `(n, n_outputs, k, 2)`.
+        """
+        levels = as_levels("coverage", coverage)
+        ends = torch.stack([(1 - levels) / 2, (1 + levels) / 2], -1)
+        found = self.predict_quantiles(X, ends.flatten())
+        return found.reshape(*found.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""
         n_samples = check_count("n_samples", n_samples)
-        rho = self.predict_dist(X)
-        drawn = rho.sample((n_samples,), generator=self._generator(random_state)).cpu().movedim(0, -1)
+        rho, generator = self.predict_dist(X), self._generator(random_state)
+        with in_memory("n_samples", n_samples):
+            drawn = rho.sample((n_samples,), generator=generator).cpu().movedim(0, -1)
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
 
 
