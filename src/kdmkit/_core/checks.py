@@ -195,8 +195,7 @@ def as_levels(argument: str, values: Any, *, least: int = 1) -> Tensor:
     """Probabilities strictly between 0 and 1 in float64, `(k,)` with k ≥ `least`; a number is one of them."""
     levels = as_tensor(argument, values, like=torch.empty((), dtype=torch.float64)).double()
     if levels.ndim > 1 or levels.numel() < least or not bool(((levels > 0) & (levels < 1)).all()):
-        wanted = f"{least} or more numbers strictly between 0 and 1"
-        raise ValueError(bad_argument(argument, wanted, repr(values)))
+        raise ValueError(bad_argument(argument, "numbers strictly between 0 and 1", repr(values)))
     return levels.reshape(-1)
 
 

@@ -296,7 +296,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         array = check_array(X, dtype=FLOATS, allow_nd=True, ensure_2d=False)
         events = array.shape[2:] if self._takes_anything else (self.n_features_in_,)
         if array.ndim < 3 or array.shape[1] == 0 or array.shape[2:] != events:
-            wanted = f"shape (n, points, {self.n_features_in_}), one point or more"
+            wanted = f"shape (n, points, {self.n_features_in_})"
             raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
         lead = tuple(array.shape[:2])
         share = np.full(lead, 1 / lead[1]) if weights is None else weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,12 @@ def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     X = X.to_frame() if hasattr(X, "to_frame") else X
     targets = {"y": y[0]} if y and options.get("y_numeric") else {}
     for name, data in {"X": X, **targets}.items():
-        dtypes = list(data.dtypes) if hasattr(data, "dtypes") else [getattr(data, "dtype", None)]
-        dates = [dtype for dtype in dtypes if getattr(dtype, "kind", "") in ("m", "M")]
+        kinds = getattr(data, "dtypes", getattr(data, "dtype", None))
+        dates = [
+            dtype
+            for dtype in (kinds if isinstance(kinds, Iterable) else [kinds])
+            if getattr(dtype, "kind", "") in ("m", "M")
+        ]
         if dates:
             raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
     try:
