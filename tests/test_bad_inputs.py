@@ -137,7 +137,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     # ---- KDM
     "KDM d=0": (lambda: kdm.KDM(torch.zeros(3, 0), None, kdm.RBF(1.0)), "components"),
     "KDM complex weights": (lambda: kdm.KDM(C, W + 0j, kdm.RBF(1.0)), "weights"),
-    "KDM bool weights": (lambda: kdm.KDM(C, W > 1, kdm.RBF(1.0)), "weights"),
+    "KDM bool weights": (lambda: kdm.KDM(C, C[:, 0] == 1, kdm.RBF(1.0)), "weights"),
     "KDM sparse": (lambda: kdm.KDM(C.to_sparse(), None, kdm.RBF(1.0)), "components"),
     "KDM strings": (lambda: rho().log_prob([["a"]]), "value"),
     "shifted NaN": (lambda: rho().shifted(NAN), "by"),

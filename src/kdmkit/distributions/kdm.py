@@ -154,8 +154,8 @@ class KDM(Distribution):
         """log f̂(x) = logsumexp_j(ℓ_j + 2·log|k(x, c_j)| + log M_j), plus the kernel's `log_jacobian(x)`.
 
         Args:
-            value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel. `lead` broadcasts
-                with the batch.
+            value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel, on any device.
+                `lead` broadcasts with the batch.
         """
         return self._weights.log_mix([self._entry(value, "density")])
 

@@ -28,11 +28,8 @@ def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     targets = {"y": y[0]} if y and options.get("y_numeric") else {}
     for name, data in {"X": X, **targets}.items():
         kinds = getattr(data, "dtypes", getattr(data, "dtype", None))
-        dates = [
-            dtype
-            for dtype in (kinds if isinstance(kinds, Iterable) else [kinds])
-            if getattr(dtype, "kind", "") in ("m", "M")
-        ]
+        kinds = list(kinds) if isinstance(kinds, Iterable) else [kinds]
+        dates = [kind for kind in kinds if getattr(kind, "kind", "") in ("m", "M")]
         if dates:
             raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
     try:

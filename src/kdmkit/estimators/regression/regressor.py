@@ -211,7 +211,11 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
     # ---- answers
 
     def predict_dist(self, X: Any) -> KDM:
-        """p(y|x) of every row as one KDM with a batch, in the units of y."""
+        """p(y|x) of every row as one KDM with a batch, in the units of y.
+
+        It lies on the device of the fit. Values that it is asked about are moved there; `.to("cpu")` brings
+        it back.
+        """
         x = self._inputs(X)
         return self.module_.distribution(x)
 
