@@ -101,7 +101,8 @@ def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
 def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
     """The shape of a sum of terms."""
     leads, ns, ms = zip(*(term.shape for term in terms), strict=True)
-    if len(set(ns)) > 1 or len(set(ms)) > 1:
+    # Compared, not collected in a set: symbolic sizes of `torch.export` have no hash.
+    if any(n != ns[0] for n in ns[1:]) or any(m != ms[0] for m in ms[1:]):
         raise ValueError(
             f"terms: expected the same numbers of queries and components, got queries {ns}, components {ms}"
         )

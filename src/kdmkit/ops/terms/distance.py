@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.modes import is_exporting
 from kdmkit._core.precision import at_least_float32, compute_dtype
 from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
@@ -19,7 +20,12 @@ _CENTRE_SAMPLE = 32
 def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lead 1 d"]:
     """The coordinate-wise median of a few components: near the data, whatever the outliers."""
     step = max(1, components.shape[-2] // _CENTRE_SAMPLE)
-    return components.detach()[..., ::step, :].median(-2, keepdim=True).values
+    few = components.detach()[..., ::step, :]
+    if is_exporting():
+        # ONNX has no median.
+        middle = (few.shape[-2] - 1) // 2
+        return few.sort(-2).values[..., middle : middle + 1, :]
+    return few.median(-2, keepdim=True).values
 
 
 def _differences(
