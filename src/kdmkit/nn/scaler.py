@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -82,11 +80,6 @@ class Scaler(nn.Module):
     def inverse(self, z: Tensor) -> Tensor:
         """z·scale + shift: the inverse within the limit."""
         return z.double() * self.scale + self.shift
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        # Earlier versions had no limit.
-        state_dict.setdefault(f"{prefix}limit", torch.tensor(LARGEST_INPUT, dtype=torch.float64))
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
