@@ -4,6 +4,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.kdmkit-stamp
 BENCH_STAMP := .venv/.kdmkit-bench-stamp
+EXPORT_STAMP := .venv/.kdmkit-export-stamp
 OLDEST_BIN := .venv-oldest/bin
 OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 
@@ -11,7 +12,7 @@ OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest coverage lint format demo bench clean
+.PHONY: help setup test test-full test-oldest test-export coverage lint format demo bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,9 @@ test-full: lint  ## the same with the tests that take minutes
 
 test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
 	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)
+
+test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export --jaxtyping-packages=
 
 coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
@@ -60,6 +64,10 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+$(EXPORT_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,export]'
 	@touch $@
 
 $(OLDEST_BIN)/python:

@@ -37,6 +37,7 @@ from kdmkit.experiments.bench.measure import time_calls
 from kdmkit.experiments.common import FORMAT, append_row, machine, versions
 from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
 from kdmkit.ops.triton import backward, forward, staging
+from kdmkit.ops.triton.backend import Operands
 from kdmkit.ops.triton.staging import Config, KernelName
 
 GPU = torch.cuda.is_available()
@@ -287,7 +288,7 @@ def sweeps(sections: set[str]) -> list[Sweep]:
 
 
 def _sweep_function(kernel: KernelName, case: Case) -> Callable[[], object]:
-    operands = forward.Operands(case.x, case.c, case.lw, case.v, case.scale, False)
+    operands = Operands(False, case.x, case.c, case.lw, case.v, case.scale)
     if kernel == "forward":
         return lambda: forward.forward(operands)
     outputs = forward.forward(operands)

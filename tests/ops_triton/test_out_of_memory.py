@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kdmkit.ops import blocks, chunked
+from kdmkit.ops.block_gradients import TermGradients
 from ops.cases import Draw, evaluate, make_case
 
 
@@ -39,9 +40,8 @@ def test_goes_on_with_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         chunked, "_rows_forward", limited(chunked._rows_forward, 12, forward, rows=3, columns=4)
     )
-    monkeypatch.setattr(
-        chunked._Backward, "_block", limited(chunked._Backward._block, 12, backward, rows=1, columns=2)
-    )
+    leaves = limited(TermGradients.leaves, 12, backward, rows=1, columns=2)
+    monkeypatch.setattr(TermGradients, "leaves", leaves)
     got = evaluate(case, "chunked", (8, 8))
     torch.testing.assert_close(got, wanted)
     # Once for each of the two reductions: halved until a block fits, and no larger one is tried again.

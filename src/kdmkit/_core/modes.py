@@ -15,3 +15,10 @@ def only_reverse_mode() -> bool:
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` traces: the size of a batch is unknown then."""
+    # torch 2.6 does not tell.
+    asked = getattr(torch.compiler, "is_exporting", None)
+    return asked is not None and bool(asked())

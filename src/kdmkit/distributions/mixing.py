@@ -150,7 +150,7 @@ class Layout:
         event = tensor.shape[tensor.ndim - event_rank :]
         expanded = tensor.expand((*self.lead, *event))
         if not self.batch:
-            return expanded.reshape((self.lead.numel(), *event))
+            return expanded.reshape((math.prod(self.lead), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
         return expanded.permute((*self._order, *last)).reshape((*self._query_shape, *event))
 

@@ -24,9 +24,11 @@ class LabelTrend(nn.Module):
     - q(y|x) and v(x): label proportions of remembered rows about x, and the rows' share of the evidence
       there; without a memory v is 0.
 
+    Everything is computed in float64.
+
     Args:
-        ensemble: of networks from standardised rows, softly clipped, to logits.
-        memory: of rows and their labels, as one-hot vectors, if any.
+        ensemble: of networks from standardised rows, softly clipped, to logits; it is converted in place.
+        memory: of rows and their labels, as one-hot vectors, if any; the same.
         x: scaler of rows.
         offsets: c_j.
         inverse_temperature: a.
@@ -48,17 +50,19 @@ class LabelTrend(nn.Module):
         self.ensemble, self.memory, self.x = ensemble, memory, x
         self.register_buffer("offsets", offsets.double())
         self.register_buffer("inverse_temperature", inverse_temperature.double())
+        # In float32 an answer would depend, in the seventh digit, on the rows beside it.
+        self.double()
 
     def forward(
         self, x: Float[Tensor, "rows d"]
     ) -> tuple[Float[Tensor, "rows n"], Float[Tensor, "rows n"], Float[Tensor, "rows 1"]]:
         """t(x), v(x)·q(·|x) and v(x)."""
-        z = soft_clip(self.x(x)).to(self.ensemble.linear.dtype)
-        logits = self.inverse_temperature * self.ensemble(z).mean(1).double()
+        z = soft_clip(self.x(x))
+        logits = self.inverse_temperature * self.ensemble(z).mean(1)
         if self.memory is None:
             return logits, torch.zeros_like(logits), torch.zeros_like(logits[:, :1])
         remembered, coverage = self.memory(z)
-        return logits, remembered.double(), coverage.double()
+        return logits, remembered, coverage
 
     def adjust(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.kernels import RBF
+from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.ops import attend
 
 
@@ -52,7 +53,9 @@ class ResidualMemory(nn.Module):
 
     def forward(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
         """g(x), and the coverage Σ_i w_i·k² / (b + Σ_i w_i·k²): the rows' share of the evidence at x."""
-        mean, log_overlap = attend(RBF(self.sigma).term(x, self.rows), self.log_weights, self.residuals)
+        # Unchecked: `torch.export` cannot read values.
+        kernel = RBF(FixedBandwidth("sigma", self.sigma, validate=False))
+        mean, log_overlap = attend(kernel.term(x, self.rows), self.log_weights, self.residuals)
         return with_background(mean, log_overlap, self.background)
 
     def config(self) -> dict[str, Any]:

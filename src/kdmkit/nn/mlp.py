@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.modes import is_exporting
 from kdmkit.nn.draws import Dropout
 
 
@@ -100,9 +101,14 @@ class MLPEnsemble(nn.Module):
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = torch.baddbmm(bias, hidden, weight)
             if layer < last:
-                hidden = nn.functional.gelu(hidden)
+                hidden = _gelu(hidden)
         return torch.baddbmm(hidden, rows, self.linear).movedim(0, 1)
 
     def config(self) -> dict[str, Any]:
         """The arguments of an equal module: `MLPEnsemble(**config)`."""
         return {"sizes": self.sizes, "n_members": self.n_members}
+
+
+def _gelu(x: Tensor) -> Tensor:
+    # ONNX Runtime has no error function in float64.
+    return nn.functional.gelu(x.float()).to(x.dtype) if is_exporting() else nn.functional.gelu(x)

@@ -33,7 +33,7 @@ class Predictor(nn.Module):
     With a trend f the KDM is over (x, y − f(x)), and p(y|x) = Σ_j w_j(x)·N(y; c_j + f(x), s_j² + v(x)) with
     the trend's excess variance v. With a trend of labels, p(y|x) = Σ_j w_j(x)·softmax_y(t(x) + c_j), see
     `LabelTrend`; the KDM's own label distributions are those answers at its components. The KDM computes in
-    float64; encoder, decoder and trend in the precision of their parameters.
+    float64; encoder, decoder and trend in that of their parameters.
 
     Args:
         layer: the joint KDM with the variables `x`, which is z here, and `y`. It is converted to float64 in

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from kdmkit._core.precision import at_least_float32, compute_dtype
-from kdmkit.ops.terms import Term
+from kdmkit.ops.blocks import Block, slices
+from kdmkit.ops.terms import Term, total_shape
 
 
 def rebuild(terms: Sequence[Term], tensors: Sequence[Tensor]) -> list[Term]:
@@ -19,6 +21,12 @@ def rebuild(terms: Sequence[Term], tensors: Sequence[Tensor]) -> list[Term]:
         rebuilt.append(term.with_tensors(tensors[start:stop]).prepared())
         start = stop
     return rebuilt
+
+
+def pairs_of_blocks(terms: Sequence[Term], block: Block) -> Iterator[tuple[slice, slice]]:
+    """The queries and the components of every block of scores."""
+    _, n, m = total_shape(terms)
+    return itertools.product(slices(n, block[0]), slices(m, block[1]))
 
 
 def weights_block(log_weights: Tensor, rows: slice, columns: slice) -> Tensor:

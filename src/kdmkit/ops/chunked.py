@@ -5,29 +5,31 @@ Memory is bounded by one block of scores.
 
 from __future__ import annotations
 
-import functools
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kdmkit._core.logspace import exp_, finite_max, safe_log
-from kdmkit._core.precision import at_least_float32, full_precision
+from kdmkit._core.logspace import exp_, safe_log
 from kdmkit.ops.block_gradients import (
     TermGradients,
     accumulate,
     accumulator,
+    pairs_of_blocks,
     rebuild,
     summed,
     weights_block,
 )
-from kdmkit.ops.blocks import Block, run_in_memory, slices, vmap_one_by_one
+from kdmkit.ops.blocks import Block, run_in_memory, slices
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import add_row, sum_rows
+from kdmkit.ops.dense import add_row, average, sum_rows, sum_scores
+from kdmkit.ops.recomputed import Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.scaled_points import exponentials
 from kdmkit.ops.terms import Term, total_shape
 
 # Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
@@ -38,17 +40,22 @@ _COLUMNS_DEFAULT = 8192
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The parts of a reduction that are not tensors."""
+class InBlocks(Recomputed):
+    """A reduction in blocks: the parts that are not tensors. The terms' tensors are its last inputs."""
 
     terms: tuple[Term, ...]
     block: Block
     dtype: torch.dtype
-    has_values: bool
 
-    @property
-    def n_out(self) -> int:
-        return 2 if self.has_values else 1
+    def backward(self, *arguments: Any) -> Sequence[Tensor | None]:
+        """In smaller blocks where memory runs out."""
+        return run_in_memory(self.block, lambda block: replace(self, block=block).gradients(*arguments))[0]
+
+    @abstractmethod
+    def gradients(
+        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> Sequence[Tensor | None]:
+        """As `backward`: every block of scores is computed again."""
 
 
 def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> Block:
@@ -56,13 +63,6 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
     pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // max(1, math.prod(lead)))
     columns = min(m, _COLUMNS.get(device.type, _COLUMNS_DEFAULT))
     return max(1, min(n, pairs // columns)), columns
-
-
-def _scores(terms: Sequence[Term], log_weights: Tensor, rows: slice, columns: slice) -> Tensor:
-    scores = at_least_float32(weights_block(log_weights, rows, columns))
-    for term in terms:
-        scores = term.queries(rows).columns(columns).matrix() + scores
-    return scores
 
 
 def _rows_forward(
@@ -77,15 +77,11 @@ def _rows_forward(
     averages: Tensor | None = None
     lse: Tensor | None = None
     for columns in slices(terms[0].shape[2], step):
-        scores = _scores(terms, log_weights, rows, columns)
-        top = finite_max(scores)
-        weights = exp_(scores.sub_(top).to(dtype))
-        total = weights.sum(-1)
-        block_lse = safe_log(total).to(top.dtype) + top.squeeze(-1)
-        block_averages = None
-        if values is not None:
-            safe_total = torch.where(total > 0, total, torch.ones_like(total))
-            block_averages = torch.matmul(weights, values[..., columns, :]) / safe_total.unsqueeze(-1)
+        blocks = [term.queries(rows).columns(columns) for term in terms]
+        scores = sum_scores(blocks, weights_block(log_weights, rows, columns))
+        weights, total, top = exponentials(scores, dtype)
+        block_lse = safe_log(total).to(top.dtype) + top
+        block_averages = None if values is None else average(weights, total, values[..., columns, :])
         if lse is None:
             averages, lse = block_averages, block_lse
         elif averages is None or block_averages is None:
@@ -96,22 +92,21 @@ def _rows_forward(
     return averages, lse
 
 
-class _Chunked(torch.autograd.Function):
-    """(plan, log_weights, values, *tensors) → (averages, logsumexp), or (logsumexp,) without values."""
+class _Chunked(InBlocks):
+    """(log_weights, values, *tensors) → (averages, logsumexp), or (logsumexp,) without values."""
 
-    @staticmethod
-    def forward(plan: _Plan, log_weights: Tensor, values: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        terms = rebuild(plan.terms, tensors)
+    def forward(self, log_weights: Tensor, values: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        terms = rebuild(self.terms, tensors)
         _, n, _ = total_shape(terms)
-        used = values.to(plan.dtype) if plan.has_values else None
+        used = None if values is None else values.to(self.dtype)
         parts: list[tuple[Tensor | None, Tensor]] = []
-        start, block = 0, plan.block
+        start, block = 0, self.block
         # One block at least, so that no queries give results of the right shape too.
         while start < n or not parts:
 
             def attempt(block: Block, start: int = start) -> tuple[int, tuple[Tensor | None, Tensor]]:
                 rows = slice(start, min(start + block[0], n))
-                return rows.stop, _rows_forward(terms, log_weights, used, rows, block[1], plan.dtype)
+                return rows.stop, _rows_forward(terms, log_weights, used, rows, block[1], self.dtype)
 
             (start, part), block = run_in_memory(block, attempt)
             parts.append(part)
@@ -120,120 +115,45 @@ class _Chunked(torch.autograd.Function):
             return (lse,)
         return torch.cat([part[0] for part in parts if part[0] is not None], -2), lse
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.plan = inputs[0]
-        ctx.save_for_backward(*inputs[1:], *output)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        needs = ctx.needs_input_grad[1:]
-        gradients = iter(_Gradients.apply(ctx.plan, needs, *ctx.saved_tensors, *upstream))
-        return (None, *(next(gradients) if need else None for need in needs))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], plan: _Plan, *inputs: Tensor) -> tuple[Any, Any]:
-        function = functools.partial(_Chunked.apply, plan)
-        return vmap_one_by_one(function, info.batch_size, in_dims[1:], inputs)
-
-
-class _Gradients(torch.autograd.Function):
-    """(plan, needs, inputs, outputs, upstream) → the gradients that are needed.
-
-    A separate Function, since `vmap` cannot add the gradients of its elements into one tensor.
-    """
-
-    @staticmethod
-    def forward(plan: _Plan, needs: tuple[bool, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
-        log_weights, values, *tensors = inputs[: len(needs)]
-        outputs, upstream = inputs[len(needs) :][: plan.n_out], inputs[-plan.n_out :]
-        with full_precision(log_weights.device.type):
-
-            def attempt(block: Block) -> tuple[Tensor | None, ...]:
-                smaller = replace(plan, block=block)
-                return _Backward(smaller, log_weights, values, tensors, outputs, upstream, needs).run()
-
-            gradients, _ = run_in_memory(plan.block, attempt)
-        return tuple(gradient for gradient in gradients if gradient is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> NoReturn:
-        raise NotImplementedError('backend: expected "torch" for second derivatives, got "chunked"')
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], plan: _Plan, needs: Any, *inputs: Tensor
-    ) -> tuple[Any, Any]:
-        return vmap_one_by_one(
-            lambda *x: _Gradients.apply(plan, needs, *x), info.batch_size, in_dims[2:], inputs
+    def gradients(
+        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> Sequence[Tensor | None]:
+        (log_weights, values, *tensors), (*averages, lse) = inputs, outputs
+        by_averages = upstream[0] if averages else None
+        by_lse = torch.zeros_like(lse) if upstream[-1] is None else upstream[-1]
+        dot = None if by_averages is None else (by_averages * averages[0]).sum(-1, keepdim=True)
+        lse = torch.where(torch.isneginf(lse), torch.zeros_like(lse), lse)
+        terms = rebuild(self.terms, tensors)
+        by_terms = TermGradients(terms, tensors, needs[2:])
+        grad_weights, grad_values = (
+            accumulator(x) if need else None for x, need in zip(inputs[:2], needs[:2], strict=True)
         )
-
-
-class _Backward:
-    """Gradients of one reduction; every block of scores is computed again."""
-
-    def __init__(
-        self,
-        plan: _Plan,
-        log_weights: Tensor,
-        values: Tensor,
-        tensors: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        upstream: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> None:
-        self.plan, self.log_weights, self.values = plan, log_weights, values
-        self.terms = rebuild(plan.terms, tensors)
-        lse = outputs[-1]
-        self.lse = torch.where(torch.isneginf(lse), torch.zeros_like(lse), lse)
-        self.grad_lse = upstream[-1]
-        self.grad_averages = upstream[0] if plan.has_values else None
-        self.dot = (upstream[0] * outputs[0]).sum(-1, keepdim=True) if plan.has_values else None
-        needs_weights, needs_values, *needs_tensors = needs
-        self.by_terms = TermGradients(self.terms, tensors, needs_tensors)
-        self.grad_weights = accumulator(log_weights) if needs_weights else None
-        self.grad_values = accumulator(values) if needs_values else None
-
-    def run(self) -> tuple[Tensor | None, ...]:
-        _, n, m = total_shape(self.terms)
-        for rows in slices(n, self.plan.block[0]):
-            for columns in slices(m, self.plan.block[1]):
-                self._block(rows, columns)
-        return self.grad_weights, self.grad_values, *self.by_terms.gradients
-
-    def _block(self, rows: slice, columns: slice) -> None:
-        blocks, leaves = self.by_terms.leaves(rows, columns)
-        scores = summed(blocks)
-        log_weights = weights_block(self.log_weights, rows, columns)
-        dtype = self.grad_lse.dtype
-        probability = (scores.detach() + log_weights - self.lse[..., rows].unsqueeze(-1)).to(dtype)
-        probability = exp_(probability)
-        slope = self.grad_lse[..., rows].unsqueeze(-1)
-        if self.grad_averages is not None and self.dot is not None:
-            upstream = self.grad_averages[..., rows, :]
-            block_values = self.values[..., columns, :].to(upstream.dtype)
-            if self.grad_values is not None:
-                gained = torch.matmul(probability.mT.to(upstream.dtype), upstream)
-                accumulate(self.grad_values[..., columns, :], gained)
-            gain = torch.matmul(upstream, block_values.mT) - self.dot[..., rows, :]
-            slope = gain.sum_to_size(probability.shape) + slope
-        grad_scores = probability * slope
-        if self.grad_weights is not None:
-            accumulate(weights_block(self.grad_weights, rows, columns), grad_scores)
-        self.by_terms.add([(scores, grad_scores)], leaves, rows, columns)
+        for rows, columns in pairs_of_blocks(terms, self.block):
+            blocks, leaves = by_terms.leaves(rows, columns)
+            scores = summed(blocks)
+            log_probability = scores.detach() + weights_block(log_weights, rows, columns)
+            probability = exp_((log_probability - lse[..., rows].unsqueeze(-1)).to(by_lse.dtype))
+            slope = by_lse[..., rows].unsqueeze(-1)
+            if by_averages is not None and dot is not None:
+                by_rows = by_averages[..., rows, :]
+                if grad_values is not None:
+                    gained = torch.matmul(probability.mT.to(by_rows.dtype), by_rows)
+                    accumulate(grad_values[..., columns, :], gained)
+                block_values = values[..., columns, :].to(by_rows.dtype)
+                gain = torch.matmul(by_rows, block_values.mT) - dot[..., rows, :]
+                slope = gain.sum_to_size(probability.shape) + slope
+            grad_scores = probability * slope
+            if grad_weights is not None:
+                accumulate(weights_block(grad_weights, rows, columns), grad_scores)
+            by_terms.add([(scores, grad_scores)], leaves, rows, columns)
+        return grad_weights, grad_values, *by_terms.gradients
 
 
 def reduce(reduction: Reduction) -> Result:
     """The reduction by blocks of queries and components."""
-    values, dtype = reduction.values, reduction.dtype
-    block = reduction.block or default_block(*reduction.shape, reduction.log_weights.device)
-    terms = [term.prepared() for term in reduction.terms]
-    plan = _Plan(tuple(terms), block, dtype, values is not None)
-    tensors = [tensor for term in terms for tensor in term.tensors]
-    log_weights = reduction.log_weights
-    *averages, lse = _Chunked.apply(plan, log_weights, log_weights if values is None else values, *tensors)
+    log_weights, dtype = reduction.log_weights, reduction.dtype
+    block = reduction.block or default_block(*reduction.shape, log_weights.device)
+    terms = tuple(term.prepared() for term in reduction.terms)
+    tensors = (tensor for term in terms for tensor in term.tensors)
+    *averages, lse = _Chunked(terms, block, dtype)(log_weights, reduction.values, *tensors)
     return (averages[0] if averages else None), add_row(lse, sum_rows(terms)).to(dtype)

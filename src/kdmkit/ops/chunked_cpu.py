@@ -6,17 +6,18 @@ without allocating memory for every block. Memory is bounded by one block.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.precision import full_precision
 from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
+from kdmkit.ops.recomputed import Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, finite_top
 
@@ -38,9 +39,9 @@ def reduce(reduction: Reduction) -> Result:
     _, n, m = reduction.shape
     rows = max(1, min(n, _ROWS))
     block = reduction.block or (rows, min(m, _PAIRS // rows))
-    tensors = reduction.terms[0].tensors
-    averages, lse = _Chunked.apply(block, reduction.dtype, reduction.log_weights, reduction.values, *tensors)
-    return averages, lse
+    function, tensors = _Chunked(block, reduction.dtype), reduction.terms[0].tensors
+    *averages, lse, _ = function(reduction.log_weights, reduction.values, *tensors)
+    return (averages[0] if averages else None), lse
 
 
 class _Blocks:
@@ -77,42 +78,58 @@ class _Blocks:
         return scores.exp2_()
 
 
-class _Chunked(torch.autograd.Function):
-    """(block, dtype, log_weights, values, query, components, scale) → averages (or None) and logsumexps."""
+@dataclass(frozen=True)
+class _Chunked(Recomputed):
+    """(log_weights, values, query, components, scale) → averages (none without values), logsumexps, and
+    logsumexps without the constants per query.
+    """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        block: Block,
-        dtype: torch.dtype,
-        log_weights: Tensor,
-        values: Tensor | None,
-        query: Tensor,
-        components: Tensor,
-        scale: Tensor,
-    ) -> tuple[Tensor | None, Tensor]:
-        blocks = _Blocks(ScaledPoints.of(query, components, scale, dtype), log_weights, block, dtype)
-        lse = torch.empty(len(query), dtype=torch.float64)
-        averages = None if values is None else torch.empty(len(query), values.shape[1], dtype=dtype)
-        used = None if values is None else values.to(dtype)
+    block: Block
+    dtype: torch.dtype
+
+    def blocks(self, log_weights: Tensor, query: Tensor, components: Tensor, scale: Tensor) -> _Blocks:
+        points = ScaledPoints.of(query, components, scale, self.dtype)
+        return _Blocks(points, log_weights, self.block, self.dtype)
+
+    def forward(self, log_weights: Tensor, values: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        blocks, n = self.blocks(log_weights, *tensors), len(tensors[0])
+        lse = torch.empty(n, dtype=torch.float64)
+        averages = [] if values is None else [torch.empty(n, values.shape[1], dtype=self.dtype)]
+        used = None if values is None else values.to(self.dtype)
         for rows in blocks.rows():
             lse[rows], average = _rows(blocks, rows, used)
-            if averages is not None and average is not None:
-                averages[rows] = average
-        ctx.block, ctx.dtype = block, dtype
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(log_weights, values, query, components, scale, averages, lse)
-        return averages, (lse + blocks.points.row).to(dtype)
+            if average is not None:
+                averages[0][rows] = average
+        return *averages, (lse + blocks.points.row).to(self.dtype), lse
 
-    @staticmethod
-    def backward(ctx: Any, grad_averages: Tensor | None, grad_lse: Tensor | None) -> Any:
-        if grad_averages is None and grad_lse is None:
-            return (None,) * 7
-        needs = ctx.needs_input_grad[2:]
-        found = iter(
-            _Gradients.apply(ctx.block, ctx.dtype, needs, *ctx.saved_tensors, grad_averages, grad_lse)
-        )
-        return None, None, *(next(found) if need else None for need in needs)
+    def backward(
+        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> list[Tensor | None]:
+        """Gradients; every block of scores is computed again."""
+        (log_weights, values, *tensors), (*averages, _, lse) = inputs, outputs
+        by_averages, by_lse = upstream[0] if averages else None, upstream[-2]
+        blocks = self.blocks(log_weights, *tensors)
+        offset = torch.where(torch.isneginf(lse), 0.0, lse).unsqueeze(-1) * _LOG2_E
+        slope = torch.zeros(len(lse), 1, dtype=self.dtype) if by_lse is None else by_lse.unsqueeze(-1)
+        if by_averages is not None:
+            slope, values = slope - (by_averages * averages[0]).sum(-1, keepdim=True), values.to(self.dtype)
+        # Sums over many blocks have the dtype of the points; the last line restores those of the inputs.
+        dtype, pairs = blocks.points.x.dtype, list(zip(inputs, needs, strict=True))
+        grads = [torch.zeros_like(x, dtype=dtype) if need else None for x, need in pairs]
+        for rows, columns in itertools.product(blocks.rows(), blocks.columns()):
+            weights = blocks.exponentials(blocks.scores(rows, columns), offset[rows])
+            slopes, by_values = slope[rows], None
+            if by_averages is not None:
+                by_values = weights.mT @ by_averages[rows] if needs[1] else None
+                slopes = torch.addmm(slopes, by_averages[rows], values[columns].mT)
+            slopes = weights.mul_(slopes)
+            by_weights = slopes.sum(0) if needs[0] else None
+            found = by_weights, by_values, *blocks.points.block(rows, columns).gradients(slopes, needs[2:])
+            places = columns, columns, rows, columns, slice(None)
+            for target, place, gradient in zip(grads, places, found, strict=True):
+                if target is not None and gradient is not None:
+                    target[place] += gradient
+        return [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs, strict=True)]
 
 
 def _rows(blocks: _Blocks, rows: slice, values: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -133,75 +150,3 @@ def _rows(blocks: _Blocks, rows: slice, values: Tensor | None) -> tuple[Tensor, 
         top = higher
     lse = (total.log2() + top).squeeze(-1) / _LOG2_E
     return lse, None if summed is None else torch.where(total > 0, summed / total, 0.0)
-
-
-class _Gradients(torch.autograd.Function):
-    """(block, dtype, needs, inputs, averages, logsumexp, upstream) → the gradients that are needed."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Block, dtype: torch.dtype, needs: Sequence[bool], *saved: Any) -> Any:
-        inputs, (averages, lse, grad_averages, grad_lse) = saved[:5], saved[5:]
-        with full_precision("cpu"):
-            backward = _Backward(block, dtype, needs, inputs, averages, lse, grad_averages, grad_lse)
-            return tuple(backward.run())
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Any) -> NoReturn:
-        raise NotImplementedError('backend: expected "torch" for second derivatives, got "chunked"')
-
-
-class _Backward:
-    """Gradients of one reduction; every block of scores is computed again."""
-
-    def __init__(
-        self,
-        block: Block,
-        dtype: torch.dtype,
-        needs: Sequence[bool],
-        inputs: Sequence[Any],
-        averages: Tensor | None,
-        lse: Tensor,
-        grad_averages: Tensor | None,
-        grad_lse: Tensor | None,
-    ) -> None:
-        log_weights, values, query, components, scale = inputs
-        self.inputs, self.needs = inputs, needs
-        self.blocks = _Blocks(ScaledPoints.of(query, components, scale, dtype), log_weights, block, dtype)
-        self.offset = torch.where(torch.isneginf(lse), 0.0, lse).unsqueeze(-1) * _LOG2_E
-        self.values = None if values is None else values.to(dtype)
-        self.grad_averages = grad_averages
-        slope = torch.zeros(len(query), 1, dtype=dtype) if grad_lse is None else grad_lse.unsqueeze(-1)
-        if grad_averages is not None and averages is not None:
-            slope = slope - (grad_averages * averages).sum(-1, keepdim=True)
-        self.slope = slope
-        # Sums over many blocks have the dtype of the points; `run` restores those of the inputs.
-        dtype = self.blocks.points.x.dtype
-        self.grads = [
-            torch.zeros_like(t, dtype=dtype) if need else None for t, need in zip(inputs, needs, strict=True)
-        ]
-
-    def run(self) -> list[Tensor]:
-        for rows in self.blocks.rows():
-            for columns in self.blocks.columns():
-                self._block(rows, columns)
-        pairs = zip(self.grads, self.inputs, strict=True)
-        return [gradient.to(tensor.dtype) for gradient, tensor in pairs if gradient is not None]
-
-    def _block(self, rows: slice, columns: slice) -> None:
-        blocks = self.blocks
-        weights = blocks.exponentials(blocks.scores(rows, columns), self.offset[rows])
-        grad_weights, grad_values, grad_query, grad_components, grad_scale = self.grads
-        slope = self.slope[rows]
-        if self.grad_averages is not None and self.values is not None:
-            upstream = self.grad_averages[rows]
-            if grad_values is not None:
-                grad_values[columns] += weights.mT @ upstream
-            slope = torch.addmm(slope, upstream, self.values[columns].mT)
-        slopes = weights.mul_(slope)
-        if grad_weights is not None:
-            grad_weights[columns] += slopes.sum(0)
-        found = blocks.points.block(rows, columns).gradients(slopes, self.needs[2:])
-        targets = (grad_query, rows), (grad_components, columns), (grad_scale, slice(None))
-        for gradient, (target, place) in zip(found, targets, strict=True):
-            if gradient is not None and target is not None:
-                target[place] += gradient

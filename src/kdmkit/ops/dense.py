@@ -51,8 +51,12 @@ def reduce_scores(
     lse = add_row(safe_log(total).to(scores.dtype) + top, row)
     if values is None:
         return None, lse.to(dtype)
-    averages = torch.matmul(weights, values.to(dtype)) / _positive(total).unsqueeze(-1)
-    return averages, lse.to(dtype)
+    return average(weights, total, values.to(dtype)), lse.to(dtype)
+
+
+def average(weights: Tensor, total: Tensor, values: Tensor) -> Tensor:
+    """Σ_j weights_j values_j / total, 0 where a total is 0."""
+    return torch.matmul(weights, values) / _positive(total).unsqueeze(-1)
 
 
 def reduce_scores_given(

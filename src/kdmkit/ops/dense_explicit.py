@@ -74,20 +74,13 @@ class _Reduce(torch.autograd.Function):
     """(dtype, query, components, scale, bias, values) → averages, or None without values, and logsumexp."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        dtype: torch.dtype,
-        query: Tensor,
-        components: Tensor,
-        scale: Tensor,
-        bias: Tensor,
-        values: Tensor | None,
-    ) -> tuple[Tensor | None, Tensor]:
+    def forward(ctx: Any, dtype: torch.dtype, *inputs: Any) -> Result:
+        query, components, scale, bias, values = inputs
         points = ScaledPoints.of(query, components, scale, dtype)
         weights, total, top = exponentials(points.scores(bias), dtype)
         lse = (total.log() + (top + points.row)).to(dtype)
         averages = None if values is None else (weights @ values.to(dtype)).mul_(divide_by_total(1.0, total))
-        _save(ctx, dtype, (query, components, scale, bias, values), points, averages, weights, total)
+        _save(ctx, dtype, inputs, points, averages, weights, total)
         return averages, lse
 
     @staticmethod
@@ -123,16 +116,8 @@ class _Given(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        dtype: torch.dtype,
-        query: Tensor,
-        components: Tensor,
-        scale: Tensor,
-        bias: Tensor,
-        extra: Tensor,
-        codes: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, dtype: torch.dtype, *inputs: Any) -> tuple[Tensor, Tensor]:
+        query, components, scale, bias, extra, codes = inputs
         points = ScaledPoints.of(query, components, scale, dtype)
         scores = points.scores(bias)
         second: tuple[Tensor | None, Tensor, Tensor] | None
@@ -145,7 +130,6 @@ class _Given(torch.autograd.Function):
             second = _sum_by_code(first, extra, codes)
             if second is None:
                 second = exponentials(points.scores(bias) + _select_by_code(extra, codes), dtype)
-        inputs = (query, components, scale, bias, extra, codes)
         _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
         (_, total, top), (_, other_total, other_top) = first, second
         conditional = log_ratio(total, top, other_total, other_top)

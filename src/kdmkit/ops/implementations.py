@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kdmkit._core.modes import is_exporting
 from kdmkit.ops import chunked, chunked_cpu, chunked_given, dense, dense_explicit
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term
@@ -24,6 +25,8 @@ _DENSE_PAIRS_DEFAULT = 1 << 24
 
 
 def _is_small(reduction: Reduction) -> bool:
+    if is_exporting():
+        return True
     lead, n, m = reduction.shape
     return math.prod(lead) * n * m <= _DENSE_PAIRS.get(reduction.device_type, _DENSE_PAIRS_DEFAULT)
 

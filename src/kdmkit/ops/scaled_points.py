@@ -97,8 +97,8 @@ def finite_top(scores: Float[Tensor, "*lead n m"]) -> Float[Tensor, "*lead n 1"]
 
 
 def exponentials(
-    scores: Float[Tensor, "n m"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"], Float[Tensor, " n"]]:
+    scores: Float[Tensor, "*lead n m"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
     """exp(scores − top), their sums, and top. Writes over the scores where the dtype allows."""
     top = finite_top(scores)
     weights = exp_(scores.sub_(top).to(dtype))

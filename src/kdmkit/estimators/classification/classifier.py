@@ -20,7 +20,7 @@ from kdmkit.estimators.classification.rejection import draw_given_label
 from kdmkit.estimators.classification.trend import fit_logits
 from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
-from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
+from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.encoders import build_module, mlp_decoder
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.phases import EstimatorFit
@@ -144,7 +144,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
         check_number("noise", self.noise, "a number ≥ 0")
         check_count("head_epochs", self.head_epochs, least=0)
-        self._alpha()
+        self._alpha(has_trend=False)
         self._check_trend()
         if self.trend == "mlp" and self.method != "discriminative":
             wanted = f"'auto' or None for method={self.method!r}"
@@ -183,7 +183,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
             rows,
             validation,
             n_outputs=n_classes,
-            generative_weight=self._alpha(),
+            generative_weight=self._alpha(has_trend=False),
             noise=float(self.noise),
             head_epochs=int(self.head_epochs),
         )
@@ -219,7 +219,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         layer, offsets = self._offset_layer(
             scaler(x).float(), unit.scale / scaler.scale, labels, fitted.logits, weights
         )
-        self.pretraining_history_ = fitted.history
+        self._keep_histories({"joint": self.history_, "pretraining": fitted.history})
         trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
         module = Predictor.from_standardized(layer, {"x": unit}, trend=trend)
         with torch.no_grad():
@@ -242,24 +242,12 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         clusters = Clusters.of(z, one_hot, weights, m, self._seed).scaled(1 / unit.float())
         sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float()
         layer = layer_of_clusters(clusters, sigma, min_sigma=math.sqrt(2))
-        objective = Offsets(layer, n_rows=n, generative_weight=self._alpha())
+        objective = Offsets(layer, n_rows=n, generative_weight=self._alpha(has_trend=True))
         rows = Rows(
             (z / unit.float(), logits, labels, *clusters.left_out()),
             None if weights is None else weights.float(),
         )
-        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
-        self.history_ = self._run(
-            objective,
-            rows,
-            None,
-            "classifier",
-            data=(z,),
-            batch_size=BATCH,
-            learning_rate=RATE,
-            schedule="cosine",
-            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
-            averaging=None,
-        )
+        self._run_bandwidths(objective, rows, "classifier", averaging=None)
         return layer, objective.offsets.detach()
 
     def _keep_histories(self, histories: dict[str, list[dict[str, float]]]) -> None:
@@ -281,10 +269,9 @@ class KDMClassifier(TrendEstimator, JointClassifier):
                 layer.logits.add_(mean.log()[layer.components["y"].argmax(1)])
         return layer
 
-    def _alpha(self) -> float:
+    def _alpha(self, *, has_trend: bool) -> float:
         if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
-            plain_joint = self.method == "discriminative" and (self.trend is None or self.encoder is not None)
-            return 0.0 if plain_joint else 1.0
+            return 1.0 if has_trend or self.method == "likelihood" else 0.0
         return check_number("generative_weight", self.generative_weight, "'auto' or a number ≥ 0")
 
     # ---- answers

@@ -17,8 +17,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
+from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import FLOATS
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
@@ -160,6 +161,26 @@ class KDMEstimator(BaseEstimator, ABC):
         return state
 
     # ---- answering
+
+    def _answers(self) -> dict[str, Answer]:
+        """What the methods that can be exported compute from rows on the device, by name."""
+        return {}
+
+    def to_module(self, method: str) -> nn.Module:
+        """A method of the fitted estimator as a module of tensors, for `torch.export` and ONNX.
+
+        The module owns copies of the parameters. It takes rows, float32 or float64 and any number of them,
+        and returns what the method does, in the precision of the method.
+
+        Args:
+            method: `"score_samples"`; `"predict_proba"` of classifiers; `"predict"` of `KDMRegressor`, which
+                gives a pair: means and standard deviations.
+        """
+        check_is_fitted(self)
+        check_choice("method", method, list(self._answers()))
+        other = copy.copy(self)
+        other.module_ = copy.deepcopy(self.module_)
+        return MethodModule(other.module_, other._answers()[method])
 
     @property
     def _device(self) -> torch.device:

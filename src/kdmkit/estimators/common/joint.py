@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number
+from kdmkit.estimators.common.export import Answer
 from kdmkit.nn import Predictor, Scaler
 from kdmkit.nn.initialize import Sigma
 from kdmkit.nn.predictor import dtype_of
@@ -66,4 +67,7 @@ class JointEstimator(KDMEstimator):
         Behind an encoder it is log p(z) of the latent vector.
         """
         x = self._inputs(X)
-        return self._rowwise(self.module_.log_density, x)
+        return self._rowwise(self._answers()["score_samples"], x)
+
+    def _answers(self) -> dict[str, Answer]:
+        return {"score_samples": self.module_.log_density}

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.joint import JointEstimator
 
 
@@ -19,7 +20,10 @@ class JointClassifier(ClassifierMixin, JointEstimator):
     def predict_proba(self, X: Any) -> Array:
         """p(y|x), one row per row of X, one column per class."""
         x = self._inputs(X)
-        return normalized(self._rowwise(lambda rows: self.module_(rows).probs, x))
+        return normalized(self._rowwise(self._answers()["predict_proba"], x))
+
+    def _answers(self) -> dict[str, Answer]:
+        return {**super()._answers(), "predict_proba": lambda rows: self.module_(rows).probs}
 
     def predict(self, X: Any) -> Array:
         """The likeliest label of every row."""

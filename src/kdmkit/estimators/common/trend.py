@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS
 from kdmkit.estimators.common.cross_fit import FEWEST_ROWS, HOLDERS, trend_batch, trend_epochs
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.training import Rows
@@ -52,5 +54,20 @@ class TrendEstimator(JointEstimator):
             max_epochs=epochs,
             schedule="constant",
             checkpoint_dir=None if folder is None else Path(folder) / "trend",
+            **changes,
+        )
+
+    def _run_bandwidths(self, objective: nn.Module, rows: Rows, description: str, **changes: Any) -> None:
+        """Minimises the objective of the joint KDM, whose bandwidths are learned in a few hundred steps."""
+        epochs = math.ceil(STEPS / math.ceil(len(rows) / BATCH))
+        self.history_ = self._run(
+            objective,
+            rows,
+            None,
+            description,
+            batch_size=BATCH,
+            learning_rate=RATE,
+            schedule="cosine",
+            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
             **changes,
         )

@@ -17,6 +17,7 @@ from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.density.likelihood import (
     Covariance,
@@ -123,8 +124,11 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     def score_samples(self, X: Any) -> Array:
         """log p(x) of every row."""
-        x = self._rows(X).double()
-        return self._rowwise(lambda rows: self.module_().log_prob(rows), x)
+        x = self._rows(X)
+        return self._rowwise(self._answers()["score_samples"], x)
+
+    def _answers(self) -> dict[str, Answer]:
+        return {"score_samples": lambda rows: self.module_().log_prob(rows.double())}
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of log p(x)."""

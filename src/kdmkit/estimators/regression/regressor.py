@@ -16,7 +16,8 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
-from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS, Clusters
+from kdmkit.estimators.common.clusters import Clusters
+from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
@@ -167,18 +168,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         )
         without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
         rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
-        epochs = math.ceil(STEPS / math.ceil(n / BATCH))
-        self.history_ = self._run(
-            objective,
-            rows,
-            None,
-            "regressor",
-            data=(x,),
-            batch_size=BATCH,
-            learning_rate=RATE,
-            schedule="cosine",
-            max_epochs=epochs if self.max_epochs == "auto" else min(epochs, int(self.max_epochs)),
-        )
+        self._run_bandwidths(objective, rows, "regressor")
         return objective.finish()
 
     # ---- directly
@@ -239,6 +229,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         if self._flat_target:
             answers = answers.squeeze(1)
         return (answers[..., 0], answers[..., 1]) if return_std else answers[..., 0]
+
+    def _answers(self) -> dict[str, Answer]:
+        def mean_and_std(rows: Tensor) -> tuple[Tensor, Tensor]:
+            rho = self.module_(rows)
+            pair = rho.mean, rho.stddev
+            return (pair[0].squeeze(1), pair[1].squeeze(1)) if self._flat_target else pair
+
+        return {**super()._answers(), "predict": mean_and_std}
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
         """Quantiles of p(y|x), `(n, n_quantiles)`, or of every output `(n, n_outputs, n_quantiles)`."""

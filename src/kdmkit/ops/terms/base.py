@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -18,34 +19,42 @@ from torch import Tensor
 from kdmkit._core.shapes import broadcast
 
 Role = Literal["query", "component", "shared"]
+Roles = dict[str, Role]
 
 
 class Term(ABC):
     """One summand of the scores: `scores[i, j] = matrix()[i, j] + row()[i]`."""
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        """The leading dimensions, the number of queries and the number of components."""
+    #: The term's tensors by the names of their fields, and how blocks slice each of them: by query
+    #: (dimension −2), by component (−2), or not at all.
+    field_roles: ClassVar[Roles]
 
     @property
-    @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor of the term, in the order that `with_tensors` takes."""
+        return tuple(getattr(self, name) for name in self.field_roles)
 
     @property
-    @abstractmethod
     def roles(self) -> tuple[Role, ...]:
-        """How blocks slice each of `tensors`: by query (dimension −2), by component (−2), or not at all."""
+        """How blocks slice each of `tensors`."""
+        return tuple(self.field_roles.values())
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same term on other tensors."""
+        term: Any = self  # a dataclass, as all terms are
+        return replace(term, **dict(zip(self.field_roles, tensors, strict=True)))
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], int, int]:
+        """The leading dimensions, the number of queries and the number of components."""
+        tensors, roles = self.tensors, self.roles
+        n, m = (tensors[roles.index(role)].shape[-2] for role in ("query", "component"))
+        return tuple(broadcast(*(tensor.shape[:-2] for tensor in tensors))), n, m
 
     @property
     def dtype(self) -> torch.dtype:
         """The common floating dtype of the points, float32 at least: that of the results."""
         return common_dtype(self.tensors)
-
-    @abstractmethod
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same term on other tensors."""
 
     def queries(self, rows: slice) -> Self:
         """The term restricted to some queries."""
@@ -92,7 +101,8 @@ def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
 def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
     """The shape of a sum of terms."""
     leads, ns, ms = zip(*(term.shape for term in terms), strict=True)
-    if len(set(ns)) > 1 or len(set(ms)) > 1:
+    # Compared, not collected in a set: symbolic sizes of `torch.export` have no hash.
+    if any(n != ns[0] for n in ns[1:]) or any(m != ms[0] for m in ms[1:]):
         raise ValueError(
             f"terms: expected the same numbers of queries and components, got queries {ns}, components {ms}"
         )

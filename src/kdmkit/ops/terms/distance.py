@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from abc import ABC
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.modes import is_exporting
 from kdmkit._core.precision import at_least_float32, compute_dtype
-from kdmkit._core.shapes import broadcast
-from kdmkit.ops.terms.base import Role, Term, common_dtype
+from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
 _CENTRE_SAMPLE = 32
 
@@ -19,7 +20,12 @@ _CENTRE_SAMPLE = 32
 def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lead 1 d"]:
     """The coordinate-wise median of a few components: near the data, whatever the outliers."""
     step = max(1, components.shape[-2] // _CENTRE_SAMPLE)
-    return components.detach()[..., ::step, :].median(-2, keepdim=True).values
+    few = components.detach()[..., ::step, :]
+    if is_exporting():
+        # ONNX has no median.
+        middle = (few.shape[-2] - 1) // 2
+        return few.sort(-2).values[..., middle : middle + 1, :]
+    return few.median(-2, keepdim=True).values
 
 
 def _differences(
@@ -43,7 +49,29 @@ def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class SquaredDistance(Term):
+class _Distance(Term, ABC):
+    """Queries and components as points, and a centre that blocks share."""
+
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
+    centre: Float[Tensor, "*#lead 1 d"] | None = field(default=None, kw_only=True)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        # A scale may be wider: rounded, it would move the scores of far queries by more than 1.
+        return common_dtype((self.query, self.components))
+
+    @property
+    def _score_dtype(self) -> torch.dtype:
+        return score_dtype(self.query, self.components)
+
+    def _centred(self, points: Tensor) -> Tensor:
+        centre = robust_centre(self.components) if self.centre is None else self.centre
+        return points.to(self._score_dtype) - centre.to(self._score_dtype)
+
+
+@dataclass(frozen=True)
+class SquaredDistance(_Distance):
     """scores[i, j] = −‖s ∘ (x_i − c_j)‖² with a scale s, or −‖L(x_i − c_j)‖² with a metric's factor L.
 
     The components enter the product as they are: scale and metric are applied to the queries.
@@ -56,43 +84,18 @@ class SquaredDistance(Term):
         metric: whether `scale` is a matrix.
     """
 
-    query: Float[Tensor, "*#lead n d"]
-    components: Float[Tensor, "*#lead m d"]
+    field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scale": "shared"}
     scale: Float[Tensor, "*#lead s t"]
     metric: bool = False
-    centre: Float[Tensor, "*#lead 1 d"] | None = None
 
     @property
     def plain(self) -> bool:
         """Whether query, components and scale are matrices, without a batch and without a metric."""
         return not self.metric and self.query.ndim == self.components.ndim == self.scale.ndim == 2
 
-    @property
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2], self.scale.shape[:-2])
-        return tuple(lead), self.query.shape[-2], self.components.shape[-2]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.query, self.components, self.scale
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return "query", "component", "shared"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        # A scale may be wider: rounded, it would move the scores of far queries by more than 1.
-        return common_dtype((self.query, self.components))
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> SquaredDistance:
-        query, components, scale = tensors
-        return replace(self, query=query, components=components, scale=scale)
-
     def prepared(self) -> SquaredDistance:
         # Gradients through `matrix` and through `row` nearly cancel: they must meet before they are rounded.
-        dtype = score_dtype(self.query, self.components)
-        centre = robust_centre(self.components)
+        dtype, centre = self._score_dtype, robust_centre(self.components)
         return replace(self, query=self.query.to(dtype), scale=self.scale.to(dtype), centre=centre)
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
@@ -104,18 +107,10 @@ class SquaredDistance(Term):
     def _apply(self, scale: Tensor, vectors: Tensor) -> Tensor:
         return torch.matmul(vectors, scale.mT) if self.metric else scale * vectors
 
-    def _centred_query(self) -> Tensor:
-        dtype = score_dtype(self.query, self.components)
-        return self.query.to(dtype) - self._centre().to(dtype)
-
-    def _centre(self) -> Tensor:
-        return robust_centre(self.components) if self.centre is None else self.centre
-
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        dtype = score_dtype(self.query, self.components)
-        c = self.components.to(dtype) - self._centre().to(dtype)
-        scale = self.scale.to(dtype)
-        x = 2 * self._apply(scale.mT if self.metric else scale, self._apply(scale, self._centred_query()))
+        x, c = self._centred(self.query), self._centred(self.components)
+        scale = self.scale.to(x.dtype)
+        x = 2 * self._apply(scale.mT if self.metric else scale, self._apply(scale, x))
         bias = self._apply(scale, c).square().sum(-1).neg()
         if x.ndim == c.ndim == 2:
             product = torch.addmm(bias, x, c.mT)
@@ -134,15 +129,15 @@ class SquaredDistance(Term):
         float32 would lose. In float64 `matrix` includes it: the scale's gradients through both parts nearly
         cancel, and do so exactly only if both are multiplied by the same rounded probabilities.
         """
-        return score_dtype(self.query, self.components) != torch.float64
+        return self._score_dtype != torch.float64
 
     def _row(self) -> Float[Tensor, "*lead n"]:
-        query = self._centred_query()
-        return self._apply(self.scale.to(query.dtype), query).square().sum(-1).neg()
+        x = self._centred(self.query)
+        return self._apply(self.scale.to(x.dtype), x).square().sum(-1).neg()
 
 
 @dataclass(frozen=True)
-class ComponentDistance(Term):
+class ComponentDistance(_Distance):
     """scores[i, j] = −‖s_j ∘ (x_i − c_j)‖²: every component has a scale of its own.
 
     Args:
@@ -151,32 +146,8 @@ class ComponentDistance(Term):
         scales: s_j = 1/σ_j, of shape `(*lead, m, d)` or `(*lead, m, 1)`.
     """
 
-    query: Float[Tensor, "*#lead n d"]
-    components: Float[Tensor, "*#lead m d"]
+    field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scales": "component"}
     scales: Float[Tensor, "*#lead m s"]
-    centre: Float[Tensor, "*#lead 1 d"] | None = None
-
-    @property
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2], self.scales.shape[:-2])
-        return tuple(lead), self.query.shape[-2], self.components.shape[-2]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.query, self.components, self.scales
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return "query", "component", "component"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        # A scale may be wider: rounded, it would move the scores of far queries by more than 1.
-        return common_dtype((self.query, self.components))
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> ComponentDistance:
-        query, components, scales = tensors
-        return replace(self, query=query, components=components, scales=scales)
 
     def prepared(self) -> ComponentDistance:
         return replace(self, centre=robust_centre(self.components))
@@ -187,11 +158,8 @@ class ComponentDistance(Term):
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).
-        dtype = score_dtype(self.query, self.components)
-        centre = (robust_centre(self.components) if self.centre is None else self.centre).to(dtype)
-        x = self.query.to(dtype) - centre
-        c = self.components.to(dtype) - centre
-        precision, c = torch.broadcast_tensors(self.scales.to(dtype).square(), c)
+        x, c = self._centred(self.query), self._centred(self.components)
+        precision, c = torch.broadcast_tensors(self.scales.to(x.dtype).square(), c)
         features = torch.cat([x.square(), x], -1)
         against = torch.cat([-precision, 2 * precision * c], -1)
         return torch.matmul(features, against.mT) - (precision * c.square()).sum(-1).unsqueeze(-2)

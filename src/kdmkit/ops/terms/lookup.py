@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from kdmkit._core.precision import at_least_float32
-from kdmkit._core.shapes import broadcast
-from kdmkit.ops.terms.base import Role, Term
+from kdmkit.ops.terms.base import Roles, Term
 
 
 @dataclass(frozen=True)
@@ -23,25 +22,9 @@ class Lookup(Term):
         table: of shape `(*lead, m, k)`.
     """
 
+    field_roles: ClassVar[Roles] = {"codes": "query", "table": "component"}
     codes: Integer[Tensor, "*#lead n 1"]
     table: Float[Tensor, "*#lead m k"]
-
-    @property
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = broadcast(self.codes.shape[:-2], self.table.shape[:-2])
-        return tuple(lead), self.codes.shape[-2], self.table.shape[-2]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.codes, self.table
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return "query", "component"
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Lookup:
-        codes, table = tensors
-        return replace(self, codes=codes, table=table)
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.matrix()

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
 from kdmkit.ops.terms.base import Role, Term, common_dtype
 
 
@@ -26,11 +25,6 @@ class Masked(Term):
     term: Term
     offset: Float[Tensor, "*#lead m 1"]
     keep: Bool[Tensor, "*#lead n 1"]
-
-    @property
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead, n, m = self.term.shape
-        return tuple(broadcast(lead, self.offset.shape[:-2], self.keep.shape[:-2])), n, m
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.precision import at_least_float32
-from kdmkit._core.shapes import broadcast
 from kdmkit.ops.terms.base import Role, Term
 
 BlockScore = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
@@ -30,11 +29,6 @@ class Score(Term):
     query: Tensor
     components: Tensor
     parameters: tuple[Tensor, ...] = ()
-
-    @property
-    def shape(self) -> tuple[tuple[int, ...], int, int]:
-        lead = broadcast(self.query.shape[:-2], self.components.shape[:-2])
-        return tuple(lead), self.query.shape[-2], self.components.shape[-2]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -9,19 +9,41 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.precision import full_precision
-from kdmkit.ops.blocks import vmap_one_by_one
+from kdmkit.ops.recomputed import Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import SquaredDistance
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_D = 512
 _LARGEST_V = 128
+
+Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n"]]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The arguments of one reduction; `scale` is a matrix where `metric` says so."""
+
+    metric: bool
+    query: Float[Tensor, "n d"]
+    components: Float[Tensor, "m d"]
+    log_weights: Float[Tensor, "m"]
+    values: Float[Tensor, "m v"] | None
+    scale: Float[Tensor, "s t"]
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.query, self.components, self.log_weights, self.values, self.scale
+
 
 # For each type of device that was tried: why Triton does not work there, None if it does.
 _REASONS: dict[str, str | None] = {}
@@ -125,16 +147,24 @@ def reduce(reduction: Reduction) -> Result:
     if reason is not None:
         raise KernelError(f'backend: "triton" does not work here ({reason})')
     (lead, n, m), d = reduction.shape, term.query.shape[-1]
-    averages, lse, _, _ = _operator()(
+    averages, lse, _, _ = _operator(term.metric)(
         term.query.reshape(-1, d),
         term.components.reshape(m, d),
         reduction.log_weights.reshape(m),
         None if values is None else values.reshape(m, values.shape[-1]),
         term.scale.reshape(term.scale.shape[-2:]),
-        term.metric,
     )
     lse = lse.reshape(*lead, n)
     return (None if values is None else averages.reshape(*lead, n, values.shape[-1])), lse
+
+
+def _operator(metric: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """The reduction: for the compiler a custom operator, else a function that `torch.func` can transform."""
+    if torch.compiler.is_compiling():
+        from kdmkit.ops.triton.operators import reduce
+
+        return partial(reduce, metric)
+    return _Fused(metric)
 
 
 @contextmanager
@@ -148,100 +178,45 @@ def _as_kernel_error() -> Iterator[None]:
         raise KernelError(f"{type(error).__name__}: {error}") from error
 
 
-def _operator() -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """The reduction: for the compiler a custom operator, else a function that `torch.func` can transform."""
-    if torch.compiler.is_compiling():
-        from kdmkit.ops.triton.operators import reduce
+def run_forward(*operands: Any) -> Outputs:
+    """The fields of `Operands` → averages, logsumexps, and what the backward pass starts from."""
+    given = Operands(*operands)
+    with full_precision(given.query.device.type), _as_kernel_error():
+        from kdmkit.ops.triton.forward import forward
 
-        return reduce
-    return Fused.apply
-
-
-def run_forward(
-    query: Tensor,
-    components: Tensor,
-    log_weights: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    metric: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with full_precision(query.device.type), _as_kernel_error():
-        from kdmkit.ops.triton.forward import Operands, forward
-
-        return forward(Operands(query, components, log_weights, values, scale, metric))
+        return forward(given)
 
 
-def run_backward(
-    by_averages: Tensor,
-    by_lse: Tensor,
-    averages: Tensor,
-    lse: Tensor,
-    maxima: Tensor,
-    top_weights: Tensor,
-    query: Tensor,
-    components: Tensor,
-    log_weights: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    metric: bool,
-    needs: Sequence[bool],
-) -> list[Tensor]:
-    """Gradients by those of query, components, log-weights, values and scale that are needed."""
-    with full_precision(query.device.type), _as_kernel_error():
+def run_backward(*arguments: Any) -> list[Tensor]:
+    """(*operands, *outputs, by_averages, by_lse, needs) → the gradients that are needed.
+
+    `needs` says for query, components, log-weights, values and scale whether there has to be one.
+    """
+    operands, outputs = Operands(*arguments[:6]), arguments[6:10]
+    by_averages, by_lse, needs = arguments[10:]
+    upstream = None if operands.values is None else by_averages, by_lse
+    with full_precision(by_lse.device.type), _as_kernel_error():
         from kdmkit.ops.triton.backward import backward
-        from kdmkit.ops.triton.forward import Operands
 
-        gradients = backward(
-            Operands(query, components, log_weights, values, scale, metric),
-            (averages, lse, maxima, top_weights),
-            (None if values is None else by_averages, by_lse),
-            needs,
+        gradients = backward(operands, outputs, upstream, needs)
+    pairs = zip(gradients, operands.tensors, strict=True)
+    return [gradient.to(x.dtype) for gradient, x in pairs if gradient is not None and x is not None]
+
+
+@dataclass(frozen=True)
+class _Fused(Recomputed):
+    """(query, components, log_weights, values, scale) → the outputs of `run_forward`."""
+
+    backend: ClassVar[str] = "triton"
+    metric: bool
+
+    def forward(self, *inputs: Any) -> Outputs:
+        return run_forward(self.metric, *inputs)
+
+    def backward(
+        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> list[Tensor]:
+        given = (
+            torch.zeros_like(x) if by is None else by for x, by in zip(outputs[:2], upstream[:2], strict=True)
         )
-    inputs = query, components, log_weights, values, scale
-    return [
-        gradient.to(tensor.dtype)
-        for gradient, tensor in zip(gradients, inputs, strict=True)
-        if gradient is not None and tensor is not None
-    ]
-
-
-def differentiate(run: Callable[..., Any], ctx: Any, by_averages: Tensor, by_lse: Tensor, *_: Tensor) -> Any:
-    """Gradients by all inputs, None where none is needed; `run` is `run_backward` as an operator."""
-    needs = list(ctx.needs_input_grad[:5])
-    gradients = iter(run(by_averages, by_lse, *ctx.saved_tensors, ctx.metric, needs))
-    return *(next(gradients) if need else None for need in needs), None
-
-
-class Fused(torch.autograd.Function):
-    forward = staticmethod(run_forward)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.metric = inputs
-        ctx.save_for_backward(*output, *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> Any:
-        return differentiate(_Gradients.apply, ctx, *upstream)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return vmap_one_by_one(Fused.apply, info.batch_size, in_dims, inputs)
-
-
-class _Gradients(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return tuple(run_backward(*inputs))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> NoReturn:
-        raise NotImplementedError('backend: expected "torch" for second derivatives, got "triton"')
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return vmap_one_by_one(_Gradients.apply, info.batch_size, (*in_dims[:-1], None), inputs)
+        return run_backward(self.metric, *inputs, *outputs, *given, needs)

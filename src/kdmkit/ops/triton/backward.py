@@ -18,20 +18,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.backward_kernels import components_kernel, points_kernel
 from kdmkit.ops.triton.direct_kernels import components_direct, points_direct
-from kdmkit.ops.triton.forward import Operands, Outputs, PreparedOperands
-from kdmkit.ops.triton.staging import Config, Staged, choose_splits, launch, on_device
+from kdmkit.ops.triton.forward import PreparedOperands
+from kdmkit.ops.triton.staging import Config, Segment, Staged, choose_splits, halves, launch, on_device
 
 # The kernels' weights are at most 2^14, and the values they see less than 2^15.
 _LIFT = 14
 _LARGEST_VALUE = 2.0**15
 
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 Upstreams = tuple[Float[Tensor, "n v"] | None, Float[Tensor, "n"]]
 
 
-def backward(operands: Operands, outputs: Outputs, upstream: Upstreams, needs: Sequence[bool]) -> Gradients:
+def backward(
+    operands: Operands, outputs: Outputs, upstream: Upstreams, needs: Sequence[bool]
+) -> list[Tensor | None]:
     """Gradients by query, components, log-weights, values and scale, in float32; None where not needed."""
     with on_device(operands.query.device):
         total = _Backward(operands, needs)
@@ -57,6 +59,10 @@ class _Upstream:
     bound: Float[Tensor, "n"]
     largest: Float[Tensor, ""]
     by_lse: Float[Tensor, "n"]
+
+    @property
+    def halves(self) -> tuple[Tensor, ...]:
+        return self.staged.high, self.staged.low, self.staged.exponents
 
 
 def _prepare(prepared: PreparedOperands, points: Staged, outputs: Outputs, upstream: Upstreams) -> _Upstream:
@@ -114,17 +120,10 @@ class _Backward:
         self.need_components = components or scale
         self.need_values = values and operands.values is not None
         self.need_columns = self.need_components or self.need_values or log_weights
-        m = operands.components.shape[0]
-        new = self.prepared.unit.new_zeros
-        self.by_query = new(operands.query.shape) if query else None
-        self.by_components = new(operands.components.shape) if components else None
-        self.by_weights = new(m) if log_weights else None
-        self.by_values = new(m, self.prepared.plan.n_values) if self.need_values else None
-        self.by_scale = new(operands.scale.shape) if scale else None
-
-    @property
-    def gradients(self) -> Gradients:
-        return self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale
+        new, pairs = self.prepared.unit.new_zeros, zip(operands.tensors, needs, strict=True)
+        #: By query, components, log-weights, values and scale, in float32; None where not needed.
+        self.gradients = [new(x.shape) if need and x is not None else None for x, need in pairs]
+        self.by_query, self.by_components, self.by_weights, self.by_values, self.by_scale = self.gradients
 
     def add_points(self, rows: slice, outputs: Outputs, grads: Upstreams) -> None:
         prepared, operands = self.prepared, self.operands
@@ -142,12 +141,7 @@ class _Backward:
             self._finish_points(rows, _merged(sums[0]), upstream)
 
     def _points(
-        self,
-        config: Config,
-        points: Staged,
-        segment: tuple[Staged, Staged],
-        upstream: _Upstream,
-        sums: list[Tensor],
+        self, config: Config, points: Staged, segment: Segment, upstream: _Upstream, sums: list[Tensor]
     ) -> None:
         """Adds the segment's Σ_j g_ij z_j (direct: Σ_j g_ij (z_j − y_i)) to `sums`, splits apart."""
         plan, (staged, values) = self.prepared.plan, segment
@@ -167,30 +161,35 @@ class _Backward:
             )  # fmt: skip
         else:
             points_kernel[(programs, splits, chunks)](
-                *_halves(points, segment, upstream), upstream.coefficients, sums[0], *sizes,
+                *halves(points, segment), *upstream.halves, upstream.coefficients, sums[0], *sizes,
                 **plan.constants, BLOCK_O=plan.block_out, **config.constants(plan),
             )  # fmt: skip
 
     def _finish_points(self, rows: slice, out: Tensor, upstream: _Upstream) -> None:
+        query = self.operands.query[rows]
+        raw = out[: query.shape[0], : query.shape[1]] * (upstream.bound * 2.0**-_LIFT).unsqueeze(-1)
+        # Σ_j g_ij is the derivative by the logsumexp: the averages' part sums to nothing.
+        self._add(self.by_query, rows, query, raw, upstream.by_lse)
+
+    def _add(self, target: Tensor | None, place: slice, x: Tensor, raw: Tensor, sums: Tensor) -> None:
+        """Adds the gradients by points or components x, and by the scale.
+
+        Args:
+            target, place: where the gradient by x belongs.
+            raw: Σ g·(the other end of each pair), or with direct kernels the sums of differences.
+            sums: Σ g.
+        """
         whitening = self.prepared.whitening
-        centred = whitening.centred(self.operands.query[rows])
-        n, d = centred.shape
-        raw = out[:n, :d] * (upstream.bound * 2.0**-_LIFT).unsqueeze(-1)
+        centred = whitening.centred(x)
         if not self.prepared.plan.direct:
-            # Σ_j g_ij is the derivative by the logsumexp: the averages' part sums to nothing.
-            raw -= upstream.by_lse.unsqueeze(-1) * whitening.apply(centred)
+            raw -= sums.unsqueeze(-1) * whitening.apply(centred)
         if self.by_scale is not None:
             self.by_scale += 2 * whitening.scale_gradient(raw, centred)
-        if self.by_query is not None:
-            self.by_query[rows] = 2 * whitening.transposed(raw)
+        if target is not None:
+            target[place] += 2 * whitening.transposed(raw)
 
     def _columns(
-        self,
-        config: Config,
-        columns: slice,
-        points: Staged,
-        segment: tuple[Staged, Staged],
-        upstream: _Upstream,
+        self, config: Config, columns: slice, points: Staged, segment: Segment, upstream: _Upstream
     ) -> None:
         """Gradients by the components of a segment, their weights and values."""
         plan, (staged, values) = self.prepared.plan, segment
@@ -212,7 +211,7 @@ class _Backward:
             )  # fmt: skip
         else:
             components_kernel[(programs, splits, chunks)](
-                *_halves(points, segment, upstream), upstream.pairs, *results, *sizes,
+                *halves(points, segment), *upstream.halves, upstream.pairs, *results, *sizes,
                 **plan.constants, **flags, BLOCK_O=plan.block_out, **config.constants(plan),
             )  # fmt: skip
         self._finish_columns(columns, _merged(out), _merged(weights), _merged(by_values), upstream)
@@ -220,7 +219,7 @@ class _Backward:
     def _finish_columns(
         self, columns: slice, out: Tensor, weights: Tensor, by_values: Tensor, upstream: _Upstream
     ) -> None:
-        plan, whitening = self.prepared.plan, self.prepared.whitening
+        plan = self.prepared.plan
         size = columns.stop - columns.start
         undo = upstream.largest * 2.0**-_LIFT
         weights = weights[:size] * undo
@@ -229,24 +228,6 @@ class _Backward:
         if self.by_values is not None:
             unit = self.prepared.unit[: plan.n_values] * undo
             self.by_values[columns] += by_values[:size, : plan.n_values] * unit
-        if not self.need_components:
-            return
-        centred = whitening.centred(self.operands.components[columns])
-        raw = out[:size, : plan.d] * undo
-        if not plan.direct:
-            raw -= weights.unsqueeze(-1) * whitening.apply(centred)
-        if self.by_scale is not None:
-            self.by_scale += 2 * whitening.scale_gradient(raw, centred)
-        if self.by_components is not None:
-            self.by_components[columns] += 2 * whitening.transposed(raw)
-
-
-def _halves(points: Staged, segment: tuple[Staged, Staged], upstream: _Upstream) -> tuple[Tensor, ...]:
-    """The operands in half precision, in the order of the kernels' arguments."""
-    (staged, values), other = segment, upstream.staged
-    return (
-        *(points.high, points.low, points.exponents),
-        *(staged.high, staged.low, staged.exponents, staged.bias),
-        *(values.high, values.low),
-        *(other.high, other.low, other.exponents),
-    )
+        if self.need_components:
+            raw = out[:size, : plan.d] * undo
+            self._add(self.by_components, columns, self.operands.components[columns], raw, weights)

@@ -7,21 +7,23 @@ continue from segment to segment.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.direct_kernels import forward_direct
 from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
     Config,
     Plan,
+    Segment,
     Staged,
     Whitening,
     choose_splits,
+    halves,
     launch,
     on_device,
     padded,
@@ -31,18 +33,6 @@ from kdmkit.ops.triton.staging import (
 )
 
 _COMBINE_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The tensors of one reduction."""
-
-    query: Float[Tensor, "n d"]
-    components: Float[Tensor, "m d"]
-    log_weights: Float[Tensor, "m"]
-    values: Float[Tensor, "m v"] | None
-    scale: Float[Tensor, "s t"]
-    metric: bool
 
 
 class PreparedOperands:
@@ -72,16 +62,12 @@ class PreparedOperands:
         passes = 0 if plan.direct else plan.passes
         return stage(values, self._zero, unit, width=plan.v, passes=passes, lift=lift and not plan.direct)
 
-    def stage_segment(self, columns: slice) -> tuple[Staged, Staged]:
-        """The components of a segment and their values."""
+    def stage_segment(self, columns: slice) -> Segment:
         operands = self.operands
         staged = self.whitening.stage(operands.components[columns], self.plan, operands.log_weights[columns])
         if operands.values is None:
             return staged, staged
         return staged, self.stage_values(operands.values[columns], self.unit, lift=False)
-
-
-Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n"]]
 
 
 def forward(operands: Operands) -> Outputs:
@@ -109,7 +95,7 @@ def _forward(config: Config, prepared: PreparedOperands, points: Staged, results
     tops, totals = (prepared.unit.new_empty(splits, points.rows) for _ in range(2))
     sums = prepared.unit.new_empty(splits, points.rows, plan.v)
     for columns in slices(m, plan.segment):
-        staged, values = prepared.stage_segment(columns)
+        segment = staged, values = prepared.stage_segment(columns)
         n_blocks = staged.rows // config.block_n
         sizes = points.rows, n_blocks, math.ceil(n_blocks / splits), int(columns.start > 0)
         state = sums, tops, totals
@@ -120,12 +106,10 @@ def _forward(config: Config, prepared: PreparedOperands, points: Staged, results
             )  # fmt: skip
         else:
             forward_kernel[(programs, splits)](
-                points.high, points.low, points.exponents,
-                staged.high, staged.low, staged.exponents, staged.bias,
-                values.high, values.low, prepared.unit, *state, *sizes,
+                *halves(points, segment), prepared.unit, *state, *sizes,
                 **plan.constants, **config.constants(plan),
             )  # fmt: skip
-        del staged, values  # before the next segment is staged: two of them take twice the memory
+        del segment, staged, values  # before the next segment is staged: two of them take twice the memory
     averages, lse, maxima, top_weights = results
     combine_kernel[(points.rows // _COMBINE_ROWS,)](
         sums, tops, totals, points.bias, averages, lse, maxima, top_weights,

@@ -101,6 +101,20 @@ class Staged:
     exponents: Tensor
 
 
+#: The staged components of a segment, and their values.
+Segment = tuple[Staged, Staged]
+
+
+def halves(points: Staged, segment: Segment) -> tuple[Tensor, ...]:
+    """The operands in half precision, in the order of the kernels' arguments."""
+    components, values = segment
+    return (
+        *(points.high, points.low, points.exponents),
+        *(components.high, components.low, components.exponents, components.bias),
+        *(values.high, values.low),
+    )
+
+
 def stage(
     x: Float[Tensor, "n k"],
     centre: Float[Tensor, "padded"],
