@@ -10,6 +10,7 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import Array, bags, blobs
+from kdmkit.nn import Scaler
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -84,13 +85,12 @@ def test_a_constant_target_has_a_tiny_spread(value: float, settings: dict[str, A
     assert (value <= high).all()
 
 
-def _wave(
-    n: int, seed: int, noise: Callable[[np.random.Generator, int], Array]
-) -> tuple[Array, Array, Array]:
+def _wave(n: int, seed: int, noise: str = "normal") -> tuple[Array, Array, Array]:
+    """Rows, targets and the targets without noise."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, (n, 1))
     truth = 2 * np.sin(2 * x[:, 0])
-    return x, truth + noise(rng, n), truth
+    return x, truth + 0.2 * getattr(rng, noise)(size=n), truth
 
 
 def _held(model: Any, x: Array, y: Array) -> float:
@@ -133,3 +133,36 @@ def test_a_few_wild_rows_do_not_narrow_the_intervals_of_all() -> None:
     model = kdm.KDMRegressor(n_members=6, max_epochs=15, random_state=0).fit(x, y)
     assert model.module_.trend.memory is not None
     assert 0.86 < _held(model, x_test, y_test) < 0.97
+
+
+def test_scales_of_columns() -> None:
+    """One wrong number does not change a scale; columns without any keep the plain standard deviation."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "normal": rng.normal(size=300),
+        "skewed": rng.exponential(size=300),
+        "rare": (rng.random(300) < 0.02).astype(float),
+        "zeros and others": np.where(rng.random(300) < 0.06, rng.integers(1, 17, 300), 0.0),
+    }
+    table = torch.tensor(np.column_stack(list(columns.values())))
+    torch.testing.assert_close(Scaler.from_data(table).scale, table.std(0, unbiased=False))
+    wrong = table.clone()
+    wrong[0, :2] = 1e9
+    ratio = Scaler.from_data(wrong).scale / table.std(0, unbiased=False)
+    assert bool((ratio[:2] < 1.6).all())
+    weights = torch.ones(300, dtype=torch.float64)
+    weights[5] = 2
+    again = Scaler.from_data(torch.cat([wrong, wrong[5:6]]))
+    torch.testing.assert_close(Scaler.from_data(wrong, weights).scale, again.scale)
+
+
+def test_standardised_values_beyond_the_limit_are_compressed() -> None:
+    scaler = Scaler(torch.zeros(1), torch.ones(1), limit=5.0)
+    x = torch.tensor([[0.5], [-5.0], [5.001], [10.0], [-1e200]], dtype=torch.float64, requires_grad=True)
+    z = scaler(x)
+    torch.testing.assert_close(
+        z[:, 0].detach(), torch.tensor([0.5, -5, 5.001, 7.5, -10]).double(), rtol=1e-6, atol=0
+    )
+    z.sum().backward()
+    torch.testing.assert_close(x.grad[:3, 0], torch.ones(3).double(), rtol=1e-3, atol=0)
+    assert bool(x.grad.isfinite().all())

@@ -85,7 +85,8 @@ class Scaler(nn.Module):
 def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
     """Bounds of plausible values of every column: three times q95 − q05 beyond these quantiles.
 
-    They are infinite where nine tenths of a column are one value.
+    They are infinite where half of a column, between the quartiles, is one value: a column of zeros and
+    some other numbers has no wild ones.
 
     Args:
         share: the rows' weights; their sum is 1.
@@ -93,9 +94,9 @@ def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor,
     values, order = x.sort(0)
     below = share[order].cumsum(0)
     # A little less than the level: a sum of n weights is rounded.
-    ranks = [(below < level - 1e-9).sum(0, keepdim=True) for level in (_TAIL, 1 - _TAIL)]
-    low, high = (values.gather(0, rank.clamp_max(len(x) - 1)).squeeze(0) for rank in ranks)
-    reach = torch.where(high > low, _FENCE * (high - low), torch.inf)
+    ranks = [(below < level - 1e-9).sum(0, keepdim=True) for level in (_TAIL, 0.25, 0.75, 1 - _TAIL)]
+    low, first, third, high = (values.gather(0, rank.clamp_max(len(x) - 1)).squeeze(0) for rank in ranks)
+    reach = torch.where(third > first, _FENCE * (high - low), torch.inf)
     return low - reach, high + reach
 
 

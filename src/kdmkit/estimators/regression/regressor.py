@@ -51,7 +51,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
       training rows. Intervals widen where members disagree, for example in gaps between the data.
 
     The s_j are at least half the smallest gap between distinct targets. Targets are standardised inside, and
-    every answer is in their own units. The trend is robust: targets far from all others have little influence.
+    every answer is in their own units. Targets far from all others have little influence on
+    the trend.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
