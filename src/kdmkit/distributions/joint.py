@@ -25,7 +25,7 @@ from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import PartMap, Weights, copier, each, given_weights, mover
+from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
 from kdmkit.kernels import Kernel
 
 Target = str | Sequence[str] | None
@@ -34,7 +34,7 @@ Masks = Mapping[str, Any] | None
 RESERVED = ("given", "target", "observed", "noisy", "self")
 
 
-class JointKDM:
+class JointKDM(Mixture):
     """A KDM over several variables: each component has a value of every variable, the kernels multiply.
 
     Args:
@@ -89,14 +89,6 @@ class JointKDM:
         shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
 
-    @classmethod
-    def _made(
-        cls, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
-    ) -> JointKDM:
-        rho = cls.__new__(cls)
-        rho._set(components, weights, kernels, validate_args)
-        return rho
-
     # ---- what it is made of
 
     @property
@@ -114,19 +106,6 @@ class JointKDM:
     def n_components(self) -> int:
         name, kernel = next(iter(self.kernels.items()))
         return self.components[name].shape[-1 - kernel.event_dim]
-
-    @property
-    def weights(self) -> Float[Tensor, "*batch m"]:
-        return self.log_weights.exp()
-
-    @property
-    def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """As `KDM.log_evidence`, where this joint was inferred."""
-        return self._weights.log_evidence.expand(self.batch_shape)
 
     # ---- densities
 
@@ -292,13 +271,6 @@ class JointKDM:
                 value = kernel.sample(chosen, index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn
-
-    def to(self, *args: Any, **kwargs: Any) -> JointKDM:
-        """A new joint on another device or in another dtype; kernels are copied, never moved."""
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
-        return self._mapped(copier(memo))
 
     def _mapped(self, function: PartMap) -> JointKDM:
         components, kernels = each(function, self.components), each(function, self.kernels)

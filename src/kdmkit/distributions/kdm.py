@@ -27,11 +27,11 @@ from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import PartMap, Weights, copier, given_weights, mover
+from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, check_continuous
 
 
-class KDM(Distribution):
+class KDM(Mixture, Distribution):
     """A weighted set of components with a kernel: f̂(x) = M·Σ_j p_j k²(x, c_j).
 
     Args:
@@ -80,13 +80,6 @@ class KDM(Distribution):
         self._validate_args = validate_args
 
     @classmethod
-    def _made(cls, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> KDM:
-        """A KDM from checked parts, as inference and layers make them."""
-        rho = cls.__new__(cls)
-        rho._set(components, weights, kernel, validate_args)
-        return rho
-
-    @classmethod
     def pure(cls, x: Any, kernel: Kernel, *, validate_args: bool | None = None) -> KDM:
         """The KDM with the one component x `(*batch, *event)`, for every element of a batch."""
         x = as_tensor("x", x)
@@ -123,21 +116,8 @@ class KDM(Distribution):
     # ---- what it is made of
 
     @property
-    def weights(self) -> Float[Tensor, "*batch m"]:
-        return self.log_weights.exp()
-
-    @property
-    def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights.expand(*self._batch_shape, self.n_components)
-
-    @property
     def n_components(self) -> int:
         return self.components.shape[-1 - self.kernel.event_dim]
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """log Σ_l p_l f̂(x_l) of the evidence this KDM was inferred from; −∞ where nothing overlaps it."""
-        return self._weights.log_evidence.expand(self._batch_shape)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -372,17 +352,6 @@ class KDM(Distribution):
             wanted = f"a shape that {tuple(self._batch_shape)} expands to"
             raise ValueError(bad_argument("batch_shape", wanted, tuple(shape)))
         return KDM._made(self.components, self._weights.expand(shape), self.kernel, self._validate_args)
-
-    def to(self, *args: Any, **kwargs: Any) -> KDM:
-        """A new KDM on another device or in another dtype; the kernel is copied, never moved.
-
-        An inferred KDM moves with its evidence and with the joint it was inferred from: it stays
-        uncomputed, and keeps `log_evidence`.
-        """
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> KDM:
-        return self._mapped(copier(memo))
 
     def _mapped(self, function: PartMap) -> KDM:
         components, kernel = function(self.components), function(self.kernel)
