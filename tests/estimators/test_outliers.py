@@ -132,7 +132,7 @@ def test_a_few_wild_rows_do_not_narrow_the_intervals_of_all() -> None:
     x[:3] = [[60.0, 0.0, 0.0], [0.0, -50.0, 0.0], [0.0, 60.0, 0.0]]
     model = kdm.KDMRegressor(n_members=6, max_epochs=15, random_state=0).fit(x, y)
     assert model.module_.trend.memory is not None
-    assert 0.86 < _held(model, x_test, y_test) < 0.97
+    assert 0.88 < _held(model, x_test, y_test) < 0.97
 
 
 def test_scales_of_columns() -> None:
@@ -160,9 +160,8 @@ def test_standardised_values_beyond_the_limit_are_compressed() -> None:
     scaler = Scaler(torch.zeros(1), torch.ones(1), limit=5.0)
     x = torch.tensor([[0.5], [-5.0], [5.001], [10.0], [-1e200]], dtype=torch.float64, requires_grad=True)
     z = scaler(x)
-    torch.testing.assert_close(
-        z[:, 0].detach(), torch.tensor([0.5, -5, 5.001, 7.5, -10]).double(), rtol=1e-6, atol=0
-    )
+    wanted = torch.tensor([0.5, -5, 5.001, 7.5, -10], dtype=torch.float64)
+    torch.testing.assert_close(z[:, 0].detach(), wanted, rtol=1e-6, atol=0)
     z.sum().backward()
     torch.testing.assert_close(x.grad[:3, 0], torch.ones(3).double(), rtol=1e-3, atol=0)
     assert bool(x.grad.isfinite().all())
