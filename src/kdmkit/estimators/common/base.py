@@ -196,8 +196,12 @@ class KDMEstimator(BaseEstimator, ABC):
         """`answer` of every row, block by block, without gradients."""
         blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
         with torch.no_grad():
-            answers = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
-        return np.asarray(torch.cat(answers))
+            parts = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
+        answers = torch.cat(parts)
+        if bool(answers.isnan().any()):
+            wanted = "rows for which the encoder's outputs are finite"
+            raise ValueError(bad_argument("X", wanted, f"NaN for row {int(answers.isnan().nonzero()[0, 0])}"))
+        return np.asarray(answers)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         """A new stream for every call of a fitted estimator, the same stream for a given `random_state`."""

@@ -20,6 +20,7 @@ from kdmkit.estimators.proportions.phases import ProportionFit
 from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
+from kdmkit.nn.scaler import LARGEST_INPUT
 
 Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200
@@ -124,7 +125,7 @@ class KDMProportionClassifier(JointClassifier):
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
             return super()._input_scaler(x, weights)
-        return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1])}
+        return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1], LARGEST_INPUT)}
 
     def _split(self, n_bags: int, held: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The ids of bags to learn from and of bags to validate on."""

@@ -23,11 +23,10 @@ from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
-from kdmkit.estimators.regression.targets import min_target_std
+from kdmkit.estimators.regression.targets import min_target_std, target_scaler
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
 # Where the output bandwidths start without a trend, in standard deviations of the targets.
@@ -51,7 +50,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
       training rows. Intervals widen where members disagree, for example in gaps between the data.
 
     The s_j are at least half the smallest gap between distinct targets. Targets are standardised inside, and
-    every answer is in their own units.
+    every answer is in their own units. Targets far from all others have little influence on
+    the trend.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
@@ -117,7 +117,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         return self
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
-        scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
+        scalers = {**self._input_scaler(x, weights), "y": target_scaler(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
         if self._has_trend(y):
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
@@ -150,7 +150,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         if self.memory:
             memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
             excess = excess * (1 - coverage).square()
-        residuals = without_excess(residuals, excess, normalized_weights(len(x), weights))
+        residuals = without_excess(residuals, excess, fitted.share)
         layer = self._residual_layer(x, residuals / bound.float(), weights)
         trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
         return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
@@ -159,7 +159,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         n, d = x.shape
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), min_sigma=math.sqrt(2))
+        spread = Scaler.from_data(r, weights).scale.float()
+        layer = layer_of(clusters, spread, sigma=float(sigma), min_sigma=math.sqrt(2))
         objective = LeaveOneOut(
             layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
         )
