@@ -25,7 +25,7 @@ app.add_typer(reproduce, name="reproduce")
 console = Console()
 errors = Console(stderr=True)
 
-Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
+Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 OnlyReport = Annotated[
     bool,
@@ -36,8 +36,10 @@ Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the split, the fit and the draws.")] = 0,
+    output: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("demo"),
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the split, the fit and the draws.")
+    ] = 0,
 ) -> None:
     """Fits one KDM to handwritten digits: it classifies, detects novelty and generates."""
     from kdmkit.experiments.demo import run

@@ -266,7 +266,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "coverage": (
         lambda: regressor().predict_interval(X, 1.0),
-        "coverage: expected strictly between 0 and 1, got 1.0",
+        "coverage: expected numbers strictly between 0 and 1, got 1.0",
     ),
     "quantiles": (
         lambda: regressor().predict_quantiles(X, [0.5, 1.5]),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
-    check_bandwidth,
     check_components,
-    check_instance,
-    check_kernel,
     check_value,
     common_batch,
     is_checked,
@@ -26,7 +23,7 @@ from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
-from kdmkit.kernels import Kernel
+from kdmkit.kernels import Kernel, check_kernel
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -72,19 +69,19 @@ class JointKDM(Mixture):
                 bad_argument("components", "the same number of components for every variable", counts)
             )
         first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
-        validate = is_checked(validate_args)
+        validate = is_checked(validate_args, tensors[first])
         mixture = given_weights(weights, log_weights, tensors[first], m_dims[first], validate=validate)
         self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
         if validate:
             for name, kernel in kernels.items():
                 kernel.check_events(f"components[{name!r}]", tensors[name], self.event_shapes[name])
-                check_bandwidth(f"kernels[{name!r}]", kernel, tensors[name])
+                kernel.check_components(f"kernels[{name!r}]", tensors[name])
 
     def _set(
         self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
     ) -> None:
         self.components, self.kernels, self._weights = components, kernels, weights
-        self._validate_args = validate_args
+        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
         shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
         shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
@@ -249,6 +246,7 @@ class JointKDM(Mixture):
                     bad_argument("evidence", "at least one variable left to infer", "all of them")
                 )
             return rest
+        check_instance("target", target, Iterable, "a name or several")
         targets = (target,) if isinstance(target, str) else tuple(target)
         self._check_target(targets)
         both = [name for name in targets if name in known]
@@ -262,7 +260,7 @@ class JointKDM(Mixture):
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
-        shape = torch.Size(sample_shape)
+        shape = as_shape("sample_shape", sample_shape)
         drawn = {}
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)

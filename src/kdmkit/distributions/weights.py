@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
+from kdmkit._core.checks import as_tensor, bad_argument, check_dtype, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions.mixing import Entry, mix
 from kdmkit.kernels import Kernel
@@ -160,6 +160,8 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     if tensor.ndim == 0 or tensor.shape[-1] != m:
         raise ValueError(bad_argument(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
     if log_weights is None:
+        if tensor.dtype == torch.bool:
+            raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
         if not tensor.is_floating_point():
             tensor = tensor.to(like.dtype)
         if validate:
@@ -172,6 +174,12 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
 
 def mover(*args: Any, **kwargs: Any) -> PartMap:
     """What `to(*args, **kwargs)` does to a part of a KDM; integers and masks keep their dtype."""
+    try:
+        moved = torch.empty(0).to(*args, **kwargs)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        got = ", ".join(map(repr, (*args, *kwargs.values())))
+        raise ValueError(bad_argument("device, dtype", "a device of this machine or a dtype", got)) from error
+    check_dtype("dtype", moved.dtype)
 
     def move(part: Any) -> Any:
         if isinstance(part, Kernel):

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_positive
+from kdmkit._core.checks import bad_argument, check_number, check_positive
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
@@ -26,6 +26,8 @@ def positive_tensor(name: str, value: Any) -> Tensor:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(bad_argument(name, "a number or a tensor", repr(value))) from error
+    if isinstance(value, bool) or tensor.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise TypeError(bad_argument(name, "a number or a tensor of real numbers", repr(value)))
     tensor = tensor if tensor.is_floating_point() else tensor.double()
     check_positive(name, tensor)
     return tensor
@@ -110,9 +112,9 @@ class LearnedBandwidth(Bandwidth):
         if tensor.ndim > 2:
             raise ValueError(bad_argument(name, "shape (), (d,), (m, 1) or (m, d)", tuple(tensor.shape)))
         smallest = float(tensor.min())
-        bound = _TINY * smallest if minimum is None else float(minimum)
-        if not 0 <= bound < smallest:
-            raise ValueError(bad_argument(f"{name}_min", f"0 ≤ {name}_min < {name} ({smallest:g})", bound))
+        wanted = f"0 ≤ {name}_min < {name} ({smallest:g})"
+        bound = _TINY * smallest if minimum is None else minimum
+        bound = check_number(f"{name}_min", bound, wanted, below=smallest)
         self.register_buffer("minimum", torch.tensor(bound, dtype=tensor.dtype))
         self.raw = nn.Parameter((tensor - bound).log(), requires_grad=trainable)
 

@@ -7,7 +7,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import apply, bad_argument
 from kdmkit.nn import DrawingModule, JointLayer
 from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
 
@@ -79,9 +79,10 @@ class ConditionalObjective(NoisyEncoder):
         alpha, encodes = self.generative_weight, self.encoder is not None
         if self.loss == "nll":
             return hybrid_nll(self.layer, z, y, generative_weight=alpha, detach_input=encodes)
-        losses = squared_error(self.layer(z), y)
+        joint = self.layer.joint(validate_args=False)
+        losses = squared_error(joint.infer(x=z, target="y"), y)
         if alpha:
-            losses = losses - alpha * self.layer.joint().marginal("x").log_prob(z.detach())
+            losses = losses - alpha * joint.marginal("x").log_prob(z.detach())
         return losses
 
 
@@ -93,7 +94,7 @@ class JointObjective(nn.Module):
         self.layer = layer
 
     def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        return joint_nll(self.layer.joint(), x=z, y=y)
+        return joint_nll(self.layer.joint(validate_args=False), x=z, y=y)
 
 
 class DecoderObjective(nn.Module):
@@ -104,7 +105,7 @@ class DecoderObjective(nn.Module):
         self.decoder = decoder
 
     def forward(self, z: Tensor, x: Tensor) -> Float[Tensor, " n"]:
-        decoded = self.decoder(z)
+        decoded = apply("decoder", self.decoder, z)
         if decoded.shape != x.shape:
             raise ValueError(
                 bad_argument("decoder", f"outputs of shape {tuple(x.shape)}", tuple(decoded.shape))

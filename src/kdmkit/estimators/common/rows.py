@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
@@ -21,6 +22,22 @@ FLOATS = [np.float64, np.float32]
 _FEWEST_VALIDATION = 8
 
 
+def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates are no numbers."""
+    X = X.to_frame() if hasattr(X, "to_frame") else X
+    targets = {"y": y[0]} if y and options.get("y_numeric") else {}
+    for name, data in {"X": X, **targets}.items():
+        kinds = getattr(data, "dtypes", getattr(data, "dtype", None))
+        kinds = list(kinds) if isinstance(kinds, Iterable) else [kinds]
+        dates = [kind for kind in kinds if getattr(kind, "kind", "") in ("m", "M")]
+        if dates:
+            raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
+    try:
+        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+    except TypeError as error:
+        raise TypeError(bad_argument("X", "an array of numbers", f"{type(X).__name__} ({error})")) from error
+
+
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
     """Sample weights as a tensor of mean 1 (None stays None), and the rows whose weight is positive.
 
@@ -28,7 +45,11 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     """
     if sample_weight is None:
         return None, X, *others
-    weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    options: Any = {"dtype": np.float64, "ensure_non_negative": True}
+    try:
+        weights = np.asarray(_check_sample_weight(sample_weight, X, **options))
+    except (ValueError, TypeError) as error:
+        raise ValueError(bad_argument("sample_weight", "a number ≥ 0 for every row", error)) from error
     present = weights > 0
     if not present.any():
         raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
@@ -62,11 +83,7 @@ def merge_rows(
 
 def check_fraction(fraction: Any) -> float:
     """Checks the share of rows to validate on."""
-    wanted = "0 ≤ validation_fraction < 1"
-    fraction = check_number("validation_fraction", fraction, wanted)
-    if fraction >= 1:
-        raise ValueError(bad_argument("validation_fraction", wanted, fraction))
-    return fraction
+    return check_number("validation_fraction", fraction, "0 ≤ validation_fraction < 1", below=1)
 
 
 def split_rows(

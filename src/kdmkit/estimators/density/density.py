@@ -9,16 +9,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.base import DensityMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice, check_count
+from kdmkit._core.checks import check_choice, check_count, in_memory
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.export import Answer
-from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
 from kdmkit.estimators.density.likelihood import (
     Covariance,
@@ -87,7 +87,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """Fits the density to the rows of X; a row of weight 2 counts as two equal rows of weight 1."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
-        X = validate_data(self, X, dtype=FLOATS)
+        X = checked_rows(self, X)
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
@@ -165,4 +165,5 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """
         check_is_fitted(self)
         n_samples = check_count("n_samples", n_samples)
-        return np.asarray(self.kdm_.sample((n_samples,), generator=self._generator(random_state)).cpu())
+        with in_memory("n_samples", n_samples):
+            return np.asarray(self.kdm_.sample((n_samples,), generator=self._generator(random_state)).cpu())
