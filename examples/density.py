@@ -2,7 +2,7 @@
 
 You learn
 
-- the two methods of `KDMDensity`: `"nonparametric"` keeps every sample and only chooses a bandwidth (by
+- the two methods of `KDMDensity`: `"nonparametric"` keeps every sample and only chooses bandwidths (by
   leave-one-out likelihood unless told otherwise); `"likelihood"` learns a few components and a full metric;
 - to judge a density: `score` on held-out data is its mean log-density, in nats;
 - that `kdm_` is a `torch.distributions.Distribution`: its density integrates to 1, draws are exact, and σ is
@@ -34,9 +34,9 @@ for name, model in {"every sample": every, "16 learned": learned, "1 learned": g
     print(f"{name:>13}: held-out log-density {model.score(X_test):6.3f} nats")
 assert min(every.score(X_test), learned.score(X_test)) > gauss.score(X_test) + 0.2
 
-# ---- The bandwidth that leave-one-out likelihood chose, in both conventions.
+# ---- The bandwidths that leave-one-out likelihood chose, in both conventions: one per dimension and sample.
 kernel = every.kdm_.kernel
-print(f"bandwidth: σ = {kernel.sigma.item():.3f}, a standard deviation of {kernel.std.item():.3f}")
+print(f"bandwidths: σ = {kernel.sigma.mean():.3f} on average, standard deviations {kernel.std.mean():.3f}")
 
 # ---- A density integrates to 1.
 side = np.linspace(-4, 5, 300)

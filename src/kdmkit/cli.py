@@ -25,7 +25,7 @@ app.add_typer(reproduce, name="reproduce")
 console = Console()
 errors = Console(stderr=True)
 
-Output = Annotated[Path, typer.Option(help="Where the results are and go.")]
+Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 OnlyReport = Annotated[
     bool,
@@ -36,8 +36,10 @@ Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the split, the fit and the draws.")] = 0,
+    output: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("demo"),
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the split, the fit and the draws.")
+    ] = 0,
 ) -> None:
     """Fits one KDM to handwritten digits: it classifies, detects novelty and generates."""
     from kdmkit.experiments.demo import run
@@ -100,6 +102,41 @@ def reproduce_density(
 
     run = partial(density.run, output, folds=folds, fresh=fresh)
     _show(partial(density.summarize, output, folds=folds) if only_report else run)
+
+
+@reproduce.command("columns")
+def reproduce_columns(
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"] | None, typer.Option(help="Measure these columns only.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Held-out likelihood of columns and pairs, compared with SciPy's density and a Gaussian mixture."""
+    from kdmkit.experiments import columns
+
+    run = partial(columns.run, output, part=part, fresh=fresh)
+    _show(partial(columns.summarize, output) if only_report else run)
+
+
+@reproduce.command("novelty")
+def reproduce_novelty(
+    data_dir: Annotated[Path, typer.Option(help="The folder of 2_annthyroid.npz and the other sets.")] = Path(
+        "data"
+    ),
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"] | None, typer.Option(help="Measure these sets only.")
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Densities as scores of novelty, compared with nearest neighbours and an isolation forest."""
+    from kdmkit.experiments import novelty
+
+    run = partial(novelty.run, output, data_dir, part=part, fresh=fresh)
+    _show(partial(novelty.summarize, output) if only_report else run)
 
 
 @reproduce.command("estimators")

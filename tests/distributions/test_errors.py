@@ -58,10 +58,10 @@ def test_weights(name):
 
 
 def test_nearly_normalised_weights_in_float64():
-    # Off by 1e-8: rounding in float32, a mistake in float64; the message shows the digits.
-    weights = W.double() * (1 + 1e-8)
-    kdm.KDM(C, weights.float(), RBF)
-    raises(ValueError, "got a sum of 1.0000000", make, weights=weights)
+    # Off by 4e-8: they were computed in float32.
+    kdm.KDM(C, torch.softmax(torch.tensor([0.1, 0.2, 0.7]), 0).double(), RBF)
+    kdm.KDM(C, W.double() * (1 + 1e-6), RBF)
+    raises(ValueError, "got a sum of 1.00001", make, weights=W.double() * (1 + 1e-5))
 
 
 def test_log_weights():

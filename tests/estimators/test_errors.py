@@ -41,13 +41,13 @@ PARAMETERS: dict[str, tuple[Callable[[], Any], str]] = {
     "density covariance": (lambda: density(covariance="tied"), "covariance: expected one of .*got 'tied'"),
     "density sigma name": (
         lambda: density(sigma="magic"),
-        "sigma: expected a number > 0, 'scott'.*got 'magic'",
+        "sigma: expected 'auto', a number > 0, 'scott'.*got 'magic'",
     ),
-    "density sigma sign": (lambda: density(sigma=-1.0), "sigma: expected a number > 0.*got -1.0"),
-    "density sigma NaN": (lambda: density(sigma=np.nan), "sigma: expected a number > 0.*got nan"),
+    "density sigma sign": (lambda: density(sigma=-1.0), "sigma: expected 'auto', a number > 0.*got -1.0"),
+    "density sigma NaN": (lambda: density(sigma=np.nan), "sigma: expected 'auto', a number > 0.*got nan"),
     "density sigma of likelihood": (
         lambda: density(method="likelihood", sigma="magic"),
-        "sigma: expected a number > 0.*got 'magic'",
+        "sigma: expected 'auto', a number > 0.*got 'magic'",
     ),
     "density components": (
         lambda: density(method="likelihood", n_components=0),
@@ -266,7 +266,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "coverage": (
         lambda: regressor().predict_interval(X, 1.0),
-        "coverage: expected strictly between 0 and 1, got 1.0",
+        "coverage: expected numbers strictly between 0 and 1, got 1.0",
     ),
     "quantiles": (
         lambda: regressor().predict_quantiles(X, [0.5, 1.5]),

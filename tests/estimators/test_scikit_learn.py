@@ -169,7 +169,7 @@ def test_scorers_of_proper_scores() -> None:
 # ---- weights
 
 
-@pytest.mark.parametrize("sigma", ["scott", "silverman", "loo", 0.7])
+@pytest.mark.parametrize("sigma", ["auto", "scott", "silverman", "loo", 0.7])
 def test_weights_are_repetitions_of_nonparametric_densities(sigma: Any) -> None:
     weights = np.random.default_rng(0).integers(0, 4, len(X))
     weighted = kdm.KDMDensity(sigma=sigma).fit(X, sample_weight=weights)

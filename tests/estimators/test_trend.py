@@ -209,10 +209,11 @@ def test_rows_that_coincide_make_fewer_clusters() -> None:
 def test_the_bound_is_half_the_smallest_gap() -> None:
     y = torch.tensor([[3.0, 0.0], [4.0, 0.1], [4.0, 1.0], [6.0, 5.0]], dtype=torch.float64)
     torch.testing.assert_close(min_target_std(y), torch.tensor([0.5, 0.05], dtype=torch.float64))
-    # A hundredth of a standard deviation at least; constant targets have no scale but 1; rounding is no gap.
+    # A hundredth of a standard deviation at least, which is a millionth of its value for a constant target;
+    # rounding is no gap.
     y = torch.tensor([[1.0, 2.0], [1.0 + 1e-13, 2.0], [3.0, 2.0], [3.0 + 1e-9, 2.0]], dtype=torch.float64)
     torch.testing.assert_close(
-        min_target_std(y), torch.tensor([1.0, 0.01], dtype=torch.float64), atol=1e-6, rtol=0
+        min_target_std(y), torch.tensor([1.0, 2e-8], dtype=torch.float64), atol=1e-9, rtol=1e-6
     )
 
 

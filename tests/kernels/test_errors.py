@@ -105,7 +105,7 @@ def test_composed_is_no_density(name: str) -> None:
 def test_composed_of_what() -> None:
     with pytest.raises(TypeError, match=r"^encoder: expected an nn\.Module, got function$"):
         kdm.Composed(lambda x: x, kdm.RBF(1.0))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^kernel: expected a kernel, got Linear$"):
+    with pytest.raises(TypeError, match=r"^kernel: expected a kernel such as kdmkit.RBF\(0.3\), got Linear$"):
         kdm.Composed(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     batched = kdm.RBF(FixedBandwidth("sigma", torch.ones(3, 4, 1)))
     with pytest.raises(ValueError, match=r"^kernel: expected one without a batch of bandwidths, got RBF"):

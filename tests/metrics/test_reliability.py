@@ -70,7 +70,7 @@ def test_bins_hold_their_lower_edge_and_the_last_one_holds_1():
             ValueError,
             r"labels: expected shape \(1,\), a label for each row, got \(2,\)",
         ),
-        ([[0.5, 0.5]], [0], 0, ValueError, "n_bins: expected at least 1, got 0"),
+        ([[0.5, 0.5]], [0], 0, ValueError, "n_bins: expected a whole number ≥ 1, got 0"),
     ],
 )
 def test_bad_input_is_named(probs, labels, n_bins, error, message):

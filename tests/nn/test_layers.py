@@ -215,7 +215,9 @@ def test_names_are_identifiers():
 
 @pytest.mark.usefixtures("unchecked")
 def test_variables_need_a_kernel_and_its_shape():
-    with pytest.raises(TypeError, match="kernel of 'x': expected a kernel, got float"):
+    with pytest.raises(
+        TypeError, match=r"kernel of 'x': expected a kernel such as kdmkit.RBF\(0.3\), got float"
+    ):
         Variable("x", 0.5, 1)
     with pytest.raises(ValueError, match="shape of 'x': expected 1 positive dimension"):
         Variable("x", kdm.RBF(1.0), 0)

@@ -80,5 +80,5 @@ def test_bad_input_is_named():
             plot([1.5])
         with pytest.raises(ValueError, match="pit_values: expected at least one value"):
             plot([])
-    with pytest.raises(ValueError, match="n_bins: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_bins: expected a whole number ≥ 1, got 0"):
         plot_pit([0.5], n_bins=0)

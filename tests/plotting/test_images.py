@@ -54,7 +54,7 @@ def test_values_outside_the_range_are_clipped():
         ((torch.zeros(2, 8, 8, 2),), {}, "images: expected .* 1, 3 or 4 channels"),
         ((torch.full((2, 8, 8), torch.nan),), {}, "images: expected finite values"),
         ((torch.zeros(4, 8, 8), ["a"], 2), {}, "row_labels: expected 2, one for each row, got 1"),
-        ((torch.zeros(4, 8, 8), None, 0), {}, "n_columns: expected at least 1, got 0"),
+        ((torch.zeros(4, 8, 8), None, 0), {}, "n_columns: expected a whole number ≥ 1, got 0"),
         ((torch.zeros(4, 8, 8),), {"value_range": (1, 0)}, "value_range: expected the lower value first"),
     ],
 )

@@ -78,7 +78,7 @@ def test_works_for_an_inferred_kdm_in_float32():
     [
         ((GRID[:7], prediction()), {}, r"rho: expected a batch of shape \(7,\), got \(30,\)"),
         ((torch.zeros(30, 2), prediction()), {}, r"x: expected shape \(n,\), got \(30, 2\)"),
-        ((GRID, prediction(), (0.5, 1.0)), {}, "levels: expected probabilities strictly between 0 and 1"),
+        ((GRID, prediction(), (0.5, 1.0)), {}, "levels: expected numbers strictly between 0 and 1"),
         (
             (GRID, prediction()),
             {"data": (real([0.0]), real([0.0, 1.0]))},

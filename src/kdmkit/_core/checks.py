@@ -1,9 +1,13 @@
 """Checks of user input. Every message names the argument, what was expected and what was given."""
 
-from collections.abc import Iterable
-from numbers import Integral
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,20 +21,35 @@ def bad_argument(argument: str, wanted: str, got: object) -> str:
     return f"{argument}: expected {wanted}, got {got}"
 
 
-def as_tensor(argument: str, value: Any, *, like: Tensor | None = None) -> Tensor:
-    """A tensor of `value`; Python and NumPy numbers take the floating dtype and device of `like`."""
+def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bool = False) -> Tensor:
+    """A tensor of `value` on the device of `like`; Python and NumPy numbers take its floating dtype, too.
+
+    Without `like` Python's numbers are in torch's default dtype, or in float64 if `wide`.
+    """
     if isinstance(value, Tensor):
-        return value
+        if value.is_complex() or value.layout != torch.strided:
+            got = value.dtype if value.is_complex() else value.layout
+            raise TypeError(bad_argument(argument, "a dense tensor of real numbers", got))
+        return value if like is None else value.to(like.device)
     try:
-        tensor = torch.as_tensor(value, device=None if like is None else like.device)
+        # By position: torch would read a data frame by its labels.
+        source = _writable(np.asarray(value)) if wide or hasattr(value, "__array__") else value
+        tensor = torch.as_tensor(source, device=None if like is None else like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             bad_argument(argument, "a tensor or an array of numbers", type(value).__name__)
         ) from error
+    if tensor.is_complex():
+        raise TypeError(bad_argument(argument, "real numbers", tensor.dtype))
     if like is not None and like.is_floating_point() and tensor.is_floating_point():
         # Read again: torch takes Python's numbers for float32, and they would keep only its digits.
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        return torch.as_tensor(source, dtype=like.dtype, device=like.device)
     return tensor
+
+
+def _writable(array: Any) -> Any:
+    """An array that shares its memory with a tensor without warnings or errors: a copy where it must be."""
+    return array if array.flags.writeable and all(step >= 0 for step in array.strides) else array.copy()
 
 
 def check_floating(argument: str, value: Tensor) -> None:
@@ -39,13 +58,10 @@ def check_floating(argument: str, value: Tensor) -> None:
 
 
 def check_finite(argument: str, value: Tensor) -> None:
-    if value.is_floating_point():
-        bad = ~torch.isfinite(value)
-        if bool(bad.any()):
-            first = value[bad][0].item()
-            raise ValueError(
-                bad_argument(argument, "finite values", f"{int(bad.sum())} that are not ({first})")
-            )
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        bad = value[~torch.isfinite(value)]
+        got = f"{bad.numel()} that are not ({bad[0].item()})"
+        raise ValueError(bad_argument(argument, "finite values", got))
 
 
 def check_event(argument: str, value: Tensor, event_shape: torch.Size) -> None:
@@ -70,10 +86,11 @@ def simplex_tolerance(dtype: torch.dtype) -> float:
     """How far a sum of weights may be from 1.
 
     Each weight carries a rounding error relative to itself, and those add up to at most a few units in the
-    last place of the total, however many there are: summing happens in float64.
+    last place of the total, however many there are: summing happens in float64. Weights in float64 may have
+    been computed in float32.
     """
     # bfloat16 has three digits, but weights that sum to 0.7 are wrong in any precision.
-    return min(64 * torch.finfo(dtype).eps, 1 / 16)
+    return min(64 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps), 1 / 16)
 
 
 def check_weights(argument: str, weights: Tensor) -> None:
@@ -90,7 +107,7 @@ def check_weights(argument: str, weights: Tensor) -> None:
     off = (total - 1).abs()
     if bool((off > simplex_tolerance(weights.dtype)).any()):
         worst = total.flatten()[off.flatten().argmax()].item()
-        raise ValueError(bad_argument(argument, "non-negative values that sum to 1", _sum_of(worst)))
+        raise ValueError(bad_argument(argument, "non-negative values that sum to 1", f"a sum of {worst:.7g}"))
 
 
 def check_log_weights(argument: str, log_weights: Tensor) -> None:
@@ -104,13 +121,9 @@ def check_log_weights(argument: str, log_weights: Tensor) -> None:
     off = (total - 1).abs()
     if bool((off > slack).any()):
         worst = total.flatten()[off.flatten().argmax()].item()
-        raise ValueError(bad_argument(argument, "logarithms of weights that sum to 1", _sum_of(worst)))
-
-
-def _sum_of(total: float) -> str:
-    """As many digits as tell the sum from 1."""
-    short = f"{total:.7g}"
-    return f"a sum of {total if short == '1' else short}"
+        raise ValueError(
+            bad_argument(argument, "logarithms of weights that sum to 1", f"a sum of {worst:.7g}")
+        )
 
 
 def check_choice(argument: str, value: object, choices: Iterable[object]) -> None:
@@ -124,6 +137,104 @@ def check_count(argument: str, value: object, wanted: str | None = None, *, leas
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(bad_argument(argument, wanted or f"a whole number ≥ {least}", repr(value)))
     return int(value)
+
+
+def check_number(
+    argument: str,
+    value: object,
+    wanted: str,
+    *,
+    positive: bool = False,
+    below: float = math.inf,
+    most: float | None = None,
+) -> float:
+    """A number ≥ 0 (or > 0) of any type, as a Python float: less than `below`, or equal to `most`."""
+    if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
+        value = value.item()
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not (number >= 0 and (number < below or number == most)) or (positive and number == 0):
+        raise ValueError(bad_argument(argument, wanted, repr(value)))
+    return number
+
+
+def check_flag(argument: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(bad_argument(argument, "True or False", repr(value)))
+    return bool(value)
+
+
+def check_instance(argument: str, value: object, kind: Any, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(bad_argument(argument, wanted, type(value).__name__))
+
+
+def check_generator(generator: object) -> None:
+    check_instance("generator", generator, (torch.Generator, type(None)), "a torch.Generator or None")
+
+
+def check_path(argument: str, path: object) -> None:
+    check_instance(argument, path, (str, os.PathLike), "text or a pathlib.Path")
+
+
+def check_dtype(argument: str, dtype: Any) -> None:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(bad_argument(argument, "a floating-point dtype such as torch.float64", repr(dtype)))
+
+
+def check_device(argument: str, device: Any) -> torch.device:
+    """A device of this machine."""
+    try:
+        checked = torch.device(device)
+        torch.empty(0, device=checked)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(bad_argument(argument, "a device of this machine", repr(device))) from error
+    return checked
+
+
+def as_levels(argument: str, values: Any, *, least: int = 1) -> Tensor:
+    """Probabilities strictly between 0 and 1 in float64, `(k,)` with k ≥ `least`; a number is one of them."""
+    levels = as_tensor(argument, values, like=torch.empty((), dtype=torch.float64)).double()
+    if levels.ndim > 1 or levels.numel() < least or not bool(((levels > 0) & (levels < 1)).all()):
+        raise ValueError(bad_argument(argument, "numbers strictly between 0 and 1", repr(values)))
+    return levels.reshape(-1)
+
+
+def as_shape(argument: str, value: Any, *, least: int = 0) -> torch.Size:
+    """Sizes of at least `least`; a whole number n means `(n,)`.
+
+    >>> as_shape("sample_shape", 3), as_shape("sample_shape", [])
+    (torch.Size([3]), torch.Size([]))
+    """
+    if isinstance(value, torch.Size) and not least:
+        return value
+    wanted = f"a whole number ≥ {least} or a tuple of them"
+    sizes = (value,) if isinstance(value, int | Integral) else value
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise TypeError(bad_argument(argument, wanted, repr(value)))
+    return torch.Size([check_count(argument, size, wanted, least=least) for size in sizes])
+
+
+@contextmanager
+def in_memory(argument: str, value: object) -> Iterator[None]:
+    """Code that may run out of memory: the error then names the argument that was too large."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        full = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not full:
+            raise
+        raise MemoryError(bad_argument(argument, "a size that fits into memory", value)) from error
+
+
+def apply(argument: str, module: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """module(x) of a user's module; an error inside it names the argument that it came with."""
+    try:
+        return module(x)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        wanted = f"a module that takes {x.dtype} tensors of shape {tuple(x.shape)}"
+        raise ValueError(bad_argument(argument, wanted, f"{type(error).__name__}: {error}")) from error
 
 
 def check_label(argument: str, value: Tensor, n: int) -> None:

@@ -16,6 +16,14 @@ from numpy.typing import NDArray
 from kdmkit._core.checks import bad_argument
 
 
+def make_folder(path: Path) -> None:
+    """The folder of an experiment's results, and folders above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(bad_argument("output", "a folder to write to", error)) from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when the block ends: a killed process leaves no partial file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kdmkit._core.checks import check_choice
+from kdmkit._core.checks import check_choice, check_path
 from kdmkit.datasets import images, openml, tables
 from kdmkit.datasets._types import NAMES, Dataset, Name
 
@@ -43,6 +43,7 @@ def load(
     ((1437, 8, 8), (360, 8, 8))
     """
     check_choice("name", name, NAMES)
+    check_path("data_dir", data_dir)
     folder = Path(data_dir)
     if name == "digits":
         return images.digits()

@@ -70,14 +70,15 @@ def _table(folder: Path, name: str, rows: int, columns: int) -> Array:
 
 def _text(folder: Path, name: str) -> str:
     plain, zipped = folder / name, folder / f"{name}.gz"
-    if plain.exists():
-        return plain.read_text(encoding="utf-8")
-    if not zipped.exists():
+    path = plain if plain.exists() else zipped
+    if not path.exists():
         raise FileNotFoundError(bad_argument("data_dir", f"a folder with {name} or {name}.gz", folder))
     try:
-        return gzip.decompress(zipped.read_bytes()).decode("utf-8")
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(bad_argument(str(zipped), "a whole gzip file", error)) from error
+        data = path.read_bytes()
+        return (data if path == plain else gzip.decompress(data)).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        wanted = "a file of text" if path == plain else "a whole gzip file of text"
+        raise ValueError(bad_argument(str(path), wanted, error)) from error
 
 
 def _numbers(name: str, values: Array) -> Array:

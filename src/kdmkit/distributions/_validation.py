@@ -5,55 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel
 
 
-def is_checked(validate_args: bool | None) -> bool:
+def is_checked(validate_args: bool | None, components: Tensor) -> bool:
     """Whether arguments are checked: by default always, except while `torch.compile` traces.
 
     The default of torch's distributions is no guide: the first `torch.compile` of a process switches it off.
+    Tensors on the meta device have no numbers to check.
     """
+    if components.is_meta:
+        return False
     return not torch.compiler.is_compiling() if validate_args is None else validate_args
-
-
-def check_instance(argument: str, value: object, kind: type, wanted: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(bad_argument(argument, wanted, type(value).__name__))
-
-
-def check_kernel(argument: str, kernel: object) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
-    return kernel
 
 
 def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
     """The dimension that counts components."""
     m_dim = components.ndim - kernel.event_dim - 1
-    if m_dim < 0 or components.shape[m_dim] == 0:
+    if m_dim < 0 or 0 in components.shape[m_dim:]:
         event = ", ".join(["m", *(["d"] if kernel.event_dim == 1 else ["..."] * kernel.event_dim)])
-        raise ValueError(bad_argument(argument, f"shape (..., {event}) with m ≥ 1", tuple(components.shape)))
+        wanted = (
+            f"shape (..., {event}) with m ≥ 1{' and d ≥ 1' if 0 in components.shape[m_dim + 1 :] else ''}"
+        )
+        raise ValueError(bad_argument(argument, wanted, tuple(components.shape)))
     if kernel.event_dim and not components.is_floating_point():
         raise TypeError(
             bad_argument(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
         )
     return m_dim
-
-
-def check_bandwidth(argument: str, kernel: Kernel, components: Tensor) -> None:
-    """The kernel's parameters, where they are one per dimension or per component, fit the components."""
-    if not kernel.has_density:
-        return
-    norm, m = kernel.log_norm(components), components.shape[-1 - kernel.event_dim]
-    if norm.ndim and norm.shape[-1] != m:
-        raise ValueError(
-            bad_argument(argument, f"a bandwidth for each of {m} components", f"{norm.shape[-1]}")
-        )
 
 
 def check_value(
@@ -64,6 +50,18 @@ def check_value(
     if validate:
         kernel.check_events(argument, value, event_shape)
     return value
+
+
+def per_dimension(
+    argument: str, value: Any, event_shape: torch.Size, like: Tensor, validate: bool
+) -> Float[Tensor, "*batch d"]:
+    """Numbers for every dimension of an event, from one number for all or `(*batch, d)`."""
+    tensor = as_tensor(argument, value, like=like).to(like)
+    tensor = tensor if tensor.ndim else tensor.expand(event_shape)
+    check_event(argument, tensor, event_shape)
+    if validate:
+        check_finite(argument, tensor)
+    return tensor
 
 
 def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
@@ -80,7 +78,7 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
         raise ValueError(bad_argument(", ".join(given), "leading dimensions that broadcast", got)) from error
 
 
-def check_index(index: int | slice | Sequence[int], d: int) -> list[int]:
+def check_index(index: Any, d: int) -> list[int]:
     """The coordinates of events `(d,)` that an index names, counted from 0.
 
     >>> check_index(-1, 3), check_index(slice(1, None), 3)
@@ -91,7 +89,8 @@ def check_index(index: int | slice | Sequence[int], d: int) -> list[int]:
         if isinstance(index, slice):
             chosen = list(places[index])
         else:
-            chosen = [places[i] for i in (index if isinstance(index, Sequence) else [index])]
+            listed = index.tolist() if isinstance(index, Tensor | np.ndarray) else index
+            chosen = [places[i] for i in (listed if isinstance(listed, Sequence) else [listed])]
     except (IndexError, TypeError) as error:
         raise ValueError(bad_argument("index", f"coordinates in 0 … {d - 1}", index)) from error
     if not chosen or len(set(chosen)) < len(chosen):

@@ -32,7 +32,8 @@ def gather_evidence(
     """Points, KDMs and a joint KDM as one set of weighted points: independent parts multiply."""
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
-    masks = _masks(observed, [*(given.variables if given is not None else ()), *evidence])
+    known = [*(given.variables if given is not None else ()), *evidence]
+    masks = _masks(observed, known, next(iter(joint.components.values())))
     tensors: Parts = {}
     weights: Weights | None = None
     for part_tensors, part_weights in _parts(joint, given, evidence, masks, noisy):
@@ -47,12 +48,12 @@ def gather_evidence(
     return Evidence(values, weights, masks, variances)
 
 
-def _masks(observed: Mapping[str, Any], known: list[str]) -> dict[str, Tensor]:
+def _masks(observed: Mapping[str, Any], known: list[str], like: Tensor) -> dict[str, Tensor]:
     masks = {}
     for name, mask in observed.items():
         if name not in known:
             raise ValueError(bad_argument("observed", f"variables with evidence, {known}", repr(name)))
-        tensor = as_tensor(f"observed[{name!r}]", mask)
+        tensor = as_tensor(f"observed[{name!r}]", mask, like=like)
         if tensor.dtype != torch.bool:
             raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
         masks[name] = tensor

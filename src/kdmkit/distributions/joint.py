@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
-    check_bandwidth,
     check_components,
-    check_instance,
-    check_kernel,
     check_value,
     common_batch,
     is_checked,
@@ -25,8 +22,8 @@ from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import PartMap, Weights, copier, each, given_weights, mover
-from kdmkit.kernels import Kernel
+from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
+from kdmkit.kernels import Kernel, check_kernel
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -34,7 +31,7 @@ Masks = Mapping[str, Any] | None
 RESERVED = ("given", "target", "observed", "noisy", "self")
 
 
-class JointKDM:
+class JointKDM(Mixture):
     """A KDM over several variables: each component has a value of every variable, the kernels multiply.
 
     Args:
@@ -72,30 +69,22 @@ class JointKDM:
                 bad_argument("components", "the same number of components for every variable", counts)
             )
         first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
-        validate = is_checked(validate_args)
+        validate = is_checked(validate_args, tensors[first])
         mixture = given_weights(weights, log_weights, tensors[first], m_dims[first], validate=validate)
         self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
         if validate:
             for name, kernel in kernels.items():
                 kernel.check_events(f"components[{name!r}]", tensors[name], self.event_shapes[name])
-                check_bandwidth(f"kernels[{name!r}]", kernel, tensors[name])
+                kernel.check_components(f"kernels[{name!r}]", tensors[name])
 
     def _set(
         self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
     ) -> None:
         self.components, self.kernels, self._weights = components, kernels, weights
-        self._validate_args = validate_args
+        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
         shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
         shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
-
-    @classmethod
-    def _made(
-        cls, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
-    ) -> JointKDM:
-        rho = cls.__new__(cls)
-        rho._set(components, weights, kernels, validate_args)
-        return rho
 
     # ---- what it is made of
 
@@ -114,19 +103,6 @@ class JointKDM:
     def n_components(self) -> int:
         name, kernel = next(iter(self.kernels.items()))
         return self.components[name].shape[-1 - kernel.event_dim]
-
-    @property
-    def weights(self) -> Float[Tensor, "*batch m"]:
-        return self.log_weights.exp()
-
-    @property
-    def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """As `KDM.log_evidence`, where this joint was inferred."""
-        return self._weights.log_evidence.expand(self.batch_shape)
 
     # ---- densities
 
@@ -270,6 +246,7 @@ class JointKDM:
                     bad_argument("evidence", "at least one variable left to infer", "all of them")
                 )
             return rest
+        check_instance("target", target, Iterable, "a name or several")
         targets = (target,) if isinstance(target, str) else tuple(target)
         self._check_target(targets)
         both = [name for name in targets if name in known]
@@ -283,7 +260,7 @@ class JointKDM:
         self, sample_shape: Any = (), *, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
-        shape = torch.Size(sample_shape)
+        shape = as_shape("sample_shape", sample_shape)
         drawn = {}
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
@@ -292,13 +269,6 @@ class JointKDM:
                 value = kernel.sample(chosen, index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn
-
-    def to(self, *args: Any, **kwargs: Any) -> JointKDM:
-        """A new joint on another device or in another dtype; kernels are copied, never moved."""
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> JointKDM:
-        return self._mapped(copier(memo))
 
     def _mapped(self, function: PartMap) -> JointKDM:
         components, kernels = each(function, self.components), each(function, self.kernels)

@@ -11,27 +11,33 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_event, check_weights
+from kdmkit._core.checks import (
+    as_shape,
+    as_tensor,
+    bad_argument,
+    check_choice,
+    check_instance,
+    check_number,
+    check_weights,
+)
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
-    check_bandwidth,
     check_components,
     check_index,
-    check_instance,
-    check_kernel,
     check_value,
     common_batch,
     is_checked,
+    per_dimension,
 )
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import PartMap, Weights, copier, given_weights, mover
-from kdmkit.kernels import Cosine, Kernel, check_continuous
+from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
+from kdmkit.kernels import Cosine, Kernel, check_continuous, check_kernel
 
 
-class KDM(Distribution):
+class KDM(Mixture, Distribution):
     """A weighted set of components with a kernel: f̂(x) = M·Σ_j p_j k²(x, c_j).
 
     Args:
@@ -64,12 +70,12 @@ class KDM(Distribution):
         kernel = check_kernel("kernel", kernel)
         components = as_tensor("components", components)
         m_dim = check_components("components", components, kernel)
-        validate = is_checked(validate_args)
+        validate = is_checked(validate_args, components)
         mixture = given_weights(weights, log_weights, components, m_dim, validate=validate)
         self._set(components, mixture, kernel, validate)
         if validate:
             kernel.check_events("components", components, self._event_shape)
-            check_bandwidth("kernel", kernel, components)
+            kernel.check_components("kernel", components)
 
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
@@ -77,14 +83,7 @@ class KDM(Distribution):
         shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
         batch = common_batch({**shapes, "kernel": kernel.batch_shape})
         super().__init__(batch, components.shape[cut:], validate_args=False)
-        self._validate_args = validate_args
-
-    @classmethod
-    def _made(cls, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> KDM:
-        """A KDM from checked parts, as inference and layers make them."""
-        rho = cls.__new__(cls)
-        rho._set(components, weights, kernel, validate_args)
-        return rho
+        self._validate_args = validate_args and not components.is_meta
 
     @classmethod
     def pure(cls, x: Any, kernel: Kernel, *, validate_args: bool | None = None) -> KDM:
@@ -110,34 +109,16 @@ class KDM(Distribution):
         """A distribution over n labels as a mixture of basis vectors: weights p, components the identity."""
         probs = as_tensor("probs", probs)
         if not probs.ndim or not probs.is_floating_point():
-            raise ValueError(
-                bad_argument(
-                    "probs",
-                    "floating-point probabilities (*batch, n)",
-                    f"{probs.dtype}, shape {tuple(probs.shape)}",
-                )
-            )
+            got = f"{probs.dtype}, shape {tuple(probs.shape)}"
+            raise ValueError(bad_argument("probs", "floating-point probabilities (*batch, n)", got))
         check_weights("probs", probs)
         return cls(torch.eye(probs.shape[-1], dtype=probs.dtype, device=probs.device), probs, Cosine())
 
     # ---- what it is made of
 
     @property
-    def weights(self) -> Float[Tensor, "*batch m"]:
-        return self.log_weights.exp()
-
-    @property
-    def log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._weights.log_weights.expand(*self._batch_shape, self.n_components)
-
-    @property
     def n_components(self) -> int:
         return self.components.shape[-1 - self.kernel.event_dim]
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """log Σ_l p_l f̂(x_l) of the evidence this KDM was inferred from; −∞ where nothing overlaps it."""
-        return self._weights.log_evidence.expand(self._batch_shape)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -153,8 +134,8 @@ class KDM(Distribution):
         """log f̂(x) = logsumexp_j(ℓ_j + 2·log|k(x, c_j)| + log M_j), plus the kernel's `log_jacobian(x)`.
 
         Args:
-            value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel. `lead` broadcasts
-                with the batch.
+            value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel, on any device.
+                `lead` broadcasts with the batch.
         """
         return self._weights.log_mix([self._entry(value, "density")])
 
@@ -218,9 +199,8 @@ class KDM(Distribution):
         if self._validate_args:
             outside = q[~((q > 0) & (q < 1))]
             if outside.numel():
-                raise ValueError(
-                    bad_argument("value", "quantiles strictly between 0 and 1", outside[:3].tolist())
-                )
+                wanted = "quantiles strictly between 0 and 1"
+                raise ValueError(bad_argument("value", wanted, outside[:3].tolist()))
         return univariate.icdf(q).unsqueeze(-1)
 
     def _univariate(self, what: str) -> Univariate:
@@ -243,8 +223,13 @@ class KDM(Distribution):
     # ---- draws
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Exact draws `(*sample_shape, *batch, *event)`: one-hots under Cosine, codes under Categorical."""
-        shape = torch.Size(sample_shape)
+        """Exact draws `(*sample_shape, *batch, *event)`: one-hots under Cosine, codes under Categorical.
+
+        Args:
+            sample_shape: sizes of the leading dimensions; a number n means `(n,)`.
+            generator: source of randomness; None is torch's global one.
+        """
+        shape = as_shape("sample_shape", sample_shape)
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
             chosen = pick(self.components, index, self.kernel.event_dim)
@@ -273,13 +258,12 @@ class KDM(Distribution):
             hard: straight-through: exact draws forward, the relaxation backward.
         """
         check_choice("method", method, ("implicit", "gumbel"))
-        shape = torch.Size(sample_shape)
+        temperature = check_number("temperature", temperature, "> 0", positive=True)
+        shape = as_shape("sample_shape", sample_shape)
         if method == "implicit":
             kernel = check_continuous("rsample(method='implicit')", self.kernel)
             drawn = self.sample((shape.numel(),), generator=generator)
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
-        elif not temperature > 0:
-            raise ValueError(bad_argument("temperature", "> 0", temperature))
         elif self.kernel.draws_one_hot:
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
         elif self.kernel.is_continuous:
@@ -296,7 +280,7 @@ class KDM(Distribution):
         """The distribution of x + b (continuous kernels): every component moves by b.
 
         Args:
-            by: b, of shape `(*batch, d)`.
+            by: b, of shape `(*batch, d)`, or a number for all dimensions.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
@@ -305,8 +289,7 @@ class KDM(Distribution):
                 [10.5000]])
         """
         check_continuous("shifted", self.kernel)
-        by = as_tensor("by", by, like=self.components).to(self.components)
-        check_event("by", by, self._event_shape)
+        by = per_dimension("by", by, self._event_shape, self.components, self._validate_args)
         common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
         return KDM._made(self.components + by.unsqueeze(-2), self._weights, self.kernel, self._validate_args)
 
@@ -316,7 +299,7 @@ class KDM(Distribution):
         Σ_j p_j N(x; c_j, s_j²) becomes Σ_j p_j N(x; c_j, s_j² + v), exactly.
 
         Args:
-            variance: v ≥ 0, the noise's variance in every dimension, of shape `(*batch, d)`.
+            variance: v ≥ 0, the noise's variance in every dimension, of shape `(*batch, d)`, or a number.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
@@ -324,19 +307,20 @@ class KDM(Distribution):
         tensor([[ 0.5000],
                 [10.5000]])
         """
-        variance = as_tensor("variance", variance, like=self.components).to(self.components)
-        check_event("variance", variance, self._event_shape)
+        validate = self._validate_args
+        variance = per_dimension("variance", variance, self._event_shape, self.components, validate)
         batch = common_batch({"variance": variance.shape[:-1], "batch_shape": self._batch_shape})
-        if self._validate_args and bool((variance < 0).any()):
+        if validate and bool((variance < 0).any()):
             raise ValueError(bad_argument("variance", "values ≥ 0", variance.min().item()))
         each = variance.unsqueeze(-2).expand(*batch, *self.components.shape[-2:])
         return KDM._made(self.components, self._weights, self.kernel.convolved(each), self._validate_args)
 
-    def coordinates(self, index: int | slice | Sequence[int]) -> KDM:
+    def coordinates(self, index: int | slice | Sequence[int] | Tensor) -> KDM:
         """The marginal distribution of some coordinates of the event (continuous kernels).
 
         Args:
-            index: a coordinate, a slice or a sequence of coordinates; one alone gives the event shape `(1,)`.
+            index: a coordinate, a slice, or a sequence or tensor of coordinates; one alone gives the event
+                shape `(1,)`.
 
         >>> import kdmkit as kdm
         >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0, 5.0], [1.0, 7.0]]), kdm.RBF.from_std([0.5, 2.0]))
@@ -361,28 +345,17 @@ class KDM(Distribution):
             raise ValueError(bad_argument("kernel", f"one on events like those of {self.kernel}", kernel))
         if self._validate_args:
             kernel.check_events("components", self.components, self._event_shape)
-            check_bandwidth("kernel", kernel, self.components)
+            kernel.check_components("kernel", self.components)
         return KDM._made(self.components, self._weights, kernel, self._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
         """The same KDM for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""
-        shape = torch.Size(batch_shape)
+        shape = as_shape("batch_shape", batch_shape)
         common = common_batch({"batch_shape": shape, "batch_shape of the KDM": self._batch_shape})
         if common != shape:
             wanted = f"a shape that {tuple(self._batch_shape)} expands to"
             raise ValueError(bad_argument("batch_shape", wanted, tuple(shape)))
         return KDM._made(self.components, self._weights.expand(shape), self.kernel, self._validate_args)
-
-    def to(self, *args: Any, **kwargs: Any) -> KDM:
-        """A new KDM on another device or in another dtype; the kernel is copied, never moved.
-
-        An inferred KDM moves with its evidence and with the joint it was inferred from: it stays
-        uncomputed, and keeps `log_evidence`.
-        """
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> KDM:
-        return self._mapped(copier(memo))
 
     def _mapped(self, function: PartMap) -> KDM:
         components, kernel = function(self.components), function(self.kernel)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.shapes import pick
 from kdmkit.kernels import LocationScale
@@ -15,6 +16,7 @@ def choose(
     log_weights: Float[Tensor, "*batch m"], n: int, generator: torch.Generator | None
 ) -> Int[Tensor, "n *batch"]:
     """n indices per batch element, by inversion of the cumulative weights: any number of components."""
+    check_generator(generator)
     cumulative = log_weights.detach().double().exp().cumsum(-1)
     batch = cumulative.shape[:-1]
     uniform = torch.rand((*batch, n), dtype=torch.float64, device=cumulative.device, generator=generator)
@@ -73,6 +75,7 @@ def gumbel_weights(
     log_weights: Float[Tensor, "*batch m"], n: int, temperature: float, generator: torch.Generator | None
 ) -> tuple[Int[Tensor, "n *batch"], Float[Tensor, "n *batch m"]]:
     """Exact component choices by Gumbel-max, and their softmax relaxation."""
+    check_generator(generator)
     shape = (n, *log_weights.shape)
     noise = torch.empty(shape, dtype=log_weights.dtype, device=log_weights.device)
     gumbel = -noise.exponential_(generator=generator).log()

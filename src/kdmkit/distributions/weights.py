@@ -6,13 +6,13 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
+from kdmkit._core.checks import as_tensor, bad_argument, check_dtype, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions.mixing import Entry, mix
 from kdmkit.kernels import Kernel
@@ -100,6 +100,53 @@ class Given(Weights):
         return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]), source)
 
 
+class Mixture(ABC):
+    """What KDM and JointKDM share: components with weights."""
+
+    batch_shape: torch.Size
+    _weights: Weights
+    _set: Callable[..., None]
+
+    @classmethod
+    def _made(cls, *parts: Any) -> Self:
+        """A mixture from checked parts, the arguments of `_set`, as inference and layers make them."""
+        mixture = cls.__new__(cls)
+        mixture._set(*parts)
+        return mixture
+
+    @property
+    @abstractmethod
+    def n_components(self) -> int: ...
+
+    @abstractmethod
+    def _mapped(self, function: PartMap) -> Self:
+        """The mixture made of `function`'s values of all tensors and kernels."""
+
+    @property
+    def weights(self) -> Float[Tensor, "*batch m"]:
+        return self.log_weights.exp()
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch m"]:
+        return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """log Σ_l p_l f̂(x_l) of the evidence this was inferred from; −∞ where nothing overlaps it."""
+        return self._weights.log_evidence.expand(self.batch_shape)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """The same on another device or in another dtype; kernels are copied, never moved.
+
+        What was inferred moves with its evidence and with the joint it was inferred from: it stays
+        uncomputed, and keeps `log_evidence`.
+        """
+        return self._mapped(mover(*args, **kwargs))
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        return self._mapped(copier(memo))
+
+
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
     """The mixture's weights from whichever form the user gave."""
     m = components.shape[m_dim]
@@ -113,6 +160,8 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     if tensor.ndim == 0 or tensor.shape[-1] != m:
         raise ValueError(bad_argument(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
     if log_weights is None:
+        if tensor.dtype == torch.bool:
+            raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
         if not tensor.is_floating_point():
             tensor = tensor.to(like.dtype)
         if validate:
@@ -125,6 +174,12 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
 
 def mover(*args: Any, **kwargs: Any) -> PartMap:
     """What `to(*args, **kwargs)` does to a part of a KDM; integers and masks keep their dtype."""
+    try:
+        moved = torch.empty(0).to(*args, **kwargs)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        got = ", ".join(map(repr, (*args, *kwargs.values())))
+        raise ValueError(bad_argument("device, dtype", "a device of this machine or a dtype", got)) from error
+    check_dtype("dtype", moved.dtype)
 
     def move(part: Any) -> Any:
         if isinstance(part, Kernel):

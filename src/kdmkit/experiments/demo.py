@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from kdmkit import plotting
+from kdmkit._core.files import make_folder
 from kdmkit.estimators import KDMClassifier
 from kdmkit.experiments.common import Report
 from kdmkit.metrics import expected_calibration_error
@@ -36,12 +37,12 @@ def run(folder: Path, *, seed: int = 0, verbose: bool = True, say: Callable[[str
         verbose: whether to show the fit's progress.
         say: takes one line of commentary at a time.
     """
+    make_folder(folder)
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, stratify=y, random_state=seed)
     say(f"Fitting one joint KDM of image and digit to {len(X)} images …")
     model = KDMClassifier(random_state=seed, verbose=verbose).fit(X, y)
     answers = _Answers(model, X_test, y_test, seed)
-    folder.mkdir(parents=True, exist_ok=True)
     say("Predicting held-out images, scoring novelty, generating images …")
     return Report("One model of digits", ["what", "value"], answers.table(), files=answers.figures(folder))
 

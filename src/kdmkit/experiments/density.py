@@ -20,6 +20,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from sklearn.preprocessing import StandardScaler
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMDensity
 from kdmkit.experiments.common import (
     Mean,
@@ -70,7 +71,7 @@ _LIKELIHOOD = KDMDensity(method="likelihood", random_state=SEED)
 METHODS = (
     Method("KDM likelihood", _LIKELIHOOD),
     Method("KDM likelihood, count by CV", _LIKELIHOOD, {"n_components": COUNTS}),
-    Method("KDM nonparametric", KDMDensity()),
+    Method("KDM nonparametric", KDMDensity(random_state=SEED)),
     *(
         Method(
             f"GaussianMixture {shape}",
@@ -114,6 +115,10 @@ def summarize(folder: Path, *, folds: int = 5) -> Report:
 
 
 def tasks(folds: int) -> list[Task]:
+    data = datasets()
+    most = min(map(len, data.values()))
+    if not 2 <= folds <= most:
+        raise ValueError(bad_argument("folds", f"2 to {most}, the rows of the smallest data set", folds))
     return [
         Task(
             {
@@ -126,7 +131,7 @@ def tasks(folds: int) -> list[Task]:
             },
             partial(held_out, method, X[train], X[test]),
         )
-        for name, X in datasets().items()
+        for name, X in data.items()
         for fold, (train, test) in enumerate(KFold(folds, shuffle=True, random_state=SEED).split(X))
         for method in METHODS
     ]

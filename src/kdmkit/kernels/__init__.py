@@ -1,7 +1,7 @@
 """Kernels: one file each, all with overlap, normaliser and exact draws."""
 
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth
-from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.base import Kernel, check_kernel
 from kdmkit.kernels.categorical import Categorical
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
@@ -27,6 +27,7 @@ __all__ = [
     "LocationScale",
     "Tricube",
     "check_continuous",
+    "check_kernel",
     "kernel_from_config",
     "register",
     "typical_distance",

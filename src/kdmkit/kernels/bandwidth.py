@@ -12,10 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_positive
+from kdmkit._core.checks import bad_argument, check_number, check_positive
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
+# Descriptions hold at most this many numbers.
+_MANY = 1 << 12
 
 
 def positive_tensor(name: str, value: Any) -> Tensor:
@@ -24,6 +26,8 @@ def positive_tensor(name: str, value: Any) -> Tensor:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(bad_argument(name, "a number or a tensor", repr(value))) from error
+    if isinstance(value, bool) or tensor.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise TypeError(bad_argument(name, "a number or a tensor of real numbers", repr(value)))
     tensor = tensor if tensor.is_floating_point() else tensor.double()
     check_positive(name, tensor)
     return tensor
@@ -108,9 +112,9 @@ class LearnedBandwidth(Bandwidth):
         if tensor.ndim > 2:
             raise ValueError(bad_argument(name, "shape (), (d,), (m, 1) or (m, d)", tuple(tensor.shape)))
         smallest = float(tensor.min())
-        bound = _TINY * smallest if minimum is None else float(minimum)
-        if not 0 <= bound < smallest:
-            raise ValueError(bad_argument(f"{name}_min", f"0 ≤ {name}_min < {name} ({smallest:g})", bound))
+        wanted = f"0 ≤ {name}_min < {name} ({smallest:g})"
+        bound = _TINY * smallest if minimum is None else minimum
+        bound = check_number(f"{name}_min", bound, wanted, below=smallest)
         self.register_buffer("minimum", torch.tensor(bound, dtype=tensor.dtype))
         self.raw = nn.Parameter((tensor - bound).log(), requires_grad=trainable)
 
@@ -159,7 +163,9 @@ class LearnedBandwidth(Bandwidth):
         return LearnedBandwidth(self.name, value, minimum, trainable=self.raw.requires_grad)
 
     def config(self) -> dict[str, Any]:
-        return {self.name: self.value.tolist(), f"{self.name}_min": float(self.minimum)}
+        # Those of many components are left to `state_dict`.
+        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self.value.tolist()
+        return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 
 class FixedBandwidth(Bandwidth):
@@ -212,13 +218,14 @@ def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: boo
 def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
     """The bandwidth that `Bandwidth.config` described.
 
-    The numbers of a batch are NaN until `load_state_dict` sets them.
+    Numbers that were left out are placeholders (NaN, those of a batch) until `load_state_dict` sets them.
     """
     value, minimum = config[name], config[f"{name}_min"]
-    if minimum is not None:
-        return LearnedBandwidth(name, value, minimum)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and minimum is None:
         return FixedBandwidth(name, torch.full(value["shape"], math.nan), validate=False)
+    if minimum is not None:
+        value = torch.full(value["shape"], 1.0 + minimum) if isinstance(value, dict) else value
+        return LearnedBandwidth(name, value, minimum)
     return FixedBandwidth(name, value)
 
 

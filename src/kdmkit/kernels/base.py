@@ -146,6 +146,14 @@ class Kernel(nn.Module, ABC):
         check_floating(argument, value)
         check_finite(argument, value)
 
+    def check_components(self, argument: str, components: Tensor) -> None:
+        """Raises where the kernel has parameters for another number of components `(*batch, m, *event)`."""
+        if self.has_density:
+            norm, m = self.log_norm(components), components.shape[-1 - self.event_dim]
+            if norm.ndim and norm.shape[-1] != m:
+                wanted = f"a bandwidth for each of {m} components"
+                raise ValueError(bad_argument(argument, wanted, f"{norm.shape[-1]}"))
+
     def event_rank(self, value: Tensor) -> int:
         """The number of trailing dimensions of `value` that are one event: 0 for labels."""
         return self.event_dim
@@ -204,3 +212,9 @@ class Kernel(nn.Module, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def check_kernel(argument: str, kernel: object) -> Kernel:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
+    return kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, SupportsIndex
 
 import torch
@@ -11,9 +12,12 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_label, is_integer
+from kdmkit._core.checks import as_tensor, bad_argument, check_label, check_number, is_integer
 from kdmkit.kernels.base import Kernel
-from kdmkit.ops import Lookup, Term
+from kdmkit.ops import Lookup, Score, Term
+
+# Codes of more categories are compared one by one: the table of a lookup has a column for each.
+_LARGEST_TABLE = 1 << 16
 
 
 class Categorical(Kernel):
@@ -41,8 +45,7 @@ class Categorical(Kernel):
         self.n = n.__index__() if hasattr(n, "__index__") else 0
         if self.n < 1:
             raise ValueError(bad_argument("n", "a number of categories ≥ 1", n))
-        if not 0 <= smoothing < 1:
-            raise ValueError(bad_argument("smoothing", "0 ≤ smoothing < 1", smoothing))
+        smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
         if trainable and smoothing == 0:
             raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
         logit = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
@@ -63,6 +66,10 @@ class Categorical(Kernel):
         return torch.where(finite, safe, torch.full_like(safe, -math.inf)).to(device)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
+        if self.n > _LARGEST_TABLE:
+            return Score(
+                _compare, x.unsqueeze(-1), components.unsqueeze(-1), (self._log_smoothing(x.device),)
+            )
         return Lookup(x.unsqueeze(-1), self._table(components))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
@@ -104,3 +111,7 @@ class Categorical(Kernel):
 
     def extra_repr(self) -> str:
         return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
+
+
+def _compare(x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    return torch.where(x == components.mT, torch.zeros_like(parameters[0]), parameters[0])

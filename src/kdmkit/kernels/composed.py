@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import apply, bad_argument, check_count, check_finite, check_instance
 from kdmkit.kernels.bandwidth import LearnedBandwidth
-from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.base import Kernel, check_kernel
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term
 
@@ -35,13 +35,11 @@ class Composed(Kernel):
 
     def __init__(self, encoder: nn.Module, kernel: Kernel, *, event_dim: int = 1) -> None:
         super().__init__()
-        if not isinstance(encoder, nn.Module):
-            raise TypeError(bad_argument("encoder", "an nn.Module", type(encoder).__name__))
-        if not isinstance(kernel, Kernel):
-            raise TypeError(bad_argument("kernel", "a kernel", type(kernel).__name__))
-        if kernel.batch_shape:
+        check_instance("encoder", encoder, nn.Module, "an nn.Module")
+        if check_kernel("kernel", kernel).batch_shape:
             raise ValueError(bad_argument("kernel", "one without a batch of bandwidths", repr(kernel)))
-        self.encoder, self.kernel, self.event_dim = encoder, kernel, event_dim
+        self.encoder, self.kernel = encoder, kernel
+        self.event_dim = check_count("event_dim", event_dim, least=0)
 
     @property
     def discrete(self) -> bool:  # type: ignore[override]
@@ -67,8 +65,20 @@ class Composed(Kernel):
 
     def encode(self, x: Tensor) -> Tensor:
         lead = x.shape[: x.ndim - self.event_dim]
-        encoded: Tensor = self.encoder(x.reshape(-1, *x.shape[len(lead) :]))
+        encoded: Tensor = apply("encoder", self.encoder, x.reshape(-1, *x.shape[len(lead) :]))
         return encoded.reshape(*lead, *encoded.shape[1:])
+
+    @torch.no_grad()
+    def check_components(self, argument: str, components: Tensor) -> None:
+        """Checks what the encoder makes of the components, in evaluation mode."""
+        modes = {module: module.training for module in self.modules()}
+        try:
+            encoded = self.eval().encode(components)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        check_finite("encoder", encoded)
+        self.kernel.check_components(argument, encoded)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         return self.kernel.term(self.encode(x), self.encode(components))

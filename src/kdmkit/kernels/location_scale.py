@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.precision import compute_dtype
 from kdmkit._core.shapes import broadcast, pick
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
@@ -134,7 +134,7 @@ class LocationScale(Kernel, ABC):
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1])
+        self._check_dimensions(components.shape[-1], x)
         scale = self.score_scale(components)
         if not self.per_component:
             return Score(self._block, x, components, (scale,))
@@ -161,7 +161,9 @@ class LocationScale(Kernel, ABC):
             logs = logs.unsqueeze(-1)
         return d * self.unit_log_norm - logs.expand(*logs.shape[:-1], d).sum(-1)
 
-    def _check_dimensions(self, d: int) -> int:
+    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
+        if x is not None:
+            check_event("x", x, torch.Size([d]))
         shape = self.bandwidth.shape
         if len(shape) and shape[-1] not in (1, d):
             wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"

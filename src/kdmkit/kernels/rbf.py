@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_finite
+from kdmkit._core.checks import as_tensor, bad_argument, check_finite
 from kdmkit._core.precision import full_precision
 from kdmkit.kernels.bandwidth import (
     Bandwidth,
@@ -69,7 +69,7 @@ class RBF(LocationScale):
 
     def _check_shear(self, shear: Any) -> Tensor:
         sigma = self.sigma
-        matrix = torch.as_tensor(shear, dtype=sigma.dtype, device=sigma.device).clone()
+        matrix = as_tensor("shear", shear, like=sigma).to(sigma.dtype, copy=True)
         check_finite("shear", matrix)
         d = matrix.shape[-1] if matrix.ndim else 0
         if matrix.shape != (d, d) or sigma.shape != (d,):
@@ -87,7 +87,7 @@ class RBF(LocationScale):
     @classmethod
     def from_metric(cls, factor: Float[Tensor, "d d"], **options: Any) -> RBF:
         """The kernel with log-overlap −‖L(x − c)‖² for a lower triangular L with a positive diagonal."""
-        factor = torch.as_tensor(factor)
+        factor = as_tensor("factor", factor)
         square = factor.ndim == 2 and factor.shape[0] == factor.shape[1]
         if not square or bool((factor.diagonal() <= 0).any()) or bool((factor.triu(1) != 0).any()):
             wanted = "a lower triangular (d, d) matrix with a positive diagonal"
@@ -184,7 +184,7 @@ class RBF(LocationScale):
         return _mean_absolute(gap, torch.hypot(scale, other) * math.sqrt(0.5))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1])
+        self._check_dimensions(components.shape[-1], x)
         metric = self.metric
         if metric is not None:
             metric = metric.to(components.device, score_dtype(x, components))

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from kdmkit._core.checks import check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_instance
 from kdmkit.kernels.base import Kernel
 
 _KERNELS: dict[str, type[Kernel]] = {}
@@ -22,5 +22,10 @@ def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = No
     >>> kernel_from_config(kdm.RBF(0.3).config())
     RBF(sigma=0.3)
     """
-    check_choice("config['kernel']", config.get("kernel"), _KERNELS)
-    return _KERNELS[config["kernel"]].from_config(config, encoder=encoder)
+    check_instance("config", config, dict, "what a kernel's config() returned")
+    name = config.get("kernel")
+    check_choice("config['kernel']", name, _KERNELS)
+    try:
+        return _KERNELS[str(name)].from_config(config, encoder=encoder)
+    except KeyError as error:
+        raise ValueError(bad_argument("config", f"{error} of a {name}", list(config))) from error

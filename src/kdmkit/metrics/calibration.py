@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
-from kdmkit.metrics._inputs import as_fractions, as_values, check_univariate
+from kdmkit.metrics.inputs import as_fractions, as_values, check_density
 
 
 class QuantileCalibration(NamedTuple):
@@ -36,7 +36,7 @@ def pit(rho: KDM, y: Any) -> Float[Tensor, "*lead"]:
     >>> pit(rho, torch.tensor([0.0, 1.0]))      # the standard normal's Φ(0) and Φ(1)
     tensor([0.5000, 0.8413])
     """
-    check_univariate("rho", rho)
+    check_density(rho)
     return rho.cdf(as_values(rho, y))
 
 

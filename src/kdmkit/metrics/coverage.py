@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.metrics._inputs import as_floats
+from kdmkit.metrics.inputs import as_floats
 
 
 def interval_coverage(lower: Any, upper: Any, y: Any) -> Float[Tensor, ""]:

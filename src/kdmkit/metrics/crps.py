@@ -11,8 +11,8 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions import KDM
-from kdmkit.metrics._inputs import as_values, check_univariate
 from kdmkit.metrics._mixture import Mixture
+from kdmkit.metrics.inputs import as_values, check_density
 
 
 def crps(rho: KDM, y: Any) -> Float[Tensor, "*lead"]:
@@ -37,7 +37,7 @@ def crps(rho: KDM, y: Any) -> Float[Tensor, "*lead"]:
     >>> crps(rho, torch.tensor([[0.0], [2.0]]))      # the standard normal's: (√2 − 1)/√π at its mean
     tensor([0.2337, 1.4528])
     """
-    kernel = check_univariate("rho", rho)
+    kernel = check_density(rho)
     value = as_values(rho, y).double().squeeze(-1)
     try:
         lead = broadcast(value.shape, rho.batch_shape)

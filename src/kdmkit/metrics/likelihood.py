@@ -7,9 +7,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions import KDM
-from kdmkit.metrics._inputs import as_values, check_kdm
+from kdmkit.metrics.inputs import as_values
 
 
 def mean_nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
@@ -28,7 +28,8 @@ def mean_nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
     >>> mean_nll(rho, torch.tensor([0, 1]))      # −(log 0.9 + log 0.8)/2
     tensor(0.1643)
     """
-    log_prob = check_kdm("rho", rho).log_prob(as_values(rho, y))
+    check_instance("rho", rho, KDM, "a KDM")
+    log_prob = rho.log_prob(as_values(rho, y))
     if log_prob.numel() == 0:
         raise ValueError(bad_argument("y", "at least one row", f"shape {tuple(log_prob.shape)}"))
     return -log_prob.mean()

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit.metrics._inputs import as_labels, as_probs, check_count
+from kdmkit._core.checks import check_count, in_memory
+from kdmkit.metrics.inputs import as_labels, as_probs
 
 
 class ReliabilityCurve(NamedTuple):
@@ -42,11 +43,12 @@ def reliability_curve(probs: Any, labels: Any, n_bins: int = 15) -> ReliabilityC
     >>> curve.accuracy, curve.counts
     (tensor([   nan, 0.6667], dtype=torch.float64), tensor([0, 3]))
     """
-    check_count("n_bins", n_bins)
+    n_bins = check_count("n_bins", n_bins)
     p = as_probs("probs", probs)
     confidence, predicted = p.max(-1)
     right = predicted == as_labels("labels", labels, p)
-    edges = torch.linspace(0, 1, n_bins + 1, dtype=p.dtype, device=p.device)
+    with in_memory("n_bins", n_bins):
+        edges = torch.linspace(0, 1, n_bins + 1, dtype=p.dtype, device=p.device)
     index = torch.bucketize(confidence, edges[1:-1], right=True)
     counts = torch.bincount(index, minlength=n_bins)
     mean_confidence = torch.bincount(index, confidence.double(), n_bins) / counts

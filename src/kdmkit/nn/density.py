@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
+from kdmkit._core.checks import as_shape
 from kdmkit.distributions import KDM
-from kdmkit.kernels import RBF, Kernel
+from kdmkit.kernels import RBF, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
 from kdmkit.nn.variable import Variable
@@ -44,14 +45,16 @@ class DensityLayer(KDMLayer):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
-        kernel = RBF(1.0) if kernel is None else kernel
-        variable = Variable("x", kernel, features if kernel.event_dim else ())
+        kernel = check_kernel("kernel", RBF(1.0) if kernel is None else kernel)
+        shape = as_shape("features", features, least=1) if kernel.event_dim else ()
+        variable = Variable("x", kernel, shape)
         self._build([variable], n_components, **options)
 
     def forward(self) -> KDM:
-        """The layer's distribution; gradients flow to the parameters."""
-        log_weights = torch.log_softmax(self.logits, -1)
-        return KDM(self.components["x"], None, self.kernel("x"), log_weights=log_weights, validate_args=False)
+        """The layer's distribution; gradients flow to the parameters, and values are checked on a CPU."""
+        return KDM._made(
+            self.components["x"], self._log_weights(), self.kernel("x"), self._checks_values(None)
+        )
 
     def initialize(
         self,

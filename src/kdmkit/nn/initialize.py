@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_choice, is_integer
+from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_number, is_integer
 from kdmkit.kernels import Kernel, typical_distance
 from kdmkit.kernels.distances import ROUNDING
 from kdmkit.nn.clustering import cluster, spread_out
@@ -178,8 +178,8 @@ def check_sigma(sigma: Sigma) -> None:
     """A rule's name, or a positive number."""
     if isinstance(sigma, str):
         check_choice("sigma", sigma, ("nearest", "mean"))
-    elif not 0 < float(sigma) < math.inf:
-        raise ValueError(bad_argument("sigma", "'nearest', 'mean' or a number > 0", sigma))
+    else:
+        check_number("sigma", sigma, "'nearest', 'mean' or a number > 0", positive=True)
 
 
 def _is_label(kernel: Kernel) -> bool:

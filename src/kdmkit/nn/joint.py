@@ -8,9 +8,9 @@ from typing import Any, Unpack, overload
 import torch
 from torch import nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.kernels import RBF, Cosine, Kernel
+from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
 from kdmkit.nn.layer import KDMLayer, LayerOptions, by_name, options_from
 from kdmkit.nn.variable import Variable
@@ -55,11 +55,11 @@ class JointLayer(KDMLayer):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
-        out_kernel = Cosine() if out_kernel is None else out_kernel
-        variables = [
-            Variable("x", RBF(1.0) if in_kernel is None else in_kernel, in_features),
-            Variable("y", out_kernel, out_features if out_kernel.event_dim else ()),
-        ]
+        in_kernel = check_kernel("in_kernel", RBF(1.0) if in_kernel is None else in_kernel)
+        out_kernel = check_kernel("out_kernel", Cosine() if out_kernel is None else out_kernel)
+        in_shape = as_shape("in_features", in_features, least=1)
+        out_shape = as_shape("out_features", out_features, least=1) if out_kernel.event_dim else ()
+        variables = [Variable("x", in_kernel, in_shape), Variable("y", out_kernel, out_shape)]
         self._make(variables, ["x"], n_components, options)
 
     @classmethod
@@ -97,6 +97,8 @@ class JointLayer(KDMLayer):
     def _make(
         self, variables: list[Variable], inputs: list[str], n_components: int, options: LayerOptions
     ) -> None:
+        for variable in variables:
+            check_instance("variables", variable, Variable, "a sequence of kdmkit.nn.Variable")
         names = [variable.name for variable in variables]
         if len(set(names)) < len(names) or not names:
             raise ValueError(bad_argument("variables", "one or more with different names", names))
@@ -107,14 +109,16 @@ class JointLayer(KDMLayer):
         self.outputs = tuple(name for name in names if name not in inputs)
         self._build(variables, n_components, **options)
 
-    def joint(self) -> JointKDM:
-        """The layer's distribution over all its variables; gradients flow to the parameters."""
-        return JointKDM(
-            dict(self.components),
-            None,
-            {name: self.kernel(name) for name in self.variables},
-            log_weights=torch.log_softmax(self.logits, -1),
-            validate_args=False,
+    def joint(self, *, validate_args: bool | None = None) -> JointKDM:
+        """The layer's distribution over all its variables; gradients flow to the parameters.
+
+        Args:
+            validate_args: whether values are checked. None: on a CPU they are. On another device a check
+                would wait for it, and compilers and function transforms cannot check numbers.
+        """
+        kernels = {name: self.kernel(name) for name in self.variables}
+        return JointKDM._made(
+            dict(self.components), self._log_weights(), kernels, self._checks_values(validate_args)
         )
 
     @overload

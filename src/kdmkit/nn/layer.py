@@ -10,7 +10,16 @@ from typing import Any, Self, TypedDict, cast
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import (
+    bad_argument,
+    check_count,
+    check_device,
+    check_dtype,
+    check_generator,
+    in_memory,
+)
+from kdmkit._core.modes import only_reverse_mode
+from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
 from kdmkit.nn.store import ComponentStore
@@ -71,19 +80,24 @@ class KDMLayer(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> None:
         """Makes the parameters."""
-        if not isinstance(n_components, int) or isinstance(n_components, bool) or n_components < 1:
-            raise ValueError(bad_argument("n_components", "a whole number ≥ 1", n_components))
+        n_components = check_count("n_components", n_components)
         self._train = {"components": train_components, "weights": train_weights, "kernels": train_kernels}
         dtype = torch.get_default_dtype() if dtype is None else dtype
+        check_dtype("dtype", dtype)
+        device = None if device is None else check_device("device", device)
         self.variables = {variable.name: variable for variable in variables}
-        self.components = ComponentStore(
-            variables,
-            n_components,
-            trainable=train_components,
-            dtype=dtype,
-            device=device,
-            generator=generator,
-        )
+        with in_memory("n_components", n_components):
+            self.components = ComponentStore(
+                variables,
+                n_components,
+                trainable=train_components,
+                dtype=dtype,
+                device=device,
+                generator=generator,
+            )
+        for v in variables:
+            if v.kernel.has_density:
+                v.kernel.check_components(f"kernel of {v.name!r}", self.components[v.name])
         kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
@@ -92,6 +106,14 @@ class KDMLayer(nn.Module, ABC):
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
         logits = torch.zeros(n_components, dtype=dtype, device=device)
         self.logits = nn.Parameter(logits, requires_grad=train_weights)
+
+    def _log_weights(self) -> Given:
+        return Given(torch.log_softmax(self.logits, -1))
+
+    def _checks_values(self, validate_args: bool | None) -> bool:
+        if validate_args is None:
+            return self.logits.device.type == "cpu" and only_reverse_mode()
+        return validate_args
 
     @torch.no_grad()
     def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
@@ -109,6 +131,7 @@ class KDMLayer(nn.Module, ABC):
         if set(data) != set(self.variables):
             raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
         check_sigma(sigma)
+        check_generator(generator)
         initializer = Initializer(list(self.variables.values()), data, generator)
         components, logits = initializer.start(self.n_components, method)
         components = {name: value.to(self.components[name]) for name, value in components.items()}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.modes import is_exporting
 from kdmkit.nn.draws import Dropout
+from kdmkit.nn.scaler import soft_clip
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
@@ -23,12 +24,20 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator | None = N
     return layer
 
 
+class SoftClip(nn.Module):
+    """`soft_clip` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return soft_clip(x)
+
+
 class MLP(nn.Sequential):
     """Linear layers with GELU and dropout between them, and an optional normalisation of the output.
 
     Args:
         sizes: the widths from input to output.
         dropout: after every hidden layer.
+        clip: whether inputs, standardised, are softly clipped first.
         normalize: whether the output is normalised to mean 0 and variance 1: encoders need a fixed scale of
             their latent space, decoders a free one.
         shape: of one output, where it is no vector.
@@ -43,11 +52,12 @@ class MLP(nn.Sequential):
         sizes: list[int],
         *,
         dropout: float = 0.1,
+        clip: bool = False,
         normalize: bool = True,
         shape: list[int] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        layers: list[nn.Module] = []
+        layers: list[nn.Module] = [SoftClip()] if clip else []
         for position, (wide, narrow) in enumerate(pairwise(sizes)):
             layers.append(make_linear(wide, narrow, generator))
             if position < len(sizes) - 2:
@@ -57,7 +67,13 @@ class MLP(nn.Sequential):
         if shape is not None:
             layers.append(nn.Unflatten(1, shape))
         super().__init__(*layers)
-        self._config = {"sizes": sizes, "dropout": dropout, "normalize": normalize, "shape": shape}
+        self._config = {
+            "sizes": sizes,
+            "dropout": dropout,
+            "clip": clip,
+            "normalize": normalize,
+            "shape": shape,
+        }
 
     def config(self) -> dict[str, Any]:
         """The arguments of an equal module: `MLP(**config)`."""

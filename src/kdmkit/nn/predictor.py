@@ -22,6 +22,10 @@ from kdmkit.nn.variable import Variable
 # Rows per block where many are evaluated without gradients: activations stay in a CPU's caches.
 BLOCK = 1024
 
+# How far from all components a point is told apart, in units of their range. Farther away the order of
+# distances to components is the same, but squares would be rounded or infinite.
+_REACH = 1e5
+
 
 class Predictor(nn.Module):
     """p(y|x) = Σ_j w_j(z)·f̂_j(y) with z = encoder(scaler(x)): a joint KDM over (z, y) behind an encoder.
@@ -112,7 +116,7 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> KDM:
         """p(y|x) of every row; gradients flow to x and to the parameters."""
-        return self._conditional(self.layer.joint(), *self._evaluate(x))
+        return self._conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
 
     @torch.no_grad()
     def distribution(self, x: Tensor) -> KDM:
@@ -129,7 +133,7 @@ class Predictor(nn.Module):
 
     def _conditional(self, joint: JointKDM, z: Tensor, *trend: Tensor) -> KDM:
         """p(y|z), adjusted by the trend; p(y|x) is made nowhere else."""
-        rho: KDM = joint.infer(x=z, target="y")
+        rho: KDM = joint.infer(x=_within_reach(z, self.layer.components["x"]), target="y")
         return rho if self.trend is None else self.trend.adjust(rho, *trend)
 
     def joint(self) -> JointKDM:
@@ -145,7 +149,7 @@ class Predictor(nn.Module):
 
     def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
         """log p(x); behind an encoder log p(z) of the latent vector."""
-        return self.layer.joint().marginal("x").log_prob(self.encode(x))
+        return self.layer.joint(validate_args=False).marginal("x").log_prob(self.encode(x))
 
     # ---- to and from disk
 
@@ -172,6 +176,14 @@ class Predictor(nn.Module):
             decoder=_module_from_config(config["decoder"], decoder),
             trend=None if trend is None else _trend_from_config(trend),
         )
+
+
+def _within_reach(z: Float[Tensor, "n *event"], components: Float[Tensor, "m *event"]) -> Tensor:
+    """z, moved towards the components where it is very far from all of them."""
+    components = components.detach().double()
+    low, high = components.amin(0), components.amax(0)
+    size = torch.where(high > low, high - low, components.abs().amax(0).clamp_min(1))
+    return z.clamp(low - _REACH * size, high + _REACH * size)
 
 
 def _trend_from_config(config: dict[str, Any]) -> Trend | LabelTrend:

@@ -6,9 +6,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+# No limit: a number that is finite, as saved tensors have to be.
+_NO_LIMIT = 1e300
+#: The limit where none is chosen: networks in float32 answer it with finite values.
+LARGEST_INPUT = 1e6
+# The share of the rows beyond each of the quantiles that fences are measured from, and the distance of fences
+# from these quantiles in units of the distance between the two. 11 standard deviations of a normal column.
+_TAIL, _FENCE = 0.05, 3.0
+
 
 class Scaler(nn.Module):
     """z = (x − shift)/scale, in float64: a column's offset may be large compared with its spread.
+
+    Beyond a limit L, z becomes ±(2L − L²/|z|), which grows up to 2L: a network behind the scaler gets
+    moderate numbers, however far away a row is.
+
+    Args:
+        shift, scale: of every column.
+        limit: L; None is no limit.
 
     >>> Scaler.from_data(torch.tensor([[1.0], [3.0]]))(torch.tensor([[2.0], [4.0]]))
     tensor([[0.],
@@ -17,35 +32,72 @@ class Scaler(nn.Module):
 
     shift: Tensor
     scale: Tensor
+    limit: Tensor
 
-    def __init__(self, shift: Float[Tensor, " d"], scale: Float[Tensor, " d"]) -> None:
+    def __init__(
+        self, shift: Float[Tensor, " d"], scale: Float[Tensor, " d"], limit: float | None = None
+    ) -> None:
         super().__init__()
         self.register_buffer("shift", shift.double())
         self.register_buffer("scale", scale.double())
+        limit = _NO_LIMIT if limit is None else limit
+        self.register_buffer("limit", torch.tensor(limit, dtype=torch.float64))
 
     @classmethod
-    def identity(cls, d: int) -> Scaler:
+    def identity(cls, d: int, limit: float | None = None) -> Scaler:
         """The scaler that changes nothing, or a place for `load_state_dict` to put a saved one."""
-        return cls(torch.zeros(d), torch.ones(d))
+        return cls(torch.zeros(d), torch.ones(d), limit)
 
     @classmethod
-    def from_data(cls, x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None = None) -> Scaler:
-        """Mean and standard deviation of every column; a constant column keeps the scale 1."""
+    def from_data(
+        cls,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, " n"] | None = None,
+        limit: float | None = None,
+    ) -> Scaler:
+        """Mean and standard deviation of every column; a constant column keeps the scale 1.
+
+        A value far outside the others counts as if it were at a fence, three times the distance between the
+        5 % and the 95 % quantile away from them: one wrong number must not set the scale of all.
+        """
         x = x.double()
         share = normalized_weights(len(x), weights)
+        x = x.clamp(*fences(x, share))
         shift = share @ x
         # Squares are taken of numbers up to 1: those of 1e200 would be infinite.
         reach = (x - shift).abs().amax(0)
         varies = reach > 1e-12 * x.abs().amax(0)
         unit = torch.where(varies, reach, torch.ones_like(reach))
         scale = unit * (share @ ((x - shift) / unit).square()).sqrt()
-        return cls(shift, torch.where(varies, scale, torch.ones_like(scale)))
+        return cls(shift, torch.where(varies, scale, torch.ones_like(scale)), limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x.double() - self.shift) / self.scale
+        z = ((x.double() - self.shift) / self.scale).clamp(-_NO_LIMIT, _NO_LIMIT)
+        size = z.abs().clamp_min(self.limit)
+        bounded = z.sign() * self.limit * (2 - self.limit / size)
+        return torch.where(z.abs() > self.limit, bounded, z)
 
     def inverse(self, z: Tensor) -> Tensor:
+        """z·scale + shift: the inverse within the limit."""
         return z.double() * self.scale + self.shift
+
+
+def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """Bounds of plausible values of every column: three times q95 − q05 beyond these quantiles.
+
+    They are infinite where half of a column, between the quartiles, is one value: a column of zeros and
+    some other numbers has no wild ones.
+
+    Args:
+        share: the rows' weights; their sum is 1.
+    """
+    values, order = x.sort(0)
+    below = share[order].cumsum(0)
+    # A little less than the level: a sum of n weights is rounded.
+    ranks = [(below < level - 1e-9).sum(0, keepdim=True) for level in (_TAIL, 0.25, 0.75, 1 - _TAIL)]
+    low, first, third, high = (values.gather(0, rank.clamp_max(len(x) - 1)).squeeze(0) for rank in ranks)
+    reach = torch.where(third > first, _FENCE * (high - low), torch.inf)
+    return low - reach, high + reach
 
 
 def soft_clip(z: Tensor, bound: float = 5.0) -> Tensor:

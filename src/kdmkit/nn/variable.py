@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import as_shape, bad_argument
 from kdmkit.distributions.joint import RESERVED
-from kdmkit.kernels import Kernel, kernel_from_config
+from kdmkit.kernels import Kernel, check_kernel, kernel_from_config
 
 # `infer` and `initialize` take variables by name, and have these arguments of their own.
 _ARGUMENTS = (*RESERVED, "method", "sigma", "generator")
@@ -35,14 +35,13 @@ class Variable:
     shape: torch.Size
 
     def __init__(self, name: str, kernel: Kernel, shape: int | tuple[int, ...] | torch.Size) -> None:
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(bad_argument("name", "a Python identifier", repr(name)))
         if name in _ARGUMENTS:
             raise ValueError(bad_argument("name", f"one other than {', '.join(_ARGUMENTS)}", repr(name)))
-        if not isinstance(kernel, Kernel):
-            raise TypeError(bad_argument(f"kernel of {name!r}", "a kernel", type(kernel).__name__))
-        size = torch.Size((shape,) if isinstance(shape, int) else shape)
-        if len(size) != kernel.event_dim or any(s < 1 for s in size):
+        check_kernel(f"kernel of {name!r}", kernel)
+        size = as_shape(f"shape of {name!r}", shape)
+        if len(size) != kernel.event_dim or 0 in size:
             wanted = f"{kernel.event_dim} positive dimension(s) for {type(kernel).__name__}"
             raise ValueError(bad_argument(f"shape of {name!r}", wanted, tuple(size)))
         object.__setattr__(self, "name", name)

@@ -40,7 +40,8 @@ def log_mix(
 
     Args:
         terms: one term, or several whose scores add; queries `(*lead, n, k)`, components `(*lead, m, k)`.
-        log_weights: of shape `(m,)`, or `(*lead, 1, m)` per batch, or `(*lead, n, m)` per query.
+        log_weights: of shape `(m,)`, or `(*lead, 1, m)` per batch, or `(*lead, n, m)` per query. Numbers are
+            not checked: NaN gives NaN.
         backend: `"reference"` computes the differences of all pairs and is the oracle of tests; `"torch"`
             is one matrix product; `"chunked"` bounds memory; `"triton"` does too, for squared distances on a
             CUDA device in float32 or less; `"auto"` chooses by shape, dtype and device.

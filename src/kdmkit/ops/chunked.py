@@ -27,7 +27,7 @@ from kdmkit.ops.block_gradients import (
 from kdmkit.ops.blocks import Block, run_in_memory, slices
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import add_row, average, sum_rows, sum_scores
-from kdmkit.ops.recomputed import Recomputed, Tensors
+from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import exponentials
 from kdmkit.ops.terms import Term, total_shape
@@ -47,14 +47,12 @@ class InBlocks(Recomputed):
     block: Block
     dtype: torch.dtype
 
-    def backward(self, *arguments: Any) -> Sequence[Tensor | None]:
+    def backward(self, *arguments: Any) -> Gradients:
         """In smaller blocks where memory runs out."""
         return run_in_memory(self.block, lambda block: replace(self, block=block).gradients(*arguments))[0]
 
     @abstractmethod
-    def gradients(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> Sequence[Tensor | None]:
+    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         """As `backward`: every block of scores is computed again."""
 
 
@@ -115,9 +113,7 @@ class _Chunked(InBlocks):
             return (lse,)
         return torch.cat([part[0] for part in parts if part[0] is not None], -2), lse
 
-    def gradients(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> Sequence[Tensor | None]:
+    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         (log_weights, values, *tensors), (*averages, lse) = inputs, outputs
         by_averages = upstream[0] if averages else None
         by_lse = torch.zeros_like(lse) if upstream[-1] is None else upstream[-1]

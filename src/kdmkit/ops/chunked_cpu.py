@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
-from kdmkit.ops.recomputed import Recomputed, Tensors
+from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, finite_top
 
@@ -102,9 +102,7 @@ class _Chunked(Recomputed):
                 averages[0][rows] = average
         return *averages, (lse + blocks.points.row).to(self.dtype), lse
 
-    def backward(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> list[Tensor | None]:
+    def backward(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         """Gradients; every block of scores is computed again."""
         (log_weights, values, *tensors), (*averages, _, lse) = inputs, outputs
         by_averages, by_lse = upstream[0] if averages else None, upstream[-2]

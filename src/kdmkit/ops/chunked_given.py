@@ -23,7 +23,7 @@ from kdmkit.ops.block_gradients import (
 from kdmkit.ops.blocks import Block, run_in_memory, slices
 from kdmkit.ops.chunked import InBlocks, default_block
 from kdmkit.ops.dense import add_row, log_ratio, sum_rows
-from kdmkit.ops.recomputed import Tensors
+from kdmkit.ops.recomputed import Gradients, Needs, Tensors
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import finite_top
 from kdmkit.ops.terms import Term, total_shape
@@ -100,9 +100,7 @@ class _Given(InBlocks):
         conditional = log_ratio(total, top, other_total, other_top)
         return total.log() + top, conditional, top, total, other_top, other_total
 
-    def gradients(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> Sequence[Tensor | None]:
+    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         (log_weights, *tensors), (_, _, *sums) = inputs, outputs
         terms = rebuild(self.terms, tensors)
         by_terms = TermGradients(terms, tensors, needs[1:])

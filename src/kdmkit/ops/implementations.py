@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.modes import is_exporting
-from kdmkit.ops import chunked, chunked_cpu, chunked_given, dense, dense_explicit
+from kdmkit.ops import chunked, chunked_components, chunked_cpu, chunked_given, dense, dense_explicit
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term
 from kdmkit.ops.triton import backend as triton
@@ -56,6 +56,13 @@ class Implementation:
 
 #: In the order of preference. `chunked` supports everything, so that `auto` never comes to the reference.
 IMPLEMENTATIONS = (
+    Implementation(
+        "chunked, scales per component",
+        "chunked",
+        chunked_components.reduce,
+        supports=chunked_components.supports,
+        automatic=chunked_components.is_worthwhile,
+    ),
     Implementation(
         "dense, explicit gradients",
         "torch",

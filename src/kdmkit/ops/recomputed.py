@@ -13,7 +13,12 @@ from torch import Tensor
 from kdmkit._core.precision import full_precision
 from kdmkit.ops.blocks import vmap_one_by_one
 
-Tensors = Sequence[Any]  # each a tensor, or None where a reduction has none
+#: Tensors, some of them None.
+Tensors = Sequence[Any]
+#: Which inputs need a gradient.
+Needs = Sequence[bool]
+#: By the inputs, None where none is needed.
+Gradients = Sequence[Tensor | None]
 
 
 class Recomputed(ABC):
@@ -30,13 +35,10 @@ class Recomputed(ABC):
         """The outputs; the last of them may be there for the backward pass only."""
 
     @abstractmethod
-    def backward(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> Sequence[Tensor | None]:
+    def backward(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         """Gradients by the inputs, None where none is needed.
 
         Args:
-            needs: which inputs need a gradient.
             inputs, outputs: of `forward`.
             upstream: the derivatives by the outputs, None where nothing depends on them.
         """
@@ -77,7 +79,7 @@ class _Gradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(function: Recomputed, needs: Sequence[bool], *tensors: Any) -> tuple[Tensor, ...]:
+    def forward(function: Recomputed, needs: Needs, *tensors: Any) -> tuple[Tensor, ...]:
         inputs, rest = tensors[: len(needs)], tensors[len(needs) :]
         outputs, upstream = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         with full_precision(outputs[0].device.type):
@@ -94,7 +96,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], function: Recomputed, needs: Sequence[bool], *tensors: Any
+        info: Any, in_dims: tuple[Any, ...], function: Recomputed, needs: Needs, *tensors: Any
     ) -> tuple[Any, Any]:
         apply = partial(_Gradients.apply, function, needs)
         return vmap_one_by_one(apply, info.batch_size, in_dims[2:], tensors)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_floating, check_instance
 from kdmkit.ops.blocks import Block
 from kdmkit.ops.terms import Term, common_dtype, total_shape
 
@@ -54,6 +54,10 @@ class Reduction:
         """Raises if the sizes of the arguments do not match."""
         if not self.terms:
             raise ValueError(bad_argument("terms", "at least one", "none"))
+        for term in self.terms:
+            check_instance("terms", term, Term, "terms such as RBF(0.3).term(x, components)")
+        check_instance("log_weights", self.log_weights, Tensor, "a tensor")
+        check_floating("log_weights", self.log_weights)
         (_, n, m), weights, values = self.shape, self.log_weights.shape, self.values
         if m == 0:
             raise ValueError(bad_argument("terms", "at least one component", 0))

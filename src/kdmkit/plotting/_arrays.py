@@ -7,35 +7,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.distributions import KDM
-from kdmkit.kernels import check_continuous
+from kdmkit.metrics.inputs import as_floats
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def as_array(argument: str, value: Any, shape: Sequence[int | None] | None = None) -> Array:
     """Finite numbers in float64; `shape` fixes the number of dimensions and those sizes that are not None."""
-    if isinstance(value, Tensor):
-        value = value.detach().double().cpu().numpy()
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            bad_argument(argument, "a tensor or an array of numbers", type(value).__name__)
-        ) from error
+    array: Array = as_floats(argument, value).double().cpu().numpy()
     if shape is not None and not _fits(array, shape):
         inside = ", ".join("n" if size is None else str(size) for size in shape)
         wanted = f"({inside},)" if len(shape) == 1 else f"({inside})"
         raise ValueError(bad_argument(argument, f"shape {wanted}", array.shape))
-    if not array.size:
-        raise ValueError(bad_argument(argument, "at least one value", f"shape {array.shape}"))
-    if not np.isfinite(array).all():
-        raise ValueError(
-            bad_argument(argument, "finite values", f"{int((~np.isfinite(array)).sum())} that are not")
-        )
     return array
 
 
@@ -51,18 +37,6 @@ def as_column(argument: str, value: Any, n: int | None = None) -> Array:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     return as_array(argument, array, (n,))
-
-
-def check_density(rho: object, d: int, batch: tuple[int, ...] = ()) -> KDM:
-    """`rho` as a continuous KDM of `d` dimensions with the given batch shape."""
-    if not isinstance(rho, KDM):
-        raise TypeError(bad_argument("rho", "a KDM", type(rho).__name__))
-    check_continuous("rho", rho.kernel, "a KDM with a continuous kernel")
-    if rho.event_shape != (d,):
-        raise ValueError(bad_argument("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
-    if rho.batch_shape != batch:
-        raise ValueError(bad_argument("rho", f"a batch of shape {batch}", tuple(rho.batch_shape)))
-    return rho
 
 
 def parts(rho: KDM) -> tuple[Array, Array, Array]:
@@ -103,6 +77,7 @@ def log_density(rho: KDM, points: Array) -> Array:
 
 def mesh(ranges: Sequence[tuple[float, float]], n: int) -> tuple[Array, Array, Array]:
     """A grid of n × n points over a rectangle: both axes, and the points `(n², 2)`."""
+    n = check_count("n_grid", n, least=2)
     first, second = (np.linspace(low, high, n) for low, high in ranges)
     points = np.stack(np.meshgrid(first, second), -1).reshape(-1, 2)
     return first, second, points

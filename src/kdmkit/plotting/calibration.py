@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import check_count
 from kdmkit.metrics import quantile_calibration, quantile_calibration_error
-from kdmkit.plotting._arrays import as_array
+from kdmkit.metrics.inputs import as_fractions
 from kdmkit.plotting._axes import GREY, LIGHT, PALETTE, Axes, axes, finish, legend, legend_with_number
 
 
@@ -29,12 +29,8 @@ def plot_pit(pit_values: Any, n_bins: int = 20, *, ax: Axes | None = None) -> Ax
     >>> plot_pit(torch.rand(500), n_bins=10).get_xlabel()
     'probability integral transform F(y)'
     """
-    values = as_array("pit_values", pit_values).ravel()
-    if values.min() < 0 or values.max() > 1:
-        outside = values[(values < 0) | (values > 1)][0]
-        raise ValueError(bad_argument("pit_values", "values in [0, 1]", outside))
-    if not n_bins >= 1:
-        raise ValueError(bad_argument("n_bins", "at least 1", n_bins))
+    values = as_fractions("pit_values", pit_values).double().flatten().cpu().numpy()
+    n_bins = check_count("n_bins", n_bins)
     ax = axes(ax, (4.6, 3.0))
     heights, edges = np.histogram(values, n_bins, (0, 1), density=True)
     ax.stairs(heights, edges, fill=True, color=PALETTE[0], alpha=0.85)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import as_levels, bad_argument
 from kdmkit.distributions import JointKDM
 from kdmkit.plotting._arrays import Array, as_array, log_density, mesh
 from kdmkit.plotting._axes import Axes, axes, class_colors, finish, labelled_contours, legend, matplotlib
@@ -53,6 +53,7 @@ def plot_decision_regions(
     '$x_1$'
     """
     points = as_array("X", X, (None, 2))
+    fractions = as_levels("levels", levels, least=0).tolist()
     predict, log_prob = _functions(model, log_prob)
     ranges = [_padded(points[:, i]) for i in range(2)]
     first, second, grid = mesh(ranges, n_grid)
@@ -64,9 +65,9 @@ def plot_decision_regions(
     blend = 1 - 0.5 * (1 - np.clip(probs @ colors, 0, 1))
     image = blend.reshape(n_grid, n_grid, 3)
     ax.imshow(image, extent=(*ranges[0], *ranges[1]), origin="lower", aspect="auto", interpolation="bilinear")
-    if log_prob is not None and len(levels):
+    if log_prob is not None and fractions:
         values = np.asarray(log_prob(grid)).reshape(n_grid, n_grid)
-        _lines(ax, first, second, values, np.asarray(log_prob(points)), levels)
+        _lines(ax, first, second, values, np.asarray(log_prob(points)), fractions)
     if index is not None:
         _points(ax, points, index, names, colors)
     ax.set(xlim=ranges[0], ylim=ranges[1])

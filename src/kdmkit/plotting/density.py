@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from kdmkit._core.checks import as_levels, check_count, check_number
 from kdmkit.distributions import KDM
+from kdmkit.metrics.inputs import check_density
 from kdmkit.plotting._arrays import (
     Array,
     as_array,
     as_column,
-    check_density,
     extent,
     log_density,
     mesh,
@@ -62,7 +63,8 @@ def plot_density_1d(
     >>> ax.get_ylabel()
     'density'
     """
-    check_density(rho, 1)
+    check_density(rho, 1, ())
+    n_grid = check_count("n_grid", n_grid, least=2)
     data = None if samples is None else as_column("samples", samples)
     ((low, high),) = extent(rho, None if data is None else data[:, None])
     ax = axes(ax)
@@ -135,15 +137,17 @@ def plot_density_2d(
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('$x_1$', '$x_2$')
     """
-    check_density(rho, 2)
+    check_density(rho, 2, ())
+    regions = as_levels("levels", levels, least=0).tolist()
+    depth = check_number("depth", depth, "a finite number > 0", positive=True)
     data = None if samples is None else as_array("samples", samples, (None, 2))
     ranges = extent(rho, data)
     first, second, points = mesh(ranges, n_grid)
     log_values = log_density(rho, points).reshape(n_grid, n_grid)
     ax = axes(ax, (5.2, 4.2))
     _map(ax, ranges, log_values, depth)
-    if len(levels):
-        labelled_contours(ax, first, second, log_values, _thresholds(log_values, levels))
+    if regions:
+        labelled_contours(ax, first, second, log_values, _thresholds(log_values, regions))
     if data is not None:
         ax.plot(*data.T, "o", color=INK, markersize=1.6, alpha=0.5, markeredgewidth=0, label="data")
     if show_components:

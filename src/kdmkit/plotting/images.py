@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.plotting._arrays import Array, as_array
-from kdmkit.plotting._axes import INK, Axes, axes
+from kdmkit.plotting._axes import INK, Axes, axes, matplotlib
 
 _GAP = 0.06
 
@@ -42,11 +42,10 @@ def plot_image_grid(
     6
     """
     tiles = _tiles(images)
-    if not n_columns >= 1:
-        raise ValueError(bad_argument("n_columns", "at least 1", n_columns))
-    n_columns = min(n_columns, len(tiles))
+    n_columns = min(check_count("n_columns", n_columns), len(tiles))
     n_rows = math.ceil(len(tiles) / n_columns)
     labels = _labels(row_labels, n_rows)
+    check_choice("cmap", cmap, matplotlib("pyplot").colormaps())
     low, high = _range(tiles, value_range)
     shown = np.clip((tiles - low) / (high - low), 0, 1)
     # The unit of both axes is the width of an image.
@@ -84,7 +83,7 @@ def _labels(row_labels: Iterable[Any] | None, n_rows: int) -> list[str]:
 
 def _range(tiles: Array, value_range: tuple[float, float] | None) -> tuple[float, float]:
     if value_range is not None:
-        low, high = value_range
+        low, high = as_array("value_range", value_range, (2,)).tolist()
         if not low < high:
             raise ValueError(bad_argument("value_range", "the lower value first", value_range))
         return low, high

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import as_levels, bad_argument, check_count
 from kdmkit.distributions import KDM
-from kdmkit.plotting._arrays import Array, as_array, as_column, check_density
+from kdmkit.metrics.inputs import check_density
+from kdmkit.plotting._arrays import Array, as_array, as_column
 from kdmkit.plotting._axes import INK, PALETTE, Axes, axes, finish, legend_above, tint
 
 
@@ -48,13 +49,15 @@ def plot_predictive_bands(
     inputs = as_column("x", x)
     check_density(rho, 1, batch=(len(inputs),))
     shown = None if data is None else _data(data)
+    intervals = as_levels("levels", levels).tolist()
+    n_grid = check_count("n_grid", n_grid, least=2)
     order = np.argsort(inputs)
     inputs = inputs[order]
     ax = axes(ax, (5.4, 3.4))
     if show_density:
         _shading(ax, inputs, rho, order, shown, n_grid)
     else:
-        _bands(ax, inputs, rho, order, levels)
+        _bands(ax, inputs, rho, order, intervals)
     if shown is not None:
         dots: dict[str, Any] = {"markersize": 2.4, "markeredgewidth": 0, "alpha": 0.55, "zorder": 1.5}
         ax.plot(*shown, "o", color=INK, label="data", **dots)
@@ -67,9 +70,10 @@ def plot_predictive_bands(
     return finish(ax, x="x", y="y")
 
 
-def _data(data: tuple[Any, Any]) -> tuple[Array, Array]:
-    if len(data) != 2:
-        raise ValueError(bad_argument("data", "a pair (X, y)", f"{len(data)} parts"))
+def _data(data: Any) -> tuple[Array, Array]:
+    if not isinstance(data, Sequence) or len(data) != 2:
+        got = f"{len(data)} parts" if isinstance(data, Sequence) else type(data).__name__
+        raise ValueError(bad_argument("data", "a pair (X, y)", got))
     X = as_column("data[0]", data[0])
     return X, as_column("data[1]", data[1], len(X))
 
@@ -82,9 +86,7 @@ def _quantiles(rho: KDM, q: Sequence[float]) -> Array:
 
 
 def _bands(ax: Axes, inputs: Array, rho: KDM, order: Array, levels: Sequence[float]) -> None:
-    wide_first = sorted((float(level) for level in levels), reverse=True)
-    if not all(0 < level < 1 for level in wide_first):
-        raise ValueError(bad_argument("levels", "probabilities strictly between 0 and 1", list(levels)))
+    wide_first = sorted(levels, reverse=True)
     for i, level in enumerate(wide_first):
         low, high = _quantiles(rho, [(1 - level) / 2, (1 + level) / 2])[:, order]
         color = tint(PALETTE[0], 0.2 + 0.35 * i / max(1, len(wide_first) - 1))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_device
 from kdmkit.serialize.budget import Budget
 from kdmkit.serialize.description import check_agrees, check_sizes, shortened
 from kdmkit.serialize.file import read_model, write_model
@@ -98,7 +98,7 @@ def load(
         device: where the model goes, whatever it was saved from.
         kind: the class that the model must have, for example `KDMRegressor`; type checkers then know it.
     """
-    place = _checked_device(device)
+    place = check_device("device", device)
     config, tensors = read_model(path)
     name = config.get("class")
     if not isinstance(name, str) or name not in _KINDS:
@@ -143,12 +143,3 @@ def _moved(model: Any, device: torch.device) -> Any:
 def _kind(name: str) -> Any:
     """The module for a class."""
     return import_module(f"kdmkit.serialize.{_KINDS[name]}")
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        checked = torch.device(device)
-        torch.empty(0, device=checked)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(bad_argument("device", "a device of this machine", repr(device))) from error
-    return checked

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from kdmkit.nn.scaler import LARGEST_INPUT
 
 # Format 1 (kdmkit 0.1): names of a regressor's trend.
 _TREND_KEYS = {
     "trend.committee.": "trend.ensemble.",
     "trend.typical": "trend.typical_variance",
 }
+# Scalers, which had no limit in earlier versions.
+_SCALERS = ("scaler.", "trend.x.", "trend.y.")
 
 
 def upgrade(config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and tensors as the present format has them."""
+    for scaler in _SCALERS:
+        if f"{scaler}shift" in tensors:
+            limit = torch.tensor(LARGEST_INPUT, dtype=torch.float64)
+            tensors = {f"{scaler}limit": limit, **tensors}
     if config["format"] >= 2:
         return config, tensors
     if "parameters" in config:

@@ -47,7 +47,10 @@ def read_tensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor], str]:
         with file.open("rb") as stream:
             start = _read_header(file, stream)
             data = start + stream.read()
-        tensors = load(data)
+        try:
+            tensors = load(data)
+        except ValueError as error:  # the oldest releases: of a tensor without elements
+            raise SafetensorError(str(error)) from error
         header = json.loads(start[8:])
         metadata = header.pop("__metadata__", {})
         for name, entry in header.items():

@@ -69,7 +69,10 @@ class Checkpoint:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        with replacing(self.path) as temporary, temporary.open("wb") as file:
-            torch.save({**state, "version": _VERSION, "identity": self.identity}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with replacing(self.path) as temporary, temporary.open("wb") as file:
+                torch.save({**state, "version": _VERSION, "identity": self.identity}, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OSError(bad_argument("checkpoint_dir", "a folder to write to", error)) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
 
@@ -52,8 +52,13 @@ def fit(
     # Accelerate takes half a second to import: only a fit needs it.
     from kdmkit.training.trainer import Trainer
 
-    last = options.max_epochs if epochs is None else epochs
-    if not 1 <= last <= options.max_epochs:
-        raise ValueError(bad_argument("epochs", f"1 to max_epochs ({options.max_epochs})", epochs))
+    check_instance("objective", objective, nn.Module, "an nn.Module")
+    check_instance("train", train, Rows, "kdmkit.training.Rows")
+    check_instance("validation", validation, (Rows, type(None)), "kdmkit.training.Rows or None")
+    check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
+    wanted = f"1 to max_epochs ({options.max_epochs})"
+    last = check_count("epochs", options.max_epochs if epochs is None else epochs, wanted)
+    if last > options.max_epochs:
+        raise ValueError(bad_argument("epochs", wanted, epochs))
     trainer = Trainer(objective, train, validation, options, identity or {})
     return trainer.run(last, description, on_epoch)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_event
+from kdmkit._core.checks import (
+    as_tensor,
+    bad_argument,
+    check_event,
+    check_instance,
+    check_number,
+    check_weights,
+)
 from kdmkit._core.logspace import safe_log
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.nn import JointLayer
@@ -22,28 +28,44 @@ def nll(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
     >>> nll(kdm.KDM.from_probs(torch.tensor([0.5, 0.5])), torch.tensor([0, 1]))
     tensor([0.6931, 0.6931])
     """
+    check_instance("rho", rho, KDM, "a KDM")
     return -rho.log_prob(value)
 
 
 def joint_nll(rho: JointKDM, **values: Any) -> Float[Tensor, "*batch"]:
     """−log f̂(x, y, …): the paper's Algorithm 2."""
+    check_instance("rho", rho, JointKDM, "a JointKDM")
     return -rho.log_prob(**values)
 
 
-def cross_entropy(rho: KDM, probs: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+def cross_entropy(rho: KDM, probs: Any) -> Float[Tensor, "*batch"]:
     """−Σ_i t_i log π_i against a distribution t over labels; labels with t_i = 0 do not count.
 
     The π_i are sums of probabilities: if one underflows to 0 the loss is infinite. For hard labels use `nll`,
     which stays in log space.
+
+    Args:
+        rho: discrete distributions of batch shape `(*batch,)`.
+        probs: t, of shape `(*batch, n)`.
     """
+    check_instance("rho", rho, KDM, "a KDM")
     predicted = rho.probs
+    probs = as_tensor("probs", probs, like=predicted)
     check_event("probs", probs, predicted.shape[-1:])
+    if rho._validate_args:
+        check_weights("probs", probs)
+    return _cross_entropy(predicted, probs)
+
+
+def _cross_entropy(predicted: Float[Tensor, "*batch n"], probs: Tensor) -> Float[Tensor, "*batch"]:
     log_predicted = torch.where(probs > 0, safe_log(predicted), torch.zeros_like(predicted))
     return -(probs * log_predicted).sum(-1)
 
 
 def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
     """−Σ_l q_l log f̂(y_l) against a KDM as an uncertain target; for discrete kernels its probabilities."""
+    check_instance("rho", rho, KDM, "a KDM")
+    check_instance("target", target, KDM, "a KDM")
     if not rho.kernel.same_family(target.kernel):
         raise ValueError(bad_argument("target", f"a KDM with the kernel {rho.kernel}", target.kernel))
     if rho.event_shape != target.event_shape:
@@ -51,7 +73,7 @@ def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
             bad_argument("target", f"events of shape {tuple(rho.event_shape)}", tuple(target.event_shape))
         )
     if target.kernel.discrete:
-        return cross_entropy(rho, target.probs)
+        return _cross_entropy(rho.probs, target.probs)
     points = target.components.movedim(-2, 0)
     rank = max(len(rho.batch_shape), len(target.batch_shape)) + 1
     points = points.reshape(points.shape[0], *([1] * (rank + 1 - points.ndim)), *points.shape[1:])
@@ -61,8 +83,10 @@ def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
     return -(weights * torch.where(weights > 0, log_prob, torch.zeros_like(log_prob))).sum(-1)
 
 
-def squared_error(rho: KDM, value: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """The mean over dimensions of (E[y] − y)²."""
+def squared_error(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
+    """The mean over dimensions of (E[y] − y)², for values y of shape `(*batch, d)`."""
+    check_instance("rho", rho, KDM, "a KDM")
+    value = as_tensor("value", value, like=rho.components)
     check_event("value", value, rho.event_shape)
     return (rho.mean - value).square().mean(-1)
 
@@ -84,9 +108,9 @@ def hybrid_nll(
     >>> torch.allclose(together, joint_nll(layer.joint(), x=x, y=y), atol=1e-5)
     True
     """
-    if not 0 <= generative_weight < math.inf:
-        raise ValueError(bad_argument("generative_weight", "a finite number ≥ 0", generative_weight))
-    joint = layer.joint()
+    check_number("generative_weight", generative_weight, "a finite number ≥ 0")
+    # Where training diverges, the loop says so: values inside it are not checked.
+    joint = layer.joint(validate_args=False)
     if generative_weight == 1 and not detach_input:
         return -joint.log_prob(x=x, y=y)
     loss = -joint.infer(x=x, target="y").log_prob(y)

@@ -7,8 +7,9 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import apply, bad_argument
 from kdmkit.nn import DrawingModule, JointLayer
+from kdmkit.nn.scaler import soft_clip
 from kdmkit.training.losses import hybrid_nll, joint_nll, squared_error
 
 
@@ -19,8 +20,8 @@ class DenseObjective(DrawingModule):
         encoder: from x to latent vectors.
         dense: from latent vectors to logits or to predicted targets.
         noise: standard deviation of Gaussian noise on x while training.
-        reconstruct: from latent vectors back to x. Its mean squared error is added: latent vectors keep what
-            the targets do not need, and so tell novel rows.
+        reconstruct: from latent vectors back to x, standardised and softly clipped. Its mean squared error is
+            added: latent vectors keep what the targets do not need, and so tell novel rows.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class DenseObjective(DrawingModule):
         else:
             losses = nn.functional.cross_entropy(outputs, y, reduction="none")
         if self.reconstruct is not None:
-            losses = losses + (self.reconstruct(z) - x).flatten(1).square().mean(-1)
+            losses = losses + (self.reconstruct(z) - soft_clip(x)).flatten(1).square().mean(-1)
         return losses
 
 
@@ -94,9 +95,10 @@ class ConditionalObjective(NoisyEncoder):
         alpha, encodes = self.generative_weight, self.encoder is not None
         if self.loss == "nll":
             return hybrid_nll(self.layer, z, y, generative_weight=alpha, detach_input=encodes)
-        losses = squared_error(self.layer(z), y)
+        joint = self.layer.joint(validate_args=False)
+        losses = squared_error(joint.infer(x=z, target="y"), y)
         if alpha:
-            losses = losses - alpha * self.layer.joint().marginal("x").log_prob(z.detach())
+            losses = losses - alpha * joint.marginal("x").log_prob(z.detach())
         return losses
 
 
@@ -108,7 +110,7 @@ class JointObjective(nn.Module):
         self.layer = layer
 
     def forward(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        return joint_nll(self.layer.joint(), x=z, y=y)
+        return joint_nll(self.layer.joint(validate_args=False), x=z, y=y)
 
 
 class DecoderObjective(nn.Module):
@@ -119,7 +121,7 @@ class DecoderObjective(nn.Module):
         self.decoder = decoder
 
     def forward(self, z: Tensor, x: Tensor) -> Float[Tensor, " n"]:
-        decoded = self.decoder(z)
+        decoded = apply("decoder", self.decoder, z)
         if decoded.shape != x.shape:
             raise ValueError(
                 bad_argument("decoder", f"outputs of shape {tuple(x.shape)}", tuple(decoded.shape))

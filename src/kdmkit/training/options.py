@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.checks import check_choice, check_count, check_number, check_path
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -61,16 +61,16 @@ class FitOptions:
             if name != "patience" or value is not None:
                 # A Python int, so that checkpoints do not depend on the type.
                 object.__setattr__(self, name, check_count(name, value, least=least))
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(bad_argument("learning_rate", "a finite number > 0", self.learning_rate))
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(bad_argument("weight_decay", "a finite number ≥ 0", self.weight_decay))
-        if self.averaging is not None and not 0 < self.averaging <= 1:
-            raise ValueError(bad_argument("averaging", "0 < averaging ≤ 1, or None", self.averaging))
-        if not 0 <= self.min_improvement < 1:
-            raise ValueError(bad_argument("min_improvement", "0 ≤ min_improvement < 1", self.min_improvement))
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(bad_argument("clip_norm", "> 0 or None", self.clip_norm))
+        check_number("learning_rate", self.learning_rate, "a finite number > 0", positive=True)
+        check_number("weight_decay", self.weight_decay, "a finite number ≥ 0")
+        check_number("min_improvement", self.min_improvement, "0 ≤ min_improvement < 1", below=1)
+        if self.averaging is not None:
+            wanted = "0 < averaging ≤ 1, or None"
+            check_number("averaging", self.averaging, wanted, positive=True, below=1, most=1)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, "> 0 or None", positive=True, most=math.inf)
+        if self.checkpoint_dir is not None:
+            check_path("checkpoint_dir", self.checkpoint_dir)
         check_choice("schedule", self.schedule, ("one-cycle", "cosine", "constant"))
         check_choice("device", self.device, ("auto", "cpu", "cuda"))
         check_choice("precision", self.precision, ("no", "bf16", "fp16"))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import apply, bad_argument, check_count, check_instance
 from kdmkit.nn import JointLayer, make_linear
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
@@ -83,8 +83,9 @@ class PhasedFit:
         loss: Literal["nll", "mse"] = "nll",
         identity: dict[str, Any] | None = None,
     ) -> None:
-        if head_epochs < 0:
-            raise ValueError(bad_argument("head_epochs", "a whole number ≥ 0", head_epochs))
+        check_count("head_epochs", head_epochs, least=0)
+        if layer is not None or type(self).place_components is PhasedFit.place_components:
+            check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
         self.encoder, self.dense = encoder, dense
         if layer is not None:
             self.layer = layer
@@ -214,12 +215,13 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
     own = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
     device = own if device is None else device
     encoder.eval().to(device)
-    blocks = [_check_latent(encoder(part.to(device)), len(part)).to(x.device) for part in x.split(_ROWS)]
+    blocks = [_encode(encoder, part.to(device)).to(x.device) for part in x.split(_ROWS)]
     encoder.to(own)
     return torch.cat(blocks)
 
 
-def _check_latent(latent: Any, n: int) -> Tensor:
+def _encode(encoder: nn.Module, x: Tensor) -> Tensor:
+    latent, n = apply("encoder", encoder, x), len(x)
     if not isinstance(latent, Tensor) or latent.ndim != 2 or len(latent) != n:
         got = tuple(latent.shape) if isinstance(latent, Tensor) else type(latent).__name__
         raise ValueError(bad_argument("encoder", f"outputs of shape ({n}, features) for {n} rows", got))

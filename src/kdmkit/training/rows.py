@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,8 @@ class Rows:
     sizes: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tensors, Sequence) or not all(isinstance(t, Tensor) for t in self.tensors):
+            raise TypeError(bad_argument("rows", "a tuple of tensors", type(self.tensors).__name__))
         lengths = {len(tensor) for tensor in self.tensors}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.checks import bad_argument, check_choice, check_count, in_memory
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.classification.memory import fit_label_memory
 from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
@@ -24,7 +24,7 @@ from kdmkit.estimators.common.checks import Array, check_number, distribution, p
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.encoders import is_built_in
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import FLOATS, checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
@@ -132,7 +132,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMClassifier:
         """Fits the joint distribution of rows and labels; rows of weight zero count as absent."""
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=FLOATS, allow_nd=self._takes_anything)
+        X, y = checked_rows(self, X, y, allow_nd=self._takes_anything)
         check_classification_targets(y)
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -306,7 +306,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         """
         check_is_fitted(self)
         array = check_array(X, dtype=FLOATS, allow_nd=True, ensure_2d=False)
-        if array.ndim < 3 or (not self._takes_anything and array.shape[2:] != (self.n_features_in_,)):
+        events = array.shape[2:] if self._takes_anything else (self.n_features_in_,)
+        if array.ndim < 3 or array.shape[1] == 0 or array.shape[2:] != events:
             wanted = f"shape (n, points, {self.n_features_in_})"
             raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
         lead = tuple(array.shape[:2])
@@ -331,15 +332,14 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         """
         check_is_fitted(self)
         n_samples = check_count("n_samples", n_samples)
-        if not spread > 0:
-            raise ValueError(bad_argument("spread", "> 0", spread))
+        spread = check_number("spread", spread, "> 0", positive=True)
         model = self.module_
         if model.encoder is not None and model.decoder is None:
             raise ValueError(
                 bad_argument("decoder", "one that was fitted, to sample behind an encoder", None)
             )
         probs, generator = self._label_probs(y).to(self._device), self._generator(random_state)
-        with torch.no_grad():
+        with torch.no_grad(), in_memory("n_samples", n_samples):
             if model.trend is not None:
                 return np.asarray(draw_given_label(model, probs, n_samples, spread, generator).cpu())
             rho = model.layer.reverse(KDM.from_probs(probs), target="x")

@@ -39,7 +39,7 @@ def fit_label_memory(
     """
     kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
     judges = torch.arange(min(_JUDGES, len(kept)))
-    share = torch.ones(len(x)) if weights is None else (weights / weights.mean()).float()
+    share = torch.ones(len(x), dtype=torch.float32) if weights is None else (weights / weights.mean()).float()
     one_hot = nn.functional.one_hot(labels, probs.shape[1]).float()
     memory = ResidualMemory(x[kept], one_hot[kept], share[kept].log())
     p, right, importance = (

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
+import torch
 from torch import nn
 
-from kdmkit.estimators.common.encoders import build_module, is_built_in, mlp_decoder
+from kdmkit.estimators.common.encoders import (
+    build_module,
+    is_built_in,
+    mlp_decoder,
+    reconstructing_encoder,
+)
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.nn import make_linear
 from kdmkit.nn.predictor import dtype_of
@@ -23,13 +29,17 @@ class ClassifierFit(EstimatorFit):
     """
 
     estimator: Any
-    latent: ClassVar[int] = 32
+        reconstructing_encoder
+    )
     decoder: nn.Module | None = None
 
     def run(self) -> dict[str, list[dict[str, float]]]:
         super().run()
         self.fit_decoder()
         return self.histories
+
+    def build_encoder(self, features: int, generator: torch.Generator) -> nn.Module:
+        return reconstructing_encoder(features, generator)
 
     @property
     def _fixes_encoder(self) -> bool:
@@ -40,7 +50,8 @@ class ClassifierFit(EstimatorFit):
             return super().dense_objective()
         assert self.encoder is not None
         assert self.dense is not None
-        reconstruct = make_linear(self.latent, self.x.shape[1], self.generator)
+        latent = self.encode(self.x[:2]).shape[1]
+        reconstruct = make_linear(latent, self.x.shape[1], self.generator)
         return DenseObjective(self.encoder, self.dense, noise=self.noise, reconstruct=reconstruct)
 
     def place_components(self) -> None:

@@ -46,7 +46,9 @@ def choose_sigma(
         labels: of the rows; here rows may differ in their labels alone.
     """
     if not is_rule(sigma):
-        return check_number("sigma", sigma, "a number > 0, 'scott', 'silverman' or 'loo'", positive=True)
+        return check_number(
+            "sigma", sigma, "'auto', a number > 0, 'scott', 'silverman' or 'loo'", positive=True
+        )
     x = x.double()
     n, d = float(w.sum().square() / w.square().sum()), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))

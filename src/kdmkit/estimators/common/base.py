@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
 from kdmkit.estimators.common.export import Answer, MethodModule
-from kdmkit.estimators.common.rows import FLOATS
+from kdmkit.estimators.common.rows import checked_rows
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -190,14 +190,18 @@ class KDMEstimator(BaseEstimator, ABC):
     def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
         """New rows, checked against those of the fit."""
         check_is_fitted(self)
-        return to_tensor(validate_data(self, X, dtype=FLOATS, allow_nd=allow_nd, reset=False))
+        return to_tensor(checked_rows(self, X, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""
         blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
         with torch.no_grad():
-            answers = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
-        return np.asarray(torch.cat(answers))
+            parts = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
+        answers = torch.cat(parts)
+        if bool(answers.isnan().any()):
+            wanted = "rows for which the encoder's outputs are finite"
+            raise ValueError(bad_argument("X", wanted, f"NaN for row {int(answers.isnan().nonzero()[0, 0])}"))
+        return np.asarray(answers)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         """A new stream for every call of a fitted estimator, the same stream for a given `random_state`."""

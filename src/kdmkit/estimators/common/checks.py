@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_weights
+from kdmkit._core.checks import bad_argument, check_number, check_weights
+
+__all__ = ["Array", "check_number", "distribution", "plain", "to_tensor"]
 
 Array = NDArray[Any]
 
@@ -23,14 +24,6 @@ def to_tensor(X: Array) -> Tensor:
 def plain(value: Any) -> Any:
     """NumPy's numbers as Python's: grids of parameters are full of them."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def check_number(argument: str, value: Any, wanted: str, *, positive: bool = False) -> float:
-    """A finite number ≥ 0, or > 0."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(bad_argument(argument, wanted, repr(value)))
-    return float(value)
 
 
 def distribution(argument: str, values: Any, shape: tuple[int, ...]) -> Tensor:

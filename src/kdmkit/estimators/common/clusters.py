@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit.nn import JointLayer
+from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.clustering import cluster
 from kdmkit.ops import score_matrix
 
@@ -48,8 +48,8 @@ class Clusters:
         seed: int,
     ) -> Clusters:
         """At most m clusters: fewer where rows coincide. Every residual counts as much as one feature."""
-        spread = r.std(0, unbiased=False)
-        vectors = torch.cat([x, r / torch.where(spread > 0, spread, torch.ones_like(spread))], 1)
+        spread = Scaler.from_data(r, weights).scale.float()
+        vectors = torch.cat([x, r / spread], 1)
         own = cluster(vectors, m, seed=seed, weights=weights, sample=_CLUSTER_SAMPLE)
         w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
         total = torch.bincount(own, w)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from kdmkit._core.checks import in_memory
 from kdmkit.nn import MLPEnsemble
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import Rows
@@ -108,12 +109,13 @@ def fit_ensemble(
         generator: chooses the parts; its seed also chooses the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
-    held = held_out(len(x), n_members, generator, labels)
-    rows = Rows((x, y, held), None if weights is None else weights.float())
     # From the seed again: the first weights do not depend on the number of rows.
     of_weights = torch.Generator().manual_seed(generator.initial_seed())
     sizes = [x.shape[1], *_HIDDEN, len(start)]
-    first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
+    with in_memory("n_members", n_members):
+        first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
+        held = held_out(len(x), n_members, generator, labels)
+    rows = Rows((x, y, held), None if weights is None else weights.float())
     with torch.no_grad():
         first.biases[-1].copy_(start)
     objective = CrossFitting(first, loss)

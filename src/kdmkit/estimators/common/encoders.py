@@ -13,7 +13,7 @@ from torch import nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.nn import MLP
 
-_HIDDEN = 128
+_HIDDEN, _LATENT = 128, 16
 
 
 def build_module(parameter: Any, name: str, build: Callable[[], nn.Module]) -> nn.Module | None:
@@ -32,9 +32,15 @@ def is_built_in(parameter: Any) -> bool:
     return isinstance(parameter, str) and parameter == "mlp"
 
 
-def mlp_encoder(features: int, latent: int, generator: torch.Generator) -> MLP:
+def mlp_encoder(features: int, generator: torch.Generator) -> MLP:
     """An encoder from rows to latent vectors."""
-    return MLP([features, _HIDDEN, _HIDDEN, latent], generator=generator)
+    return MLP([features, _HIDDEN, _HIDDEN, _LATENT], generator=generator)
+
+
+def reconstructing_encoder(features: int, generator: torch.Generator) -> MLP:
+    """A larger encoder, for latent vectors that keep more than a label."""
+    sizes = [features, 2 * _HIDDEN, 2 * _HIDDEN, 2 * _LATENT]
+    return MLP(sizes, dropout=0.2, clip=True, generator=generator)
 
 
 def mlp_decoder(latent: int, shape: tuple[int, ...], generator: torch.Generator) -> MLP:

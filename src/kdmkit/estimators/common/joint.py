@@ -15,6 +15,9 @@ from kdmkit.nn import Predictor, Scaler
 from kdmkit.nn.initialize import Sigma
 from kdmkit.nn.predictor import dtype_of
 
+# Standardised inputs beyond this are compressed: ordinary columns hardly reach it.
+INPUT_LIMIT = 5.0
+
 
 class JointEstimator(KDMEstimator):
     """Base of the estimators whose module is a `Predictor`: a joint KDM over rows and targets."""
@@ -39,7 +42,7 @@ class JointEstimator(KDMEstimator):
         return tags
 
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
-        return {} if self._takes_anything else {"x": Scaler.from_data(x, weights)}
+        return {} if self._takes_anything else {"x": Scaler.from_data(x, weights, limit=INPUT_LIMIT)}
 
     def _training_inputs(self, x: Tensor, scalers: dict[str, Scaler]) -> Tensor:
         return scalers["x"](x).float() if "x" in scalers else x.to(dtype_of(self.encoder))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from kdmkit.estimators.common.encoders import build_module, mlp_encoder
@@ -29,9 +30,6 @@ class EstimatorFit(PhasedFit):
         phases: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `PhasedFit`.
     """
 
-    #: The dimension of the built-in encoder's latent space.
-    latent: ClassVar[int] = 16
-
     def __init__(
         self,
         estimator: JointEstimator,
@@ -48,9 +46,7 @@ class EstimatorFit(PhasedFit):
             settings["batch_size"] = batch_size
         generator = estimator._torch_generator()
         super().__init__(
-            build_module(
-                estimator.encoder, "encoder", lambda: mlp_encoder(x.shape[1], self.latent, generator)
-            ),
+            build_module(estimator.encoder, "encoder", lambda: self.build_encoder(x.shape[1], generator)),
             None,
             train,
             validation,
@@ -59,6 +55,10 @@ class EstimatorFit(PhasedFit):
             **phases,
         )
         self.estimator, self.x, self.n_outputs, self.generator = estimator, x, n_outputs, generator
+
+    def build_encoder(self, features: int, generator: torch.Generator) -> nn.Module:
+        """The encoder that `"mlp"` means."""
+        return mlp_encoder(features, generator)
 
     def make_dense(self) -> nn.Module:
         return make_linear(self.encode(self.x[:2]).shape[1], self.n_outputs, self.generator)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
@@ -21,6 +22,22 @@ FLOATS = [np.float64, np.float32]
 _FEWEST_VALIDATION = 8
 
 
+def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates are no numbers."""
+    X = X.to_frame() if hasattr(X, "to_frame") else X
+    targets = {"y": y[0]} if y and options.get("y_numeric") else {}
+    for name, data in {"X": X, **targets}.items():
+        kinds = getattr(data, "dtypes", getattr(data, "dtype", None))
+        kinds = list(kinds) if isinstance(kinds, Iterable) else [kinds]
+        dates = [kind for kind in kinds if getattr(kind, "kind", "") in ("m", "M")]
+        if dates:
+            raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
+    try:
+        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+    except TypeError as error:
+        raise TypeError(bad_argument("X", "an array of numbers", f"{type(X).__name__} ({error})")) from error
+
+
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
     """Sample weights as a tensor of mean 1 (None stays None), and the rows whose weight is positive.
 
@@ -28,7 +45,11 @@ def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ..
     """
     if sample_weight is None:
         return None, X, *others
-    weights = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    options: Any = {"dtype": np.float64, "ensure_non_negative": True}
+    try:
+        weights = np.asarray(_check_sample_weight(sample_weight, X, **options))
+    except (ValueError, TypeError) as error:
+        raise ValueError(bad_argument("sample_weight", "a number ≥ 0 for every row", error)) from error
     present = weights > 0
     if not present.any():
         raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
@@ -49,21 +70,20 @@ def merge_rows(
     (tensor([0, 1]), tensor([2., 1.], dtype=torch.float64))
     """
     vectors = x if labels is None else torch.cat([x, labels.to(x).unsqueeze(1)], 1)
-    group = torch.unique(vectors, dim=0, return_inverse=True)[1]
-    total = torch.bincount(group, None if weights is None else weights.double()).double()
-    first = torch.full_like(total, len(x), dtype=torch.long)
-    first = first.scatter_reduce(0, group, torch.arange(len(x)), "amin")
+    order = torch.from_numpy(np.lexsort(vectors.numpy().T))
+    is_new = torch.ones(len(x), dtype=torch.bool)
+    is_new[1:] = (vectors[order[1:]] != vectors[order[:-1]]).any(1)
+    # The sort is stable: the first of a group is the first in the order of the rows.
+    first, group = order[is_new], is_new.cumsum(0) - 1
+    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
+    total = torch.bincount(group, w[order])
     order = first.argsort()
     return first[order], total[order]
 
 
 def check_fraction(fraction: Any) -> float:
     """Checks the share of rows to validate on."""
-    wanted = "0 ≤ validation_fraction < 1"
-    fraction = check_number("validation_fraction", fraction, wanted)
-    if fraction >= 1:
-        raise ValueError(bad_argument("validation_fraction", wanted, fraction))
-    return fraction
+    return check_number("validation_fraction", fraction, "0 ≤ validation_fraction < 1", below=1)
 
 
 def split_rows(

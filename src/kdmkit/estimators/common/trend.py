@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.checks import bad_argument, check_count, check_flag
 from kdmkit.estimators.common.clusters import BATCH, RATE, STEPS
 from kdmkit.estimators.common.cross_fit import FEWEST_ROWS, HOLDERS, trend_batch, trend_epochs
 from kdmkit.estimators.common.joint import JointEstimator
@@ -33,8 +32,7 @@ class TrendEstimator(JointEstimator):
         if self.trend == "mlp" and self.encoder is not None:
             raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
         check_count("n_members", self.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
-        if not isinstance(self.memory, bool | np.bool_):
-            raise ValueError(bad_argument("memory", "True or False", repr(self.memory)))
+        check_flag("memory", self.memory)
 
     def _has_trend(self, y: Tensor) -> bool:
         """Whether a trend is asked for and possible: few rows leave none to hold out; constants need none."""

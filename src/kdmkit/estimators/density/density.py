@@ -9,16 +9,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.base import DensityMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice, check_count
+from kdmkit._core.checks import check_choice, check_count, in_memory
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.export import Answer
-from kdmkit.estimators.common.rows import FLOATS, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.density.adaptive import automatic_density, layer_of
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -27,27 +28,32 @@ from kdmkit.estimators.density.likelihood import (
     initialize_weights,
     kernel_of,
 )
-from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.layer import LayerOptions
+from kdmkit.training import Rows
 
-_SIGMA = "a number > 0, 'scott', 'silverman' or 'loo'"
+# With fewer components than a quarter of this share of the rows, bandwidths need no bound by leave-one-out.
+_FEW_COMPONENTS = 0.2
+_SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
 
 
 @dataclass(eq=False, repr=False)
 class KDMDensity(DensityMixin, KDMEstimator):
-    """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ²/2).
+    """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ_j²/2).
 
     Args:
-        method: `"nonparametric"` makes every sample a component, with equal weights (kernel density
-            estimation); `"likelihood"` fits `n_components` components, their weights and the bandwidth by
+        method: `"nonparametric"` makes every distinct sample a component (kernel density estimation);
+            `"likelihood"` fits `n_components` components, their weights and the bandwidth by
             maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
-        sigma: bandwidth: a number (σ = √2 standard deviations), or a rule: `"scott"`, `"silverman"`,
-            leave-one-out likelihood `"loo"`. It is one number for all dimensions: standardise them first
-            where their units differ. The likelihood method learns σ, and starts from the number if given.
+        sigma: bandwidth. `"auto"` is one per sample and dimension: in proportion to the standard deviation
+            of every column, wider where samples are far from their neighbours (heavy tails), at least half
+            the step between the values of a rounded column, and chosen by leave-one-out likelihood (of a
+            part of the samples where there are many). Otherwise it is one length for all dimensions: a number
+            (σ = √2 standard deviations), or by a rule, `"scott"`, `"silverman"` or leave-one-out likelihood
+            `"loo"`. The likelihood method learns σ, and starts from the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
@@ -63,7 +69,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     >>> X, _ = make_moons(300, noise=0.1, random_state=0)
     >>> density = KDMDensity(method="nonparametric").fit(X)
     >>> density.score_samples([[0.0, 1.0]]).round(1)
-    array([-0.8])
+    array([-0.6])
     >>> density.sample(3).shape
     (3, 2)
     """
@@ -71,7 +77,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     method: Literal["nonparametric", "likelihood"] = "nonparametric"
     _: KW_ONLY
     covariance: Covariance = "full"
-    sigma: Any = "loo"
+    sigma: Any = "auto"
     max_epochs: int = 200
     batch_size: int = 256
     learning_rate: float = 2e-2
@@ -81,7 +87,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """Fits the density to the rows of X; a row of weight 2 counts as two equal rows of weight 1."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
-        X = validate_data(self, X, dtype=FLOATS)
+        X = checked_rows(self, X)
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
@@ -92,14 +98,18 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         rows, w = merge_rows(x, weights)
         x = x[rows]
-        sigma = choose_sigma(self.sigma, x, w)
-        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
-        layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
         self.history_: list[dict[str, float]] = []
-        return layer.assign({"x": x}, w.log())
+        if self._sigma_is_automatic:
+            return automatic_density(x, w, verbose=bool(self.verbose))
+        return layer_of(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
+
+    @property
+    def _sigma_is_automatic(self) -> bool:
+        return isinstance(self.sigma, str) and self.sigma == "auto"
 
     def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
-        start = None if is_rule(self.sigma) else check_number("sigma", self.sigma, _SIGMA, positive=True)
+        is_free = self._sigma_is_automatic or is_rule(self.sigma)
+        start = None if is_free else check_number("sigma", self.sigma, _SIGMA, positive=True)
         frame = Frame.of(x, weights, self.covariance)
         z = frame.into(x).float()
         rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
@@ -109,9 +119,22 @@ class KDMDensity(DensityMixin, KDMEstimator):
         layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
         if rows.weights is not None:
             initialize_weights(layer, rows.tensors[0], rows.weights)
-        initialize_bandwidth(layer, rows.tensors[0], None if start is None else start / frame.size)
+        start = None if start is None else start / frame.size
+        initialize_bandwidth(layer, rows.tensors[0], start, self._least_sigma(rows, m))
         self.history_ = self._run(Likelihood(layer), rows, validation, "density")
         return frame.out_of(layer)
+
+    @staticmethod
+    def _least_sigma(rows: Rows, m: int) -> float:
+        """A lower bound of bandwidths, min(1, 4m/n) times that of a kernel density estimate (leave-one-out).
+
+        Where components are nearly as many as rows, each sits on a row: narrower bandwidths would overfit.
+        """
+        share, x = 4 * m / len(rows), rows.tensors[0]
+        if share < _FEW_COMPONENTS:
+            return 0.0
+        distinct, w = merge_rows(x, rows.weights)
+        return min(1.0, share) * choose_sigma("loo", x[distinct], w)
 
     @property
     def kdm_(self) -> KDM:
@@ -142,4 +165,5 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """
         check_is_fitted(self)
         n_samples = check_count("n_samples", n_samples)
-        return np.asarray(self.kdm_.sample((n_samples,), generator=self._generator(random_state)).cpu())
+        with in_memory("n_samples", n_samples):
+            return np.asarray(self.kdm_.sample((n_samples,), generator=self._generator(random_state)).cpu())

@@ -118,8 +118,11 @@ def initialize_weights(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
         layer.logits.copy_(mass.clamp_min(float(weights.min())).log())
 
 
-def initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None) -> None:
-    """Starts bandwidths from the spread inside clusters (or from σ), with a share of it as lower bound."""
+def initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None, least: float) -> None:
+    """Starts bandwidths from the spread inside clusters (or from σ), with a lower bound.
+
+    The bound is a share of the start, or `least` where that is more.
+    """
     components = layer.components["x"].detach()
     residual = x - components[_nearest(layer, x)]
     degrees = len(x) / max(1, len(x) - len(components))
@@ -128,7 +131,8 @@ def initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None) ->
     if sigma is not None:
         width = torch.full_like(width, sigma)
     value = width if bandwidth.shape else width.square().mean().sqrt()
-    bandwidth.restart(value, _BOUND * float(value.min()))
+    bound = max(least, _BOUND * float(value.min()))
+    bandwidth.restart(value.clamp_min(1.05 * bound), bound)
 
 
 def _nearest(layer: DensityLayer, x: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"
     if array.shape != (n,) or not np.issubdtype(array.dtype, np.integer):
         got = f"{array.dtype} of shape {array.shape}"
         raise ValueError(bad_argument("bags", f"{n} integer ids, one per row", got))
-    n_bags = int(array.max()) + 1 if n_bags is None else n_bags
+    wanted = "ids of bags that all have a row" if n_bags is None else "ids with proportions"
+    n_bags = min(n, int(array.max()) + 1) if n_bags is None else n_bags
     outside = array[(array < 0) | (array >= n_bags)]
     if len(outside):
-        raise ValueError(bad_argument("bags", f"ids with proportions, 0 … {n_bags - 1}", outside[0]))
+        raise ValueError(bad_argument("bags", f"{wanted}, 0 … {n_bags - 1}", outside[0]))
     empty = np.flatnonzero(np.bincount(array, minlength=n_bags) == 0)
     if len(empty):
         raise ValueError(bad_argument("bags", "at least one row in every bag", f"none in bag {empty[0]}"))

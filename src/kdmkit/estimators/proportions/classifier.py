@@ -8,19 +8,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Int
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit._core.checks import bad_argument, check_choice, check_flag
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import FLOATS, split_rows
+from kdmkit.estimators.common.rows import checked_rows, split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit
 from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
+from kdmkit.nn.scaler import LARGEST_INPUT
 
 Loss = Literal["likelihood", "proportions"]
 _EM_STEPS = 200
@@ -101,7 +101,8 @@ class KDMProportionClassifier(JointClassifier):
         """
         check_choice("loss", self.loss, ("likelihood", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
-        X = validate_data(self, X, dtype=FLOATS, allow_nd=self._takes_anything)
+        check_flag("standardize", self.standardize)
+        X = checked_rows(self, X, allow_nd=self._takes_anything)
         known = check_label_proportions(proportions, counted)
         if not known.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"
@@ -124,7 +125,7 @@ class KDMProportionClassifier(JointClassifier):
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
             return super()._input_scaler(x, weights)
-        return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1])}
+        return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1], LARGEST_INPUT)}
 
     def _split(self, n_bags: int, held: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The ids of bags to learn from and of bags to validate on."""

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over
 from kdmkit.nn import MLPEnsemble
-from kdmkit.nn.scaler import normalized_weights
+from kdmkit.nn.scaler import fences, normalized_weights
 
 # The least share of the residuals' variance that is kept: with few rows, a larger cut is not justified.
 _LEAST_KEPT = 0.64
+# In standard deviations of the targets: larger errors count linearly instead of by their squares.
+_DELTA = 3.0
 # See `_scaled_to_ensemble`.
 _FEW_ROWS, _CHOICE = 100, 4.0
 
@@ -29,6 +31,7 @@ class CrossFit:
             ensemble.
         typical_variance: of the answers of members that hold out the row, mean over rows.
         excess_variance: by how much the members' variance at every row exceeds the typical one.
+        share: the rows' weights in such means over rows; 0 for wild residuals.
         history: of the training.
     """
 
@@ -36,6 +39,7 @@ class CrossFit:
     residuals: Float[Tensor, "n outputs"]
     typical_variance: Float[Tensor, " outputs"]
     excess_variance: Float[Tensor, "n outputs"]
+    share: Float[Tensor, " n"]
     history: list[dict[str, float]]
 
 
@@ -66,15 +70,26 @@ def cross_fit(
         generator=generator,
         run=run,
     )
-    answers, share = fitted.answers, normalized_weights(len(x), weights)
+    answers, residuals = fitted.answers, y - fitted.held_out_mean
+    share = _typical_share(residuals, normalized_weights(len(x), weights))
     variance = _held_out_variance(answers, fitted.held, share)
-    residuals = _scaled_to_ensemble(y - fitted.held_out_mean, variance, n_members, share)
+    residuals = _scaled_to_ensemble(residuals, variance, n_members, share)
     excess = _excess_variance(answers, variance, share)
-    return CrossFit(fitted.ensemble, residuals, variance.float(), excess, fitted.history)
+    return CrossFit(fitted.ensemble, residuals, variance.float(), excess, share, fitted.history)
 
 
 def member_errors(answers: Tensor, y: Tensor) -> Tensor:
-    return (answers - y).square().mean(-1)
+    """Huber's loss: e², and 2δ|e| − δ² where |e| > δ, so that a few wild targets do not bend the trend."""
+    error = (answers - y).abs()
+    inner = error.clamp_max(_DELTA)
+    return (inner * (2 * error - inner)).mean(-1)
+
+
+def _typical_share(residuals: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The rows' weights, with 0 for wild residuals: these say nothing about the others' variance."""
+    low, high = fences(residuals.double(), share)
+    typical = share * ((residuals >= low) & (residuals <= high)).all(1)
+    return typical / typical.sum()
 
 
 def _held_out_variance(

@@ -10,25 +10,23 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.checks import as_levels, bad_argument, check_choice, check_count, in_memory
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import FLOATS, check_fraction, split_rows, weighted_rows
+from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
-from kdmkit.estimators.regression.targets import min_target_std
+from kdmkit.estimators.regression.targets import min_target_std, target_scaler
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.nn.scaler import normalized_weights
 from kdmkit.training import Rows
 
 # Where the output bandwidths start without a trend, in standard deviations of the targets.
@@ -52,7 +50,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
       training rows. Intervals widen where members disagree, for example in gaps between the data.
 
     The s_j are at least half the smallest gap between distinct targets. Targets are standardised inside, and
-    every answer is in their own units.
+    every answer is in their own units. Targets far from all others have little influence on
+    the trend.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
@@ -109,9 +108,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         check_fraction(self.validation_fraction)
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
-        X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, allow_nd=self._takes_anything
-        )
+        X, y = checked_rows(self, X, y, multi_output=True, y_numeric=True, allow_nd=self._takes_anything)
         weights, X, y = weighted_rows(sample_weight, X, y)
         targets = to_tensor(_numbers(y)).reshape(len(y), -1)
         with self._seeded():
@@ -120,7 +117,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         return self
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
-        scalers = {**self._input_scaler(x, weights), "y": Scaler.from_data(y, weights)}
+        scalers = {**self._input_scaler(x, weights), "y": target_scaler(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
         if self._has_trend(y):
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
@@ -153,7 +150,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         if self.memory:
             memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
             excess = excess * (1 - coverage).square()
-        residuals = without_excess(residuals, excess, normalized_weights(len(x), weights))
+        residuals = without_excess(residuals, excess, fitted.share)
         layer = self._residual_layer(x, residuals / bound.float(), weights)
         trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
         return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
@@ -162,7 +159,8 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         n, d = x.shape
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        layer = layer_of(clusters, r.std(0, unbiased=False), sigma=float(sigma), min_sigma=math.sqrt(2))
+        spread = Scaler.from_data(r, weights).scale.float()
+        layer = layer_of(clusters, spread, sigma=float(sigma), min_sigma=math.sqrt(2))
         objective = LeaveOneOut(
             layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
         )
@@ -217,7 +215,11 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
     # ---- answers
 
     def predict_dist(self, X: Any) -> KDM:
-        """p(y|x) of every row as one KDM with a batch, in the units of y."""
+        """p(y|x) of every row as one KDM with a batch, in the units of y.
+
+        It lies on the device of the fit. Values that it is asked about are moved there; `.to("cpu")` brings
+        it back.
+        """
         x = self._inputs(X)
         return self.module_.distribution(x)
 
@@ -243,9 +245,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
         """Quantiles of p(y|x), `(n, n_quantiles)`, or of every output `(n, n_outputs, n_quantiles)`."""
-        q = torch.from_numpy(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
-        if q.ndim != 1 or not bool(((q > 0) & (q < 1)).all()):
-            raise ValueError(bad_argument("quantiles", "numbers strictly between 0 and 1", quantiles))
+        q = as_levels("quantiles", quantiles)
 
         def answer(rows: Tensor) -> Tensor:
             rho, levels = self.module_(rows), q.to(rows.device).unsqueeze(-1)
@@ -255,17 +255,28 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         answers = self._rowwise(answer, self._inputs(X))
         return answers.squeeze(1) if self._flat_target else answers
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """The central interval that holds y with probability `coverage`, `(n, 2)`."""
-        if not 0 < coverage < 1:
-            raise ValueError(bad_argument("coverage", "strictly between 0 and 1", coverage))
-        return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+    def predict_interval(self, X: Any, coverage: Any = 0.9) -> Array:
+        """Central intervals that hold y with probability `coverage`.
+
+        Args:
+            X: rows.
+            coverage: a number, or several.
+
+        Returns:
+            Lower and upper ends: `(n, 2)` for one number, `(n, k, 2)` for k of them; with several outputs
+            `(n, n_outputs, 2)` or `(n, n_outputs, k, 2)`.
+        """
+        levels = as_levels("coverage", coverage)
+        ends = torch.stack([(1 - levels) / 2, (1 + levels) / 2], -1)
+        found = self.predict_quantiles(X, ends.flatten())
+        return found.reshape(*found.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""
         n_samples = check_count("n_samples", n_samples)
-        rho = self.predict_dist(X)
-        drawn = rho.sample((n_samples,), generator=self._generator(random_state)).cpu().movedim(0, -1)
+        rho, generator = self.predict_dist(X), self._generator(random_state)
+        with in_memory("n_samples", n_samples):
+            drawn = rho.sample((n_samples,), generator=generator).cpu().movedim(0, -1)
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
 
 

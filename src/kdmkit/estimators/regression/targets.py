@@ -13,9 +13,25 @@ _ROUNDING = 1e-9
 # The least standard deviation, relative to that of the targets.
 _LEAST_STD = 0.01
 
+# The scale of a constant target, relative to its value.
+_CONSTANT = 1e-6
+
+
+def target_scaler(y: Float[Tensor, "n outputs"], weights: Float[Tensor, " n"] | None) -> Scaler:
+    """Mean and standard deviation; a constant target gets a millionth of its value, 1e-6 about zero.
+
+    >>> target_scaler(torch.full((3, 1), 5.0), None).scale
+    tensor([5.0000e-06], dtype=torch.float64)
+    """
+    scaler = Scaler.from_data(y, weights)
+    size = scaler.shift.abs()
+    constant = y.amax(0) - y.amin(0) <= 1e-12 * y.abs().amax(0)
+    scale = torch.where(constant, _CONSTANT * torch.where(size > 0, size, 1.0), scaler.scale)
+    return Scaler(scaler.shift, scale)
+
 
 def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
-    """max(g/2, .01·std(y)) of every output, where g is the smallest gap between distinct targets.
+    """max(g/2, .01·s) of every output: s is its scale, g the smallest gap between distinct targets.
 
     Without a bound, components narrow down to spikes on targets that repeat (integers, grades), and the
     likelihood is unbounded.
@@ -24,7 +40,7 @@ def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
     tensor([0.5000], dtype=torch.float64)
     """
     y = y.double()
-    bounds = _LEAST_STD * Scaler.from_data(y).scale
+    bounds = _LEAST_STD * target_scaler(y, None).scale
     for output, column in enumerate(y.mT):
         values = torch.unique(column)
         gaps = values.diff()

@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from kdmkit._core.files import make_folder
 from kdmkit.experiments.common.lines import (
     FORMAT,
     Row,
@@ -61,7 +62,7 @@ def run_tasks(
         pool: measures several tasks at once, in order as far as `after` allows; measures have to be
             picklable. None is one task at a time.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     keys = [task.key for task in tasks]
     if fresh:
         remove_rows(keys, path)

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kdmkit._core.files import make_folder
 from kdmkit.experiments.common import Report, Task, processes, read_rows, remove_rows, run_tasks, write_report
 from kdmkit.experiments.images import figures, report
 from kdmkit.experiments.images.generation import GENERATORS, GenerationJob, generate
@@ -76,7 +77,7 @@ def _work(
 
 def summarize(output: Path, say: Callable[[str], None] = print) -> Report:
     """Writes the table and the figures from the lines that there are."""
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     rows, generated, searched, _ = (read_rows(output / name) for name in LINES)
     more = [*figures.save_figures(output / "table1-samples", say)]
     if searched:

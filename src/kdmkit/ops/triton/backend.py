@@ -6,7 +6,7 @@ Triton is imported with the first use, so that the library imports without it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.precision import full_precision
-from kdmkit.ops.recomputed import Recomputed, Tensors
+from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import SquaredDistance
 
@@ -213,9 +213,7 @@ class _Fused(Recomputed):
     def forward(self, *inputs: Any) -> Outputs:
         return run_forward(self.metric, *inputs)
 
-    def backward(
-        self, needs: Sequence[bool], inputs: Tensors, outputs: Tensors, upstream: Tensors
-    ) -> list[Tensor]:
+    def backward(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         given = (
             torch.zeros_like(x) if by is None else by for x, by in zip(outputs[:2], upstream[:2], strict=True)
         )

@@ -1,44 +1,35 @@
-"""Checked tensors from what users pass to a metric."""
+"""Checked tensors from what users pass to a metric or a figure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_label, is_integer
+from kdmkit._core.checks import (
+    as_tensor,
+    bad_argument,
+    check_event,
+    check_finite,
+    check_instance,
+    check_label,
+    is_integer,
+)
 from kdmkit.distributions import KDM
 from kdmkit.kernels import LocationScale, check_continuous
 
 
-def check_kdm(argument: str, rho: object) -> KDM:
-    if not isinstance(rho, KDM):
-        raise TypeError(bad_argument(argument, "a KDM", type(rho).__name__))
-    return rho
-
-
-def check_univariate(argument: str, rho: object) -> LocationScale:
-    """The kernel of a one-dimensional continuous KDM."""
-    rho = check_kdm(argument, rho)
-    kernel = check_continuous(argument, rho.kernel, "a KDM with a continuous kernel")
-    if rho.event_shape != (1,):
-        wanted = "a one-dimensional KDM (event shape (1,))"
-        raise ValueError(bad_argument(argument, wanted, tuple(rho.event_shape)))
+def check_density(rho: KDM, d: int = 1, batch: tuple[int, ...] | None = None) -> LocationScale:
+    """The kernel of a continuous KDM of `d` dimensions, with the given batch shape (None is any)."""
+    check_instance("rho", rho, KDM, "a KDM")
+    kernel = check_continuous("rho", rho.kernel, "a KDM with a continuous kernel")
+    if rho.event_shape != (d,):
+        raise ValueError(bad_argument("rho", f"events of shape ({d},)", tuple(rho.event_shape)))
+    if batch is not None and rho.batch_shape != batch:
+        raise ValueError(bad_argument("rho", f"a batch of shape {batch}", tuple(rho.batch_shape)))
     return kernel
-
-
-def numbers(argument: str, value: Any, *, like: Tensor | None = None) -> Tensor:
-    """A tensor of any array-like: lists keep float64's digits, data frames are read by position."""
-    if isinstance(value, Tensor):
-        return value
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise TypeError(bad_argument(argument, "a tensor or an array of numbers", "a ragged list")) from error
-    return as_tensor(argument, array, like=like)
 
 
 def as_values(rho: KDM, y: Any) -> Tensor:
@@ -47,7 +38,7 @@ def as_values(rho: KDM, y: Any) -> Tensor:
     Targets of a one-dimensional regression may come without their last dimension, in the batch's own shape;
     integers are as good as floats for a continuous kernel.
     """
-    value = numbers("y", y, like=rho.components)
+    value = as_tensor("y", y, like=rho.components)
     if not rho.kernel.is_continuous:
         return value
     if rho.event_shape == (1,) and value.shape == rho.batch_shape:
@@ -59,7 +50,7 @@ def as_values(rho: KDM, y: Any) -> Tensor:
 
 def as_floats(argument: str, value: Any) -> Float[Tensor, "*shape"]:
     """Finite numbers, at least one; integers become floats."""
-    tensor = numbers(argument, value)
+    tensor = as_tensor(argument, value, wide=True)
     if not tensor.is_floating_point():
         tensor = tensor.double()
     if tensor.numel() == 0:
@@ -92,15 +83,10 @@ def as_probs(argument: str, value: Any) -> Float[Tensor, "n k"]:
 def as_labels(argument: str, value: Any, probs: Float[Tensor, "n k"]) -> Int[Tensor, " n"]:
     """The true class of every row of `probs`, as the number of its column."""
     n, k = probs.shape
-    labels = numbers(argument, value)
+    labels = as_tensor(argument, value, wide=True)
     if not is_integer(labels):
         raise TypeError(bad_argument(argument, f"integer labels in 0 … {k - 1}", labels.dtype))
     if labels.shape != (n,):
         raise ValueError(bad_argument(argument, f"shape ({n},), a label for each row", tuple(labels.shape)))
     check_label(argument, labels, k)
     return labels.to(device=probs.device, dtype=torch.int64)
-
-
-def check_count(argument: str, value: int) -> None:
-    if not value >= 1:
-        raise ValueError(bad_argument(argument, "at least 1", value))

@@ -1,0 +1,220 @@
+"""Automatic bandwidths of a density: one per row and dimension, chosen by leave-one-out likelihood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from kdmkit._core.logspace import exp_
+from kdmkit.kernels import RBF
+from kdmkit.nn import DensityLayer, Scaler
+from kdmkit.nn.layer import LayerOptions
+from kdmkit.ops import score_matrix
+
+# In more dimensions than this bandwidths exceed the steps of rounded columns, and are not mixed.
+_FEW = 4
+# Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
+# among at most so many: in few dimensions, where bandwidths matter most, and in many.
+_LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
+# With this many times the rows that are left out, all of them are left out at once.
+_ENOUGH = 4
+# How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
+_EXPONENTS = (0.0, 0.5, 1.0)
+# Steps of log2(bandwidth).
+_STEPS = (1.0, 0.5)
+_WIDEST, _NARROWEST = 2.0, -20.0
+# Factors of the bandwidth that are mixed, and the gain per dimension, in nats, that mixing them has to bring.
+_SCALES, _LEAST_GAIN = (0.5, 1.0, 2.0, 4.0), 0.02
+_LEAST_SHARE = 0.01
+# How far a value may be from most others, in units of their range, before it counts as an outlier.
+_REACH = 10.0
+# A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
+_LEAST = -1e3
+
+
+def automatic_density(
+    x: Float[Tensor, "n d"], w: Float[Tensor, " n"], *, verbose: bool = False
+) -> DensityLayer:
+    """p(x) = Σ_j p_j·Σ_k a_k·N(x; x_j, diag(s_jk²)) with s_jki = max(h·f_k·r_j^b·s_i, g_i/2).
+
+    s_i is the standard deviation of column i, r_j the distance of row j to its neighbours relative to that
+    of other rows (heavy tails: where rows are far apart, components are wide), and g_i the step between the
+    values of a rounded column. Leave-one-out likelihood chooses h, the exponent b and the shares a_k of the
+    factors f_k.
+
+    Args:
+        x, w: distinct rows and their weights.
+        verbose: whether to show progress.
+    """
+    share, d = w / w.sum(), x.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > _FEW]]
+    scaler = _scaler_without_outliers(x, w, sample)
+    if len(x) < 2:
+        return layer_of(x, w, math.sqrt(2) * scaler.scale)
+    z = scaler(x)
+    floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
+    relative = _neighbour_distance(z, share, sample)
+    chosen = _Choice(z[sample], share[sample], floor, relative[sample], verbose)
+    # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
+    ratio = (effective_size(share) / chosen.size) ** (-1 / (d + 4))
+    # A mixture has a component for every factor: where rows are many, neighbours have to do.
+    is_mixed = d <= _FEW and len(z) == len(sample)
+    factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
+    if len(factors) == 1 and chosen.exponent == 0:
+        return layer_of(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
+    stds = factors.double().view(-1, 1, 1) * (ratio * chosen.width * relative**chosen.exponent).unsqueeze(-1)
+    sigma = math.sqrt(2) * torch.maximum(stds, floor) * scaler.scale
+    return layer_of(x.repeat(len(factors), 1), torch.outer(shares, w).flatten(), sigma.flatten(0, 1))
+
+
+def layer_of(x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tensor, "*s"]) -> DensityLayer:
+    """The layer whose components are the rows."""
+    options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+    layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)
+    return layer.assign({"x": x}, w.log())
+
+
+def _scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
+    """Standard deviations of columns whose outliers are moved to ten times the range of nine rows in ten."""
+    low, high = x[sample].quantile(torch.tensor([0.05, 0.95], dtype=x.dtype), 0)
+    reach = torch.where(high > low, _REACH * (high - low), torch.inf)
+    return Scaler.from_data(x.clamp(low - reach, high + reach), w)
+
+
+def effective_size(w: Float[Tensor, " n"]) -> float:
+    """Kish's number of rows with equal weights that tell as much: (Σw)²/Σw²."""
+    return float(w.sum().square() / w.square().sum())
+
+
+def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The step between the values of a rounded column: the distance of most values to the nearest other one.
+
+    0 where these distances differ, as they do in a column that is not rounded.
+
+    >>> rounding_step(torch.tensor([3.0, 4.0, 5.0, 5.0, 8.0]), torch.full((5,), 0.2))
+    tensor(1.)
+    >>> rounding_step(torch.tensor([3.0, 4.1, 5.0, 5.7, 8.0]), torch.full((5,), 0.2))
+    tensor(0.)
+    """
+    values, place = torch.unique(column, return_inverse=True)
+    if len(values) < 2:
+        return column.new_zeros(())
+    gaps = values.diff()
+    end = gaps.new_full((1,), math.inf)
+    nearest, order = torch.minimum(torch.cat([end, gaps]), torch.cat([gaps, end]))[place].sort()
+    below = share[order].cumsum(0)
+    median = nearest[int((below < 0.5 * below[-1]).sum())]
+    equal = (nearest - median).abs() < 1e-6 * median
+    return median if float(share[order][equal].sum()) >= 0.5 * float(below[-1]) else torch.zeros_like(median)
+
+
+def _neighbour_distance(
+    z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"]
+) -> Float[Tensor, " n"]:
+    """The distance to the k-th neighbour among a sample, over its geometric mean; k = max(5, m^(1/d), …)."""
+    d = z.shape[1]
+    sample = sample[: _NEIGHBOURS[d > _FEW]]
+    m = len(sample)
+    k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
+    inside = torch.zeros(len(z), dtype=torch.long)
+    inside[sample] = 1
+    found = []
+    for rows, own in zip(z.split(4096), inside.split(4096), strict=True):
+        # Row by row, one more neighbour where the row itself is in the sample.
+        nearest = torch.cdist(rows, z[sample]).topk(k + 1, largest=False).values
+        found.append(nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
+    distance = torch.cat(found)
+    distance = distance.clamp_min(1e-6 * float(distance.max()))
+    return distance / (share @ distance.log()).exp()
+
+
+class _Choice:
+    """The bandwidth and its exponent with the largest leave-one-out likelihood."""
+
+    def __init__(self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, verbose: bool) -> None:
+        n, d = z.shape
+        # Leave q rows out: one at a time, or all at once where many others are left.
+        q = min(n, _LEFT_OUT[d > _FEW])
+        first = q if n > _ENOUGH * q else 0
+        self.d, self.q, self.alone = d, q, first == 0
+        self.weight = share[:q] / share[:q].sum()
+        self.share, self.relative = share[first:] / share[first:].sum(), relative[first:]
+        #: The number of rows that the density is made of.
+        self.size = effective_size(self.share)
+        groups = [[i] for i in range(d)] if d <= _FEW else [list(range(d))]
+        self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
+        self.floors = floor.tolist() if d <= _FEW else [0.0]
+        self.width, self.exponent, self.likelihood = self.size ** (-1 / (d + 4)), 0.0, -math.inf
+        with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as self.bar:
+            for exponent in _EXPONENTS:
+                log_width, likelihood = _climb(self._likelihood_of(exponent), math.log2(self.width))
+                if likelihood > self.likelihood:
+                    self.width, self.exponent, self.likelihood = 2.0**log_width, exponent, likelihood
+
+    def _likelihood_of(self, exponent: float) -> Callable[[float], float]:
+        spread = self.relative**exponent
+        return lambda log_width: float(self.weight @ self._log_density(2.0**log_width * spread))
+
+    def _log_density(self, std: Float[Tensor, " n"]) -> Float[Tensor, " q"]:
+        """log p(x_i) of the rows that are left out, under the density of the others.
+
+        Where columns are rounded, leaving a row out leaves a hole: the share of its component that falls
+        into its own cell is missing, and is made up for.
+        """
+        self.bar.update()
+        log_weights, hole = self.share.log() - 0.5 * self.d * math.log(2 * math.pi), torch.ones(())
+        scores = torch.zeros_like(self.squares[0])
+        for squares, floor in zip(self.squares, self.floors, strict=True):
+            s = std.clamp_min(floor)
+            log_weights = log_weights - self.d / len(self.squares) * s.log()
+            scores.addcmul_(squares, (-0.5 / s.square()).to(squares))
+            hole = hole * torch.erf(floor / (math.sqrt(2) * s[: self.q]))
+        scores += log_weights.to(scores)
+        if self.alone:
+            scores.fill_diagonal_(-torch.inf)
+        top = scores.amax(1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
+        found = (exp_(scores.sub_(top)).sum(1).log() + top.squeeze(1)).double()
+        if self.alone:
+            found = found - torch.log1p(-self.share[: self.q]) - torch.log1p(-hole)
+        return found.clamp_min(_LEAST * self.d)
+
+    def mix(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
+        """Factors of the bandwidth and their shares; a single one where several would bring little."""
+        factors = torch.tensor(_SCALES, dtype=torch.float64)
+        std = self.width * self.relative**self.exponent
+        terms = torch.stack([self._log_density(float(factor) * std) for factor in factors], 1)
+        shares = torch.full_like(factors, 1 / len(factors))
+        for _ in range(50):
+            shares = self.weight @ torch.softmax(terms + shares.log(), 1)
+        shares = torch.where(shares < _LEAST_SHARE, torch.zeros_like(shares), shares)
+        shares /= shares.sum()
+        likelihood = float(self.weight @ torch.logsumexp(terms + shares.log(), 1))
+        if likelihood < self.likelihood + _LEAST_GAIN * self.d:
+            return torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        return factors[shares > 0], shares[shares > 0]
+
+
+def _squared_distances(x: Float[Tensor, "q d"], z: Float[Tensor, "n d"]) -> Float[Tensor, "q n"]:
+    return score_matrix([RBF(1.0).term(x, z)], torch.zeros(len(z), dtype=z.dtype)).neg().float()
+
+
+def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
+    """A local maximum of a smooth function: by steps, then the vertex of a parabola through three places."""
+    value = cache(value)
+    for step in _STEPS:
+        while True:
+            near = [p for p in (place - step, place + step) if _NARROWEST <= p <= _WIDEST]
+            better = max(near, key=value)
+            if value(better) <= value(place):
+                break
+            place = better
+    left, right = value(place) - value(place - step), value(place) - value(place + step)
+    vertex = place + step * (left - right) / (2 * (left + right)) if left + right > 0 else place
+    return max((place, value(place)), (vertex, value(vertex)), key=lambda found: found[1])
