@@ -29,8 +29,6 @@ class ClassifierFit(EstimatorFit):
     """
 
     estimator: Any
-        reconstructing_encoder
-    )
     decoder: nn.Module | None = None
 
     def run(self) -> dict[str, list[dict[str, float]]]:
