@@ -71,15 +71,15 @@ class JointEstimator(KDMEstimator):
         x = self._inputs(X)
         if self.encoder is not None and self._density_weight() == 0:
             message = (
-                "score_samples: log p(z) was no part of the fit and tells little about novelty. Classifiers "
-                "and regressors learn it with generative_weight=1; normalise the output of your own encoder"
+                "score_samples: log p(z) was no part of the fit and tells little about novelty; fit with "
+                "generative_weight=1, and normalise the output of an encoder of your own"
             )
             warnings.warn(message, UserWarning, stacklevel=2)
         return self._rowwise(self._answers()["score_samples"], x)
 
     def _density_weight(self) -> float:
-        """How much log p(x) counted in the loss behind an encoder."""
-        return 0.0
+        """How much log p(z) counted in the loss behind an encoder, where that can be chosen."""
+        return 1.0
 
     def _answers(self) -> dict[str, Answer]:
         return {"score_samples": self.module_.log_density}
