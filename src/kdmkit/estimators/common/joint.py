@@ -69,7 +69,7 @@ class JointEstimator(KDMEstimator):
         it: with `generative_weight` > 0.
         """
         x = self._inputs(X)
-        if self.encoder is not None and self._density_weight() == 0:
+        if self._takes_anything and self._density_weight() == 0:
             message = (
                 "score_samples: log p(z) was no part of the fit and tells little about novelty; fit with "
                 "generative_weight=1, and normalise the output of an encoder of your own"
