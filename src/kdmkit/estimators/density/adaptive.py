@@ -22,7 +22,8 @@ _FEW = 4
 # Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
 # among at most so many: in few dimensions, where bandwidths matter most, and in many.
 _LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
-_BLOCK = 512
+# With more pairs of rows and neighbours than this, neighbours are looked for among fewer.
+_PAIRS, _BLOCK = 1 << 27, 512
 # With this many times the rows that are left out, all of them are left out at once.
 _ENOUGH = 4
 # How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
@@ -121,7 +122,7 @@ def _neighbour_distance(
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample, over its geometric mean; k = max(5, m^(1/d), …)."""
     d = z.shape[1]
-    sample = sample[: _NEIGHBOURS[d > _FEW]]
+    sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW], _PAIRS // len(z)))]
     m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
     inside = torch.zeros(len(z), dtype=torch.long)
