@@ -30,10 +30,12 @@ SURROUNDINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 X, LABELS = blobs(60)
 TARGETS = X[:, 0] + LABELS
 ROWS, BAGS, PROPORTIONS, _ = bags(90)
+TWICE, TARGETS_TWICE = np.tile(X, (2, 1)), np.tile(np.random.default_rng(0).normal(size=len(X)), 2)
 SHORT = {"max_epochs": 2, "random_state": 0}
 
 FITS: dict[str, Callable[[], Any]] = {
     "regressor": lambda: kdm.KDMRegressor(n_members=3, **SHORT).fit(X, TARGETS).predict_interval(X),
+    "regressor, memory": lambda: kdm.KDMRegressor(n_members=3, **SHORT).fit(TWICE, TARGETS_TWICE).predict(X),
     "regressor, no trend": lambda: kdm.KDMRegressor(trend=None, **SHORT).fit(X, TARGETS).predict(X),
     "classifier": lambda: kdm.KDMClassifier(**SHORT).fit(X, LABELS).predict_proba(X),
     "classifier, mlp": lambda: (

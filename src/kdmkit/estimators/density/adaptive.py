@@ -22,6 +22,8 @@ _FEW = 4
 # Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
 # among at most so many: in few dimensions, where bandwidths matter most, and in many.
 _LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
+# With more pairs of rows and neighbours than this, neighbours are looked for among fewer.
+_PAIRS, _BLOCK = 1 << 27, 512
 # With this many times the rows that are left out, all of them are left out at once.
 _ENOUGH = 4
 # How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
@@ -120,17 +122,18 @@ def _neighbour_distance(
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample, over its geometric mean; k = max(5, m^(1/d), …)."""
     d = z.shape[1]
-    sample = sample[: _NEIGHBOURS[d > _FEW]]
+    sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW], _PAIRS // len(z)))]
     m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
     inside = torch.zeros(len(z), dtype=torch.long)
     inside[sample] = 1
-    found = []
-    for rows, own in zip(z.split(4096), inside.split(4096), strict=True):
-        # Row by row, one more neighbour where the row itself is in the sample.
-        nearest = torch.cdist(rows, z[sample]).topk(k + 1, largest=False).values
-        found.append(nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
-    distance = torch.cat(found)
+    others, found = z[sample], []
+    squares = others.square().sum(1)
+    for rows, own in zip(z.split(_BLOCK), inside.split(_BLOCK), strict=True):
+        # One more neighbour where the row itself is in the sample.
+        nearest = torch.addmm(squares, rows, others.mT, alpha=-2).topk(k + 1, largest=False).values
+        found.append(rows.square().sum(1) + nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
+    distance = torch.cat(found).clamp_min(0).sqrt()
     distance = distance.clamp_min(1e-6 * float(distance.max()))
     return distance / (share @ distance.log()).exp()
 

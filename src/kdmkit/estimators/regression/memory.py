@@ -38,7 +38,7 @@ def fit_memory(
     """
     order = torch.randperm(len(x), generator=generator)
     kept, judges = order[:_MOST_ROWS], torch.arange(min(_JUDGES, len(x), _MOST_ROWS))
-    share = torch.ones(len(x)) if weights is None else (weights / weights.mean()).float()
+    share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).float()
     memory = ResidualMemory(x[kept], r[kept], share[kept].log())
     target, importance = memory.residuals[judges], share[kept][judges]
     before = _errors(target, importance)
@@ -51,7 +51,7 @@ def fit_memory(
             if float(after.mean()) < best and _is_significant(before - after):
                 best, chosen = float(after.mean()), (sigma, background)
     if chosen is None:
-        return None, r, torch.zeros(len(x), 1)
+        return None, r, r.new_zeros(len(x), 1)
     memory.sigma.fill_(chosen[0])
     memory.background.fill_(chosen[1])
     answers, coverage = torch.empty_like(r), r.new_empty(len(x), 1)
