@@ -181,7 +181,8 @@ def images() -> tuple[Any, Any]:
 
 def test_own_encoders_and_decoders(tmp_path: Path) -> None:
     rows, labels = images()
-    model = kdm.KDMClassifier(encoder=ConvNet(), decoder=Deconv(), **QUICK).fit(rows, labels)
+    parts = {"encoder": ConvNet(), "decoder": Deconv(), "generative_weight": 1.0}
+    model = kdm.KDMClassifier(**parts, **QUICK).fit(rows, labels)
     kdm.save(model, tmp_path / "model")
     encoder, decoder = ConvNet(), Deconv()
     before = encoder.head.weight.clone()
@@ -195,7 +196,8 @@ def test_own_encoders_and_decoders(tmp_path: Path) -> None:
 
 def test_own_encoder_with_a_decoder_of_ours(tmp_path: Path) -> None:
     rows, labels = images()
-    model = kdm.KDMClassifier(encoder=ConvNet(), decoder="mlp", **QUICK).fit(rows, labels)
+    parts = {"encoder": ConvNet(), "decoder": "mlp", "generative_weight": 1.0}
+    model = kdm.KDMClassifier(**parts, **QUICK).fit(rows, labels)
     kdm.save(model, tmp_path / "model")
     assert_same(answers(model, rows), answers(kdm.load(tmp_path / "model", encoder=ConvNet()), rows))
 
