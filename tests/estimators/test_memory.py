@@ -11,8 +11,8 @@ import torch
 
 import kdmkit as kdm
 from estimators.problems import Array
+from kdmkit.estimators.common import memory as fitting
 from kdmkit.estimators.common.leave_one_out import average_over_others, log_overlap_with_others
-from kdmkit.estimators.regression import memory as fitting
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.nn import ResidualMemory
 
@@ -77,7 +77,7 @@ def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch)
     answer, share = without(x[5:6])
     torch.testing.assert_close(left[5], r[5] - answer[0])
     torch.testing.assert_close(coverage[5], share[0])
-    monkeypatch.setattr(fitting, "_BLOCK", 150)
+    monkeypatch.setattr("kdmkit.estimators.regression.memory._BLOCK", 150)
     again = fit_memory(x, r, None, torch.Generator().manual_seed(0))
     torch.testing.assert_close(again[1], left)
 

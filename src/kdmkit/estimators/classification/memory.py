@@ -1,25 +1,15 @@
-"""The fit of a memory of rows and labels: whether it helps, its bandwidth and its background."""
+"""The fit of a memory of rows and their labels."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit.estimators.common.leave_one_out import average_over_others
-from kdmkit.estimators.regression.memory import (
-    _BACKGROUNDS,
-    _JUDGES,
-    _LEAST_GAIN,
-    _MOST_ROWS,
-    _SIGMAS,
-    _is_significant,
-)
-from kdmkit.kernels import RBF
+from kdmkit.estimators.common.memory import search_memory
 from kdmkit.nn import ResidualMemory
-from kdmkit.nn.memory import with_background
+
+_TINY = torch.finfo(torch.float64).tiny
 
 
 @torch.no_grad()
@@ -37,34 +27,11 @@ def fit_label_memory(
         probs: p(y|x) of a model that has not seen the row.
         generator: chooses the rows where there are many.
     """
-    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
-    judges = torch.arange(min(_JUDGES, len(kept)))
-    share = torch.ones(len(x), dtype=torch.float32) if weights is None else (weights / weights.mean()).float()
-    one_hot = nn.functional.one_hot(labels, probs.shape[1]).float()
-    memory = ResidualMemory(x[kept], one_hot[kept], share[kept].log())
-    p, right, importance = (
-        probs[kept][judges],
-        labels[kept][judges].unsqueeze(1),
-        share[kept][judges].double(),
-    )
+    one_hot = nn.functional.one_hot(labels, probs.shape[1]).to(x.dtype)
 
-    def losses(answers: Tensor) -> Tensor:
-        return -importance * answers.double().gather(1, right).squeeze(1).clamp_min(1e-30).log()
+    def losses(rows: Tensor, remembered: Tensor, coverage: Tensor) -> Tensor:
+        answers = ((1 - coverage) * probs[rows] + remembered).double()
+        # A label that was impossible counts 708 nats: means stay finite.
+        return -answers.gather(1, labels[rows].unsqueeze(1)).squeeze(1).clamp_min(_TINY).log()
 
-    before = losses(p)
-    best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None
-    for relative in _SIGMAS:
-        sigma = relative * math.sqrt(x.shape[1])
-        mean, log_overlap = average_over_others(
-            RBF(sigma), memory.rows, memory.log_weights, memory.residuals, judges
-        )
-        for background in _BACKGROUNDS:
-            remembered, coverage = with_background(mean, log_overlap, background)
-            after = losses((1 - coverage) * p + remembered)
-            if float(after.mean()) < best and _is_significant(before - after):
-                best, chosen = float(after.mean()), (sigma, background)
-    if chosen is None:
-        return None
-    memory.sigma.fill_(chosen[0])
-    memory.background.fill_(chosen[1])
-    return memory
+    return search_memory(x, one_hot, weights, generator, losses)[0]
