@@ -48,7 +48,7 @@ def test_latent_vectors_tell_novel_rows() -> None:
     X, X_test, y, y_test = digits()
     known, novel = ~np.isin(y, [6, 7]), np.isin(y_test, [6, 7])
     model = kdm.KDMClassifier(encoder="mlp", max_epochs=40, random_state=0).fit(X[known], y[known])
-    assert roc_auc_score(novel, -model.score_samples(X_test)) > 0.94
+    assert roc_auc_score(novel, -model.score_samples(X_test)) > 0.97
     assert model.score(X_test[~novel], y_test[~novel]) > 0.96
 
 

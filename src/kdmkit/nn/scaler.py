@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.modes import is_exporting
+
 # No limit: a number that is finite, as saved tensors have to be.
 _NO_LIMIT = 1e300
 #: The limit where none is chosen: networks in float32 answer it with finite values.
@@ -72,7 +74,10 @@ class Scaler(nn.Module):
         return cls(shift, torch.where(varies, scale, torch.ones_like(scale)), limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = ((x.double() - self.shift) / self.scale).clamp(-_NO_LIMIT, _NO_LIMIT)
+        z = (x.double() - self.shift) / self.scale
+        if not is_exporting():
+            # The exporter to ONNX takes no numbers beyond float32.
+            z = z.clamp(-_NO_LIMIT, _NO_LIMIT)
         size = z.abs().clamp_min(self.limit)
         bounded = z.sign() * self.limit * (2 - self.limit / size)
         return torch.where(z.abs() > self.limit, bounded, z)
