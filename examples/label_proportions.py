@@ -62,7 +62,7 @@ model = kdm.KDMProportionClassifier(n_components=32, random_state=0).fit(X, dist
 
 # ---- Single votes in new districts, compared with a classifier that knew all votes, and the largest party.
 accuracy = (model.predict(X_new) == votes_new).mean()
-supervised = kdm.KDMClassifier(n_components=32, random_state=0).fit(X, votes).score(X_new, votes_new)
+supervised = kdm.KDMClassifier(max_epochs=30, random_state=0).fit(X, votes).score(X_new, votes_new)
 largest = (proportions.mean(0).argmax() == votes_new).mean()
 print(f"votes predicted correctly: {accuracy:.3f} from proportions")
 print(f"for comparison: {supervised:.3f} from all votes, {largest:.3f} by the largest party")

@@ -32,7 +32,7 @@ NAMES = ("classifier-mlp", "regressor-memory", "density-full", "proportions", "j
 HUGE = (10**6, 10**9, 10**12, 2**63, -1, 0, 10**30)
 
 #: Entries with a default value.
-_OPTIONAL = ("layer", "trend", "dropout", "normalize", "shape")
+_OPTIONAL = ("layer", "trend", "dropout", "normalize", "shape", "clip")
 
 #: The oldest safetensors does not write complex numbers.
 _SAVES_COMPLEX = tuple(map(int, version("safetensors").split(".")[:2])) >= (0, 6)
