@@ -141,14 +141,60 @@ def test_draws_given_a_distribution_over_labels() -> None:
     assert model.predict_proba(drawn)[:, 1].mean() == pytest.approx(0.8, abs=0.05)
 
 
+REJECTION = "kdmkit.estimators.classification.rejection"
+
+
+def test_many_draws_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{REJECTION}._PROPOSALS", 64)
+    monkeypatch.setattr(f"{REJECTION}._ROUNDS", 3)
+    X, y = blobs(60)
+    drawn = kdm.KDMClassifier(max_epochs=3, random_state=0).fit(X, y).sample(2000, y=0, random_state=0)
+    assert len(np.unique(drawn, axis=0)) == 2000
+
+
 def test_draws_of_a_label_that_hardly_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdmkit.estimators.classification.rejection._ROUNDS", 1)
-    X, y = blobs(300)
-    y[:3] = 2
-    model = kdm.KDMClassifier(max_epochs=5, random_state=0).fit(X, y)
-    drawn = model.sample(9000, y=2, random_state=0)
-    assert drawn.shape == (9000, 2)
-    assert np.isfinite(drawn).all()
+    """They are chosen by importance: nearly p(x|y), again by quadrature."""
+    monkeypatch.setattr(f"{REJECTION}._ROUNDS", 1)
+    monkeypatch.setattr(f"{REJECTION}._FEWEST", 10**6)
+    monkeypatch.setattr(f"{REJECTION}._PROPOSALS", 16)
+    X, y = blobs(200, 1)
+    model = kdm.KDMClassifier(max_epochs=20, random_state=0).fit(X, y)
+    grid = np.linspace(X.min() - 6, X.max() + 6, 4001)[:, None]
+    density = np.exp(model.score_samples(grid)) * model.predict_proba(grid)[:, 1]
+    drawn = np.sort(model.sample(2000, y=1, random_state=0)[:, 0])
+    levels = np.interp(drawn, grid[:, 0], np.cumsum(density) / density.sum())
+    assert np.abs(levels - (np.arange(2000) + 0.5) / 2000).max() < 0.05
+
+
+def test_one_wild_value_does_not_spoil_the_density() -> None:
+    X, y = noisy_line(200, d=3)
+    X_test = noisy_line(200, d=3, seed=1)[0]
+    usual = kdm.KDMClassifier(max_epochs=20, random_state=0).fit(X, y).score_samples(X_test).mean()
+    for wild in (1e5, 1e12, 1e45):
+        X[3, 0] = wild
+        scores = kdm.KDMClassifier(max_epochs=20, random_state=0).fit(X, y).score_samples(X_test)
+        # A component is spent on the row, and bandwidths are a little wider.
+        assert scores.mean() == pytest.approx(usual, abs=1.5)
+
+
+def test_very_unequal_weights() -> None:
+    X, y = blobs(60)
+    X, y = np.repeat(X[:6], 10, 0), np.repeat(np.arange(6) % 2, 10)
+    weights = np.where(np.arange(60) % 10 == 0, 1.0, 1e-17)
+    model = kdm.KDMClassifier(max_epochs=3, random_state=0).fit(X, y, sample_weight=weights)
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+@pytest.mark.parametrize("parameters", [{"sigma": "loo"}, {"n_components": 0}, {"n_members": 1}])
+def test_parameters_are_checked_before_anything_is_fitted(
+    parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(*_: Any, **__: Any) -> None:
+        raise AssertionError("the ensemble was fitted first")
+
+    monkeypatch.setattr("kdmkit.estimators.classification.classifier.fit_logits", too_late)
+    with pytest.raises(ValueError, match=next(iter(parameters))):
+        kdm.KDMClassifier(**parameters).fit(*blobs(60))
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])

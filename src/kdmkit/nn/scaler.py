@@ -10,7 +10,7 @@ from kdmkit._core.modes import is_exporting
 
 # No limit: a number that is finite, as saved tensors have to be.
 _NO_LIMIT = 1e300
-#: The limit where none is chosen: networks in float32 answer it with finite values.
+#: A limit for networks that learned from unlimited inputs: in float32 they answer it with finite values.
 LARGEST_INPUT = 1e6
 # The share of the rows beyond each of the quantiles that fences are measured from, and the distance of fences
 # from these quantiles in units of the distance between the two. 11 standard deviations of a normal column.

@@ -30,7 +30,7 @@ from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.nn.scaler import soft_clip
+from kdmkit.nn.scaler import LARGEST_INPUT, soft_clip
 from kdmkit.training import Rows
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
@@ -41,6 +41,8 @@ _TREND_RATE = 3e-3
 _AVERAGING = 0.1
 # Where the bandwidths start with a trend, in units of √d, the typical distance between standardised rows.
 _FIRST_SIGMA = 0.7
+# The least standard deviation of a component with a trend, in standard deviations of a column.
+_LEAST_STD = 0.01
 
 
 @dataclass(eq=False, repr=False)
@@ -68,7 +70,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         n_members: of the ensemble; two of them hold out each row.
         memory: whether rows may be remembered. They are only if that lowers the leave-one-out log-loss
             significantly; the model then contains up to 20,000 rows.
-        n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256.
+        n_components: of the learned methods; `"auto"` is a fifth of the samples, at most 256, but two per
+            class at least.
         encoder: None; `"mlp"`; or any `nn.Module` from rows (or whatever `X` holds) to vectors. It is first
             trained with a dense head, then components are put into its latent space. A user's module is then
             trained together with them. `"mlp"` also learns to reconstruct rows, so that `score_samples` tells
@@ -137,7 +140,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes[0]!r}"))
+            raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(codes).long()
         with self._seeded():
             learn = self._nonparametric if self.method == "nonparametric" else self._learned
@@ -151,6 +154,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         check_count("head_epochs", self.head_epochs, least=0)
         self._alpha(has_trend=False)
         self._check_trend()
+        if self.method != "nonparametric":
+            self._first_sigma(1.0)
         if self.trend == "mlp" and self.method != "discriminative":
             wanted = f"'auto' or None for method={self.method!r}"
             raise ValueError(bad_argument("trend", wanted, "'mlp'"))
@@ -223,10 +228,9 @@ class KDMClassifier(TrendEstimator, JointClassifier):
             probs = fitted.logits.softmax(-1)
             memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())
         # Rows are learned in units of their least standard deviation: then all columns have one bound.
-        unit = Scaler(scaler.shift, min_target_std(x))
-        layer, offsets = self._offset_layer(
-            scaler(x).float(), unit.scale / scaler.scale, labels, fitted.logits, weights
-        )
+        unit = Scaler(scaler.shift, min_target_std(x).maximum(_LEAST_STD * scaler.scale))
+        rows = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(x).float()
+        layer, offsets = self._offset_layer(rows, unit.scale / scaler.scale, labels, fitted.logits, weights)
         self._keep_histories({"joint": self.history_, "pretraining": fitted.history})
         trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
         module = Predictor.from_standardized(layer, {"x": unit}, trend=trend)

@@ -1,4 +1,4 @@
-"""The fit of a `LabelTrend`: the ensemble, its temperature, and a memory of rows."""
+"""The fit of a `LabelTrend`: the ensemble and its temperature."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from kdmkit.ops import score_matrix
 RATE, STEPS, BATCH = 0.05, 200, 256
 # k-means is fitted to at most this many rows.
 _CLUSTER_SAMPLE = 50_000
+# A share of a cluster's weight that is lost in a difference.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Clusters:
         own = cluster(vectors, m, seed=seed, weights=weights, sample=_CLUSTER_SAMPLE)
         w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
         total = torch.bincount(own, w)
-        # The weight of the other members; for a row alone, total − w would be rounding instead of 0.
-        alone = torch.bincount(own)[own] == 1
+        # The weight of the other members; where they weigh next to nothing, total − w would be rounding.
+        alone = (torch.bincount(own)[own] == 1) | (total[own] - w <= _ROUNDING * total[own])
         rest = torch.where(alone, torch.zeros_like(w), total[own] - w)
         pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
 

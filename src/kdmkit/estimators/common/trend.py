@@ -31,6 +31,8 @@ class TrendEstimator(JointEstimator):
             raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(self.trend)))
         if self.trend == "mlp" and self.encoder is not None:
             raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
+        if not isinstance(self.n_components, str) or self.n_components != "auto":
+            check_count("n_components", self.n_components, "a whole number ≥ 1 or 'auto'")
         check_count("n_members", self.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
         check_flag("memory", self.memory)
 

@@ -44,7 +44,9 @@ def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
     for output, column in enumerate(y.mT):
         values = torch.unique(column)
         gaps = values.diff()
-        gaps = gaps[gaps > _ROUNDING * values.abs().max()]
+        # Their own size, or the column's scale: one wild value says nothing about the others' rounding.
+        size = values.abs()[:-1].maximum(values.abs()[1:]).clamp_min(float(bounds[output]))
+        gaps = gaps[gaps > _ROUNDING * size]
         if len(gaps):
             bounds[output] = max(float(bounds[output]), float(gaps.min()) / 2)
     return bounds
