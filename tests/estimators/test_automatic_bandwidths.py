@@ -164,3 +164,71 @@ def test_components_as_many_as_rows_do_not_overfit() -> None:
         model = kdm.KDMDensity(method="likelihood", n_components=m, random_state=0).fit(X)
         assert model.score(held_out) > fewer - 1.5
         assert model.score(X) < model.score(held_out) + 4
+
+
+def _two_values(noise: float) -> np.ndarray:
+    return np.repeat([0.0, 1.0], 20)[:, None] + noise * np.random.default_rng(0).normal(size=(40, 1))
+
+
+def _summed_directly(model: kdm.KDMDensity, X: np.ndarray) -> np.ndarray:
+    rho = model.kdm_
+    c, std = np.asarray(rho.components), np.asarray(rho.kernel.std)
+    terms = stats.norm.logpdf(X[:, None], c, np.broadcast_to(std, c.shape)).sum(-1)
+    return np.asarray(np.logaddexp.reduce(terms + np.asarray(rho.log_weights), 1))
+
+
+@pytest.mark.parametrize("noise", [1e-5, 1e-7, 1e-8, 1e-9, 1e-10, 1e-13])
+def test_two_values_with_little_noise_end(noise: float) -> None:
+    X = _two_values(noise)
+    model = kdm.KDMDensity().fit(X)
+    np.testing.assert_allclose(model.score_samples(X), _summed_directly(model, X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("sigma", ["auto", "loo", "scott"])
+@pytest.mark.parametrize("value", [1e160, 1e200])
+def test_one_huge_value_has_an_answer(sigma: str, value: float) -> None:
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    X[3, 0] = value
+    assert np.isfinite(kdm.KDMDensity(sigma=sigma).fit(X).score_samples(X)).all()
+
+
+def test_huge_columns_have_an_answer() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    plain, huge = (kdm.KDMDensity().fit(scale * X).score(scale * X) for scale in (1.0, 1e200))
+    assert huge == pytest.approx(plain - 2 * math.log(1e200))
+
+
+def test_answers_that_are_not_numbers_do_not_blame_an_encoder_that_is_not_there() -> None:
+    model = kdm.KDMDensity().fit(np.random.default_rng(0).normal(size=(50, 2)))
+    with pytest.raises(ValueError, match="X: expected rows for which distances to components are finite"):
+        model._rowwise(lambda rows: rows[:, 0] * math.nan, torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-4])
+def test_groups_of_nearly_equal_rows_have_the_density_of_their_components(noise: float) -> None:
+    places, noises = (np.random.default_rng(1).normal(size=(n, 1)) for n in (6, 60))
+    X = np.repeat(places, 10, 0) + noise * noises
+    model = kdm.KDMDensity().fit(X)
+    np.testing.assert_allclose(model.score_samples(X), _summed_directly(model, X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("d", [2, 6])
+def test_rows_that_occur_twice_nearly_equal_count_as_repetitions(d: int) -> None:
+    rng = np.random.default_rng(0)
+    X, held_out = rng.normal(size=(200, d)), rng.normal(size=(500, d))
+    twice = np.concatenate([X, X.astype(np.float32).astype(float)])
+    assert kdm.KDMDensity().fit(twice).score(held_out) == pytest.approx(
+        kdm.KDMDensity().fit(X).score(held_out), abs=0.2
+    )
+
+
+def test_the_climb_stays_within_its_bounds() -> None:
+    for slope in (-1.0, 1.0, math.nan):
+        asked: list[float] = []
+
+        def value(place: float, slope: float = slope, asked: list[float] = asked) -> float:
+            asked.append(place)
+            return slope * place
+
+        adaptive._climb(value, -0.3)
+        assert adaptive._NARROWEST <= min(asked) <= max(asked) <= adaptive._WIDEST

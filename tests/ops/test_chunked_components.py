@@ -42,3 +42,25 @@ def test_gradients_take_another_way() -> None:
     assert choose(Reduction([term], torch.zeros(400))).name != "chunked, scales per component"
     with torch.no_grad():
         assert choose(Reduction([term], torch.zeros(400))).name == "chunked, scales per component"
+
+
+@pytest.mark.parametrize("n", [20, 300])
+@pytest.mark.parametrize("narrow", [1, 400])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_narrow_components_far_from_the_centre_keep_their_digits(
+    n: int, narrow: int, requires_grad: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    c = torch.randn(400, 2, dtype=torch.float64, generator=generator)
+    sigma = torch.ones_like(c)
+    sigma[:narrow] = 1e-9
+    noise = torch.randn(n, 2, dtype=torch.float64, generator=generator)
+    x = (c[:1] + 1e-9 * noise).requires_grad_(requires_grad)
+    log_weights = -2 * sigma[:, 0].log()
+    scores = -((x.unsqueeze(1) - c) / sigma).square().sum(-1)
+    expected = (scores + log_weights).logsumexp(1)
+    found = log_mix(kdm.RBF(sigma).term(x, c), log_weights)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-7)
+    if requires_grad:
+        slopes = [torch.autograd.grad(answer.sum(), x)[0] for answer in (found, expected)]
+        torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-6)

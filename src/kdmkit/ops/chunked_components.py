@@ -15,6 +15,7 @@ from kdmkit._core.modes import only_reverse_mode
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import ComponentDistance, robust_centre
+from kdmkit.ops.terms.distance import loses_digits, scores_by_differences
 
 # Queries and pairs per block.
 _ROWS, _PAIRS = 128, 1 << 18
@@ -40,8 +41,24 @@ def is_worthwhile(reduction: Reduction) -> bool:
 
 def reduce(reduction: Reduction) -> Result:
     """The logsumexps, as `chunked.reduce`."""
-    features, against, column = _product(*(tensor.double() for tensor in reduction.terms[0].tensors))
-    column = (reduction.log_weights.double() + column).mul_(_LOG2_E)
+    x, c, scales = (tensor.double() for tensor in reduction.terms[0].tensors)
+    scales, log_weights, centre = scales.expand_as(c), reduction.log_weights.double(), robust_centre(c)
+    rows, width = reduction.block or (_ROWS, _PAIRS // _ROWS)
+    lossy = loses_digits(c - centre, scales)
+    if not bool(lossy.any()):
+        return None, _by_products(reduction, x - centre, c - centre, scales, log_weights)
+    # Narrow components far from the centre.
+    found = _by_differences(x, c[lossy], scales[lossy], log_weights[lossy], rows, width)
+    if not bool(lossy.all()):
+        others = c[~lossy] - centre, scales[~lossy], log_weights[~lossy]
+        found = torch.logaddexp(found, _by_products(reduction, x - centre, *others).double())
+    return None, found.to(reduction.dtype)
+
+
+def _by_products(reduction: Reduction, x: Tensor, c: Tensor, scales: Tensor, log_weights: Tensor) -> Tensor:
+    """The logsumexps; x and c are relative to a centre."""
+    features, against, column = _product(x, c, scales)
+    column = (log_weights + column).mul_(_LOG2_E)
     against = against.mul_(_LOG2_E)
     rows, width = reduction.block or (_ROWS, _PAIRS // _ROWS)
     buffer = features.new_empty(min(rows, len(features)) * min(width, len(against)))
@@ -49,14 +66,25 @@ def reduce(reduction: Reduction) -> Result:
     parts = [
         _rows(features[part], against, column, width, buffer, narrow) for part in slices(len(features), rows)
     ]
-    return None, (torch.cat(parts) / _LOG2_E).to(reduction.dtype)
+    return (torch.cat(parts) / _LOG2_E).to(reduction.dtype)
+
+
+def _by_differences(
+    x: Tensor, c: Tensor, scales: Tensor, log_weights: Tensor, rows: int, width: int
+) -> Tensor:
+    """The logsumexps, from differences."""
+    parts = []
+    for part in slices(len(x), rows):
+        blocks = [
+            (scores_by_differences(x[part], c[block], scales[block]) + log_weights[block]).logsumexp(1)
+            for block in slices(len(c), width)
+        ]
+        parts.append(torch.stack(blocks).logsumexp(0))
+    return torch.cat(parts)
 
 
 def _product(x: Tensor, c: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Features, weights and biases of the scores −Σ p(x − c)² = Σ −p·x² + 2pc·x − p·c² with p = scales²."""
-    centre = robust_centre(c)
-    x, c = x - centre, c - centre
-    scales = scales.expand_as(c)
     shape = scales[:1] / scales[:1, :1]
     if torch.allclose(scales, scales[:, :1] * shape, rtol=1e-13, atol=0.0):
         # One factor per component: Σ x² is one feature, in units of the common shape.

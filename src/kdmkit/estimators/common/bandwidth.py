@@ -63,8 +63,11 @@ def is_rule(sigma: Any) -> bool:
 def _spread(x: Tensor, w: Tensor) -> float:
     """The root mean variance of the columns; 1 where nothing varies."""
     share = normalized_weights(len(x), w)
+    # Squares are taken of numbers up to 2: those of 1e200 would be infinite. A power of 2 rounds nothing.
+    unit = 2.0 ** (math.frexp(float(x.abs().max()))[1] - 1)
+    x = x / unit
     variance = float((share @ (x - share @ x).square()).mean())
-    return math.sqrt(variance) if variance > 1e-24 * float(x.abs().max()) ** 2 else 1.0
+    return unit * math.sqrt(variance) if variance > 1e-24 * float(x.abs().max()) ** 2 else 1.0
 
 
 def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None) -> float:

@@ -199,7 +199,9 @@ class KDMEstimator(BaseEstimator, ABC):
             parts = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
         answers = torch.cat(parts)
         if bool(answers.isnan().any()):
-            wanted = "rows for which the encoder's outputs are finite"
+            has_encoder = getattr(self, "encoder", None) is not None
+            what = "the encoder's outputs are finite" if has_encoder else "distances to components are finite"
+            wanted = f"rows for which {what}"
             raise ValueError(bad_argument("X", wanted, f"NaN for row {int(answers.isnan().nonzero()[0, 0])}"))
         return np.asarray(answers)
 

@@ -15,7 +15,6 @@ from kdmkit._core.logspace import exp_
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.ops import score_matrix
 
 # In more dimensions than this bandwidths exceed the steps of rounded columns, and are not mixed.
 _FEW = 4
@@ -38,6 +37,8 @@ _LEAST_SHARE = 0.01
 _REACH = 10.0
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
 _LEAST = -1e3
+# Rows nearer to each other than this, in standard deviations, count as repetitions of one row.
+_SAME = 1e-6
 
 
 def automatic_density(
@@ -120,7 +121,11 @@ def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Fl
 def _neighbour_distance(
     z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"]
 ) -> Float[Tensor, " n"]:
-    """The distance to the k-th neighbour among a sample, over its geometric mean; k = max(5, m^(1/d), …)."""
+    """The distance to the k-th neighbour among a sample of m rows, over its geometric mean.
+
+    k is the larger of 5 and m^(1/max(2, d)), and at most m − 1. Where all distances are too small or too
+    large to be told apart, they count as equal.
+    """
     d = z.shape[1]
     sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW], _PAIRS // len(z)))]
     m = len(sample)
@@ -134,7 +139,10 @@ def _neighbour_distance(
         nearest = torch.addmm(squares, rows, others.mT, alpha=-2).topk(k + 1, largest=False).values
         found.append(rows.square().sum(1) + nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
     distance = torch.cat(found).clamp_min(0).sqrt()
-    distance = distance.clamp_min(1e-6 * float(distance.max()))
+    largest = float(distance.max())
+    if not _SAME < largest < math.inf:
+        return torch.ones_like(distance)
+    distance = distance.clamp_min(1e-6 * largest)
     return distance / (share @ distance.log()).exp()
 
 
@@ -153,6 +161,11 @@ class _Choice:
         self.size = effective_size(self.share)
         groups = [[i] for i in range(d)] if d <= _FEW else [list(range(d))]
         self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
+        # The row itself is left out, and with it rows that are nearly equal: they would make components as
+        # narrow as their differences.
+        same = torch.stack(self.squares).sum(0) < _SAME**2
+        self.squares[0][same] = torch.inf
+        self.left_out = (same.to(self.share) @ self.share).clamp_max(1 - 1e-9)
         self.floors = floor.tolist() if d <= _FEW else [0.0]
         self.width, self.exponent, self.likelihood = self.size ** (-1 / (d + 4)), 0.0, -math.inf
         with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as self.bar:
@@ -180,12 +193,11 @@ class _Choice:
             scores.addcmul_(squares, (-0.5 / s.square()).to(squares))
             hole = hole * torch.erf(floor / (math.sqrt(2) * s[: self.q]))
         scores += log_weights.to(scores)
-        if self.alone:
-            scores.fill_diagonal_(-torch.inf)
         top = scores.amax(1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
         found = (exp_(scores.sub_(top)).sum(1).log() + top.squeeze(1)).double()
+        found = found - torch.log1p(-self.left_out)
         if self.alone:
-            found = found - torch.log1p(-self.share[: self.q]) - torch.log1p(-hole)
+            found = found - torch.log1p(-hole)
         return found.clamp_min(_LEAST * self.d)
 
     def mix(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
@@ -205,7 +217,10 @@ class _Choice:
 
 
 def _squared_distances(x: Float[Tensor, "q d"], z: Float[Tensor, "n d"]) -> Float[Tensor, "q n"]:
-    return score_matrix([RBF(1.0).term(x, z)], torch.zeros(len(z), dtype=z.dtype)).neg().float()
+    # From differences: a product would lose the distances of near rows.
+    if x.shape[1] == 1:
+        return (x - z.mT).square().float()
+    return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist").square().float()
 
 
 def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
@@ -215,9 +230,12 @@ def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]
         while True:
             near = [p for p in (place - step, place + step) if _NARROWEST <= p <= _WIDEST]
             better = max(near, key=value)
-            if value(better) <= value(place):
+            # Not <=, which is false for NaN.
+            if not value(better) > value(place):
                 break
             place = better
+    if not _NARROWEST <= place - step < place + step <= _WIDEST:
+        return place, value(place)
     left, right = value(place) - value(place - step), value(place) - value(place + step)
     vertex = place + step * (left - right) / (2 * (left + right)) if left + right > 0 else place
     return max((place, value(place)), (vertex, value(vertex)), key=lambda found: found[1])

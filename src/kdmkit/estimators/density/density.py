@@ -42,18 +42,21 @@ class KDMDensity(DensityMixin, KDMEstimator):
     """Density estimation: p(x) = Σ_j p_j·N(x; c_j, σ_j²/2).
 
     Args:
-        method: `"nonparametric"` makes every distinct sample a component (kernel density estimation);
+        method: `"nonparametric"` makes every distinct sample a component (kernel density estimation), or up
+            to four of different bandwidths where `sigma` is `"auto"`;
             `"likelihood"` fits `n_components` components, their weights and the bandwidth by
             maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
         covariance: the shape of the likelihood's kernel: one bandwidth (`"spherical"`), one per dimension
             (`"diag"`), or a full metric (`"full"`), the same for all components.
-        sigma: bandwidth. `"auto"` is one per sample and dimension: in proportion to the standard deviation
-            of every column, wider where samples are far from their neighbours (heavy tails), at least half
-            the step between the values of a rounded column, and chosen by leave-one-out likelihood (of a
-            part of the samples where there are many). Otherwise it is one length for all dimensions: a number
-            (σ = √2 standard deviations), or by a rule, `"scott"`, `"silverman"` or leave-one-out likelihood
-            `"loo"`. The likelihood method learns σ, and starts from the number if given.
+        sigma: bandwidth. `"auto"` is one per component and dimension: in proportion to the standard deviation
+            of every column, wider where samples are far from their neighbours (heavy tails), and chosen by
+            leave-one-out likelihood (of a part of the samples where there are many). The components' standard
+            deviations σ/√2 are at least half the step between the values of a rounded column. Samples that
+            differ by less than a millionth of a standard deviation are left out together. Otherwise it is one
+            length for all dimensions: a number (σ = √2 standard deviations), or by a rule, `"scott"`,
+            `"silverman"` or leave-one-out likelihood `"loo"`. The likelihood method learns σ, and starts from
+            the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.

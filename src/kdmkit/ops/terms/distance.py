@@ -10,11 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import is_exporting
+from kdmkit._core.modes import is_exporting, only_reverse_mode
 from kdmkit._core.precision import at_least_float32, compute_dtype
 from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
 _CENTRE_SAMPLE = 32
+# The largest ‖s_j ∘ c_j‖² that is expanded in float64: the error of scores is about 1e-9 then.
+_LARGEST_EXPANDED = 1e7
+# The smallest s_j² that is: smaller ones underflow.
+_LEAST_PRECISION = 1e-290
 
 
 def robust_centre(components: Float[Tensor, "*lead m d"]) -> Float[Tensor, "*lead 1 d"]:
@@ -32,6 +36,32 @@ def _differences(
     x: Float[Tensor, "*#lead n d"], components: Float[Tensor, "*#lead m d"]
 ) -> Float[Tensor, "*#lead n m d"]:
     return at_least_float32(x).unsqueeze(-2) - at_least_float32(components).unsqueeze(-3)
+
+
+def loses_digits(c: Float[Tensor, "*lead m d"], scales: Float[Tensor, "*lead m d"]) -> Tensor:
+    """For which components −s²x² + 2s²cx − s²c² is no good answer in float64, whatever the query.
+
+    The error is about ε·s²(x² + c²). Queries more than twice as far from the centre as c do not matter: their
+    scores are themselves as large as s²x². For the others s²c² tells.
+
+    Args:
+        c, scales: components relative to the centre, and their scales.
+    """
+    # Not >, which is false for NaN.
+    return ~((scales * c).square().sum(-1) <= _LARGEST_EXPANDED) | (
+        scales.square().amin(-1) < _LEAST_PRECISION
+    )
+
+
+def scores_by_differences(
+    x: Float[Tensor, "*#lead n d"], c: Float[Tensor, "*#lead m d"], scales: Float[Tensor, "*#lead m d"]
+) -> Float[Tensor, "*lead n m"]:
+    """−‖s_j ∘ (x_i − c_j)‖² without an expansion, dimension by dimension to save memory."""
+    columns = zip(x.unbind(-1), c.unbind(-1), scales.unbind(-1), strict=True)
+    total: Tensor | float = 0.0
+    for of_x, of_c, scale in columns:
+        total = total - (scale.unsqueeze(-2) * (of_x.unsqueeze(-1) - of_c.unsqueeze(-2))).square()
+    return torch.as_tensor(total)
 
 
 def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
@@ -159,7 +189,18 @@ class ComponentDistance(_Distance):
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).
         x, c = self._centred(self.query), self._centred(self.components)
-        precision, c = torch.broadcast_tensors(self.scales.to(x.dtype).square(), c)
+        scales, c = torch.broadcast_tensors(self.scales.to(x.dtype), c)
+        precision = scales.square()
         features = torch.cat([x.square(), x], -1)
         against = torch.cat([-precision, 2 * precision * c], -1)
-        return torch.matmul(features, against.mT) - (precision * c.square()).sum(-1).unsqueeze(-2)
+        scores = torch.matmul(features, against.mT) - (precision * c.square()).sum(-1).unsqueeze(-2)
+        if x.device.type != "cpu" or not only_reverse_mode():
+            # Which components need differences is unknown here, or takes long to find out.
+            return scores.clamp_max(0)
+        lossy = loses_digits(c.detach(), scales.detach())
+        if not bool(lossy.any()):
+            return scores
+        chosen = lossy.reshape(-1, lossy.shape[-1]).any(0).nonzero().squeeze(1)
+        query, components = (points.to(x.dtype) for points in (self.query, self.components))
+        exact = scores_by_differences(query, components[..., chosen, :], scales[..., chosen, :])
+        return scores.index_copy(-1, chosen, exact)
