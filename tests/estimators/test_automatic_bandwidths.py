@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_one_outlier_does_not_decide() -> None:
     assert kdm.KDMDensity().fit(X).score(held_out) > -math.log(2 * math.pi) - 1.3
 
 
-def test_bandwidths_of_many_components_are_saved_as_tensors(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_bandwidths_of_many_components_are_saved_as_tensors(tmp_path: Path) -> None:
     X = np.random.default_rng(0).standard_cauchy(size=(2500, 2))
     model = kdm.KDMDensity().fit(X)
     assert model.kdm_.kernel.per_component

@@ -11,6 +11,7 @@ import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, mean_over
+from kdmkit.estimators.common.targets import min_target_std
 from kdmkit.estimators.regression.cross_fit import (
     _excess_variance,
     _held_out_variance,
@@ -19,7 +20,6 @@ from kdmkit.estimators.regression.cross_fit import (
     without_excess,
 )
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
-from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.nn import MLPEnsemble
 
 pytestmark = pytest.mark.usefixtures("fast")

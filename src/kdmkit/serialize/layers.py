@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from kdmkit.distributions import JointKDM
-from kdmkit.nn import MLP, DensityLayer, JointLayer, Predictor
+from kdmkit.nn import MLP, DensityLayer, JointLayer, KDMLayer, Predictor
 from kdmkit.serialize.modules import UserModules, check_values, put, tensors_of, under
 from kdmkit.serialize.values import check_types
 
@@ -27,7 +27,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
     variables = description["variables"] if "variables" in description else [description["variable"]]
     composed = [v["name"] for v in variables if v["kernel"]["kernel"] == "Composed"]
     encoders = {name: own.lend("encoder", "module") for name in composed}
-    layer = CLASSES[config["class"]].from_config(description, encoders=encoders)  # type: ignore[attr-defined]
+    layer = cast("type[KDMLayer]", CLASSES[config["class"]]).from_config(description, encoders=encoders)
     return filled(layer, tensors, tuple(f"kernels.{name}.encoder." for name in composed))
 
 

@@ -25,8 +25,8 @@ from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.encoders import is_built_in
 from kdmkit.estimators.common.labels import JointClassifier, normalized
 from kdmkit.estimators.common.rows import FLOATS, checked_rows, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.targets import min_target_std
 from kdmkit.estimators.common.trend import TrendEstimator
-from kdmkit.estimators.regression.targets import min_target_std
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit.estimators.common.clusters import Clusters, scores_without_row
+from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
 from kdmkit.nn.label_trend import tilted_log_probs
 
-# Halves of the priors' precisions: of the logarithms of bandwidths about their start, of offsets about 0.
-_PRIOR_X, _PRIOR_OFFSETS = 2.0, 2.0
+# Half the precision of the offsets' prior, about 0.
+_PRIOR_OFFSETS = 2.0
 
 
-class Offsets(nn.Module):
+class Offsets(ClusterObjective):
     """−log p(y|x) − α·log p(x) of every row, with p(y|x) = Σ_j w_j(x)·softmax_y(t(x) + c_j).
 
     The logits t(x) are those of members that have not seen the row, and the weights w_j(x) and p(x) are those
@@ -24,16 +26,11 @@ class Offsets(nn.Module):
 
     Args:
         layer: as `layer_of_clusters` makes it.
-        n_rows: the number of rows in all: the priors count once for all of them.
-        generative_weight: α.
+        options: `n_rows` and `generative_weight` α, see `ClusterObjective`.
     """
 
-    first_raw: Tensor
-
-    def __init__(self, layer: JointLayer, *, n_rows: int, generative_weight: float) -> None:
-        super().__init__()
-        self.layer, self.n_rows, self.generative_weight = layer, n_rows, generative_weight
-        self.register_buffer("first_raw", self._raw().detach().clone())
+    def __init__(self, layer: JointLayer, **options: Any) -> None:
+        super().__init__(layer, **options)
         self.offsets = nn.Parameter(torch.zeros_like(layer.components["y"]))
 
     def forward(
@@ -48,17 +45,10 @@ class Offsets(nn.Module):
         scores, log_density = scores_without_row(self.layer, x, own, x_without, log_weight_without)
         log_probs = tilted_log_probs(scores.softmax(-1), logits, self.offsets)
         losses = -log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
-        losses = losses - self.generative_weight * log_density
-        return losses + self._prior() / self.n_rows
+        return self._total(losses, log_density)
 
     def _prior(self) -> Float[Tensor, ""]:
-        """−log of the priors, up to a constant."""
-        apart = (self._raw() - self.first_raw).square().sum()
-        return _PRIOR_X * apart + _PRIOR_OFFSETS * self.offsets.square().sum()
-
-    def _raw(self) -> Tensor:
-        """The logarithms of the bandwidths, above their bound."""
-        return self.layer.kernel("x").learned_bandwidth.raw
+        return _PRIOR_OFFSETS * self.offsets.square().sum()
 
 
 def layer_of_clusters(clusters: Clusters, sigma: Float[Tensor, " d"], *, min_sigma: float) -> JointLayer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +15,8 @@ from kdmkit.ops import score_matrix
 
 # Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.
 RATE, STEPS, BATCH = 0.05, 200, 256
+# Half the precision of the prior of the logarithms of x's bandwidths, about their start.
+_PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
 _CLUSTER_SAMPLE = 50_000
 # A share of a cluster's weight that is lost in a difference.
@@ -77,6 +80,37 @@ class Clusters:
     def left_out(self) -> tuple[Tensor, Tensor, Tensor]:
         """What `scores_without_row` needs of every row."""
         return self.own, self.x_without, self.log_weight_without
+
+
+class ClusterObjective(nn.Module, ABC):
+    """A loss of every row under a joint KDM of clusters, less α·log p(x), with priors on what is learned.
+
+    Args:
+        layer: its components are the clusters.
+        n_rows: the number of rows in all: the priors count once for all of them.
+        generative_weight: α.
+    """
+
+    first_raw: Tensor
+
+    def __init__(self, layer: JointLayer, *, n_rows: int, generative_weight: float) -> None:
+        super().__init__()
+        self.layer, self.n_rows, self.generative_weight = layer, n_rows, generative_weight
+        self.register_buffer("first_raw", self._raw("x").detach().clone())
+
+    @abstractmethod
+    def _prior(self) -> Float[Tensor, ""]:
+        """−log of the priors of what is learned beside the bandwidths of x, up to a constant."""
+
+    def _total(self, losses: Float[Tensor, " n"], log_density: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        if self.generative_weight:
+            losses = losses - self.generative_weight * log_density
+        of_x = _PRIOR_X * (self._raw("x") - self.first_raw).square().sum()
+        return losses + (of_x + self._prior()) / self.n_rows
+
+    def _raw(self, name: str) -> Tensor:
+        """The logarithms of a variable's bandwidths, above their bound."""
+        return self.layer.kernel(name).learned_bandwidth.raw
 
 
 def scores_without_row(

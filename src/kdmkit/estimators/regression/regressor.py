@@ -19,11 +19,11 @@ from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.targets import min_target_std, target_scaler
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
-from kdmkit.estimators.regression.targets import min_target_std, target_scaler
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
 from kdmkit.nn.layer import LayerOptions

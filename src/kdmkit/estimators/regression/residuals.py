@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.clusters import Clusters, scores_without_row
+from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
 from kdmkit.kernels import RBF
 from kdmkit.kernels.distances import BOUND
 from kdmkit.nn import JointLayer
@@ -18,13 +18,13 @@ from kdmkit.training import squared_error
 
 # The standard deviation that output bandwidths start from, relative to that of the residuals.
 _FIRST_STD = 0.7
-# Halves of the priors' precisions, on the logarithms of bandwidths.
-_PRIOR_X, _PRIOR_Y = 2.0, 1.0
+# Half the precision of the prior of the logarithms of y's bandwidths, about their mean.
+_PRIOR_Y = 1.0
 # The logit of the contraction's start.
 _FIRST_LOGIT = 2.0
 
 
-class LeaveOneOut(nn.Module):
+class LeaveOneOut(ClusterObjective):
     """−log p(r|x) − α·log p(x) of every row, under the joint KDM as it would be without the row.
 
     Components and weights are those of the clusters. Learned are the bandwidths, one per input and one per
@@ -35,24 +35,13 @@ class LeaveOneOut(nn.Module):
 
     Args:
         layer: as `layer_of` makes it; `finish` contracts its components.
-        n_rows: the number of rows in all: the priors count once for all of them.
-        generative_weight: α.
         loss: `"mse"` puts the squared error of the mean in place of the first term.
+        options: `n_rows` and `generative_weight` α, see `ClusterObjective`.
     """
 
-    first_raw: Tensor
-
-    def __init__(
-        self,
-        layer: JointLayer,
-        *,
-        n_rows: int,
-        generative_weight: float,
-        loss: Literal["nll", "mse"] = "nll",
-    ) -> None:
-        super().__init__()
-        self.layer, self.n_rows, self.generative_weight, self.loss = layer, n_rows, generative_weight, loss
-        self.register_buffer("first_raw", self._raw("x").detach().clone())
+    def __init__(self, layer: JointLayer, *, loss: Literal["nll", "mse"] = "nll", **options: Any) -> None:
+        super().__init__(layer, **options)
+        self.loss = loss
         self.logit = nn.Parameter(torch.full_like(layer.components["y"][0], _FIRST_LOGIT))
 
     def forward(
@@ -75,19 +64,11 @@ class LeaveOneOut(nn.Module):
             validate_args=False,
         )
         losses = -rho.log_prob(r) if self.loss == "nll" else squared_error(rho, r)
-        if self.generative_weight:
-            losses = losses - self.generative_weight * log_density
-        return losses + self._prior() / self.n_rows
+        return self._total(losses, log_density)
 
     def _prior(self) -> Float[Tensor, ""]:
-        """−log of the priors, up to a constant."""
-        of_x, of_y = self._raw("x"), self._raw("y")
-        apart = (of_y - of_y.mean(0)).square().sum()
-        return _PRIOR_X * (of_x - self.first_raw).square().sum() + _PRIOR_Y * apart
-
-    def _raw(self, name: str) -> Tensor:
-        """The logarithms of a variable's bandwidths, above their bound."""
-        return self.layer.kernel(name).learned_bandwidth.raw
+        of_y = self._raw("y")
+        return _PRIOR_Y * (of_y - of_y.mean(0)).square().sum()
 
     @torch.no_grad()
     def finish(self) -> JointLayer:
