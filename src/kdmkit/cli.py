@@ -74,7 +74,7 @@ def bench(
 @reproduce.command("classifiers")
 def reproduce_classifiers(
     output: Output = Path("results"),
-    half: Annotated[
+    part: Annotated[
         Literal["development", "test"],
         typer.Option(help="Tables that defaults were chosen on, or the others."),
     ] = "test",
@@ -86,8 +86,8 @@ def reproduce_classifiers(
     """Log-loss and accuracy on ordinary tables, compared with scikit-learn's classifiers."""
     from kdmkit.experiments import classifiers
 
-    run = partial(classifiers.run, output, half=half, folds=folds, workers=workers, fresh=fresh)
-    _show(partial(classifiers.summarize, output, half=half, folds=folds) if only_report else run)
+    run = partial(classifiers.run, output, part=part, folds=folds, workers=workers, fresh=fresh)
+    _show(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
 
 
 @reproduce.command("density")

@@ -40,15 +40,15 @@ def test_categories_are_one_hot() -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_run_and_again(tmp_path: Path) -> None:
-    report = classifiers.run(tmp_path / "out", half="test", folds=2, verbose=False)
+    report = classifiers.run(tmp_path / "out", part="test", folds=2, verbose=False)
     table = {row[0]: row[1:] for row in report.rows}
     assert list(table)[:3] == ["one", "two", "mean rank"]
     assert sum(float(rank) for rank in table["mean rank"]) == pytest.approx(3)
     assert table[f"accuracy ≥ {classifiers.BASELINE} − 0.005"][1] == "2 of 2"
     lines = (tmp_path / "out" / "classifiers-test.jsonl").read_text()
     assert len(lines.splitlines()) == 2 * 2 * 2
-    again = classifiers.run(tmp_path / "out", half="test", folds=2, verbose=False)
-    assert again.rows == report.rows == classifiers.summarize(tmp_path / "out", half="test", folds=2).rows
+    again = classifiers.run(tmp_path / "out", part="test", folds=2, verbose=False)
+    assert again.rows == report.rows == classifiers.summarize(tmp_path / "out", part="test", folds=2).rows
     assert (tmp_path / "out" / "classifiers-test.jsonl").read_text() == lines
 
 

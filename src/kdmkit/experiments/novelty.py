@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from kdmkit.estimators import KDMDensity
 from kdmkit.experiments.common import (
     Claim,
     Mean,
+    Part,
     Report,
     Row,
     Task,
@@ -32,7 +33,6 @@ from kdmkit.experiments.common import (
 )
 
 Array = NDArray[Any]
-Part = Literal["development", "test"]
 
 #: Twelve sets of ADBench in a random order (seed 0): defaults are chosen on the first six, the others are
 #: measured once.

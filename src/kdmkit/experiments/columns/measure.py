@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from kdmkit.experiments.columns.mass import Mixture, cell_width, log_mass
 from kdmkit.experiments.common import (
     Claim,
     Mean,
+    Part,
     Report,
     Row,
     Task,
@@ -34,7 +35,6 @@ from kdmkit.experiments.common import (
 )
 
 Array = NDArray[Any]
-Part = Literal["development", "test"]
 
 SEED, FOLDS, MOST_COMPONENTS = 0, 5, 10
 # Held-out rows per fold: more would change the third digit and take long.

@@ -4,7 +4,7 @@ from kdmkit.experiments.common.claims import Claim
 from kdmkit.experiments.common.lines import FORMAT, Row, append_row, newest, read_rows, remove_rows, select
 from kdmkit.experiments.common.machine import machine, provenance, versions
 from kdmkit.experiments.common.processes import Pool, processes
-from kdmkit.experiments.common.runner import Task, run_tasks
+from kdmkit.experiments.common.runner import Part, Task, run_tasks
 from kdmkit.experiments.common.statistics import CONFIDENCE, Mean
 from kdmkit.experiments.common.tables import Report, markdown_table, write_report
 
@@ -13,6 +13,7 @@ __all__ = [
     "FORMAT",
     "Claim",
     "Mean",
+    "Part",
     "Pool",
     "Report",
     "Row",

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
@@ -24,6 +24,9 @@ from kdmkit.experiments.common.lines import (
 )
 from kdmkit.experiments.common.machine import machine, versions
 from kdmkit.experiments.common.processes import Pool
+
+#: Data that defaults were chosen on, or data that were measured once, afterwards.
+Part = Literal["development", "test"]
 
 
 @dataclass(frozen=True)
