@@ -4,16 +4,31 @@ from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
-from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term, score_dtype
+from kdmkit.ops.terms import (
+    ComponentDistance,
+    LogSum,
+    Lookup,
+    Masked,
+    Restricted,
+    Score,
+    SquaredDistance,
+    Sum,
+    Term,
+    score_dtype,
+    whole,
+)
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "ComponentDistance",
+    "LogSum",
     "Lookup",
     "Masked",
+    "Restricted",
     "Score",
     "SquaredDistance",
+    "Sum",
     "Term",
     "attend",
     "choose_backend",
@@ -23,4 +38,5 @@ __all__ = [
     "log_posterior",
     "score_dtype",
     "score_matrix",
+    "whole",
 ]
