@@ -22,7 +22,7 @@ from kdmkit._core.checks import (
     check_number,
     is_integer,
 )
-from kdmkit._core.logspace import log_add, safe_logsumexp
+from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
 from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
@@ -54,6 +54,7 @@ class Levels(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
     components_are_events: ClassVar[bool] = False
     event_dim: int = 0
@@ -125,13 +126,13 @@ class Levels(Kernel):
 
     def region_term(self, region: Region, components: Tensor) -> Term:
         """The log mass of a set of levels."""
-        if not isinstance(region, OneOf):
-            self._cannot_region("region", region)
+        self._accept("region", region, OneOf)
+        assert isinstance(region, OneOf)
         return Score(_set_masses, distinct(region.values), self.log_probs(components))
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        if not isinstance(region, OneOf):
-            self._cannot_region(argument, region)
+        self._accept(argument, region, OneOf)
+        assert isinstance(region, OneOf)
         self.check_events(argument, region.values, event_shape)
 
     # ---- draws
@@ -157,11 +158,12 @@ class Levels(Kernel):
             return super().draw(components, index, generator)
         probs = self.probs(components.detach())
         uniform = torch.rand(index.shape, dtype=torch.float64, device=probs.device, generator=generator)
-        drawn = torch.zeros_like(index)
-        for j in index.unique().tolist():
-            here = index == j
-            drawn[here] = _invert(probs[j : j + 1], uniform[here].unsqueeze(0))[0]
-        return drawn
+        order, drawn = index.flatten().argsort(), torch.zeros(index.numel(), dtype=torch.long)
+        drawn = drawn.to(index.device)
+        counts = torch.bincount(index.flatten(), minlength=len(probs)).tolist()
+        for row, here in zip(probs, order.split(counts), strict=True):
+            drawn[here] = _invert(row, uniform.flatten()[here])
+        return drawn.reshape(index.shape)
 
     # ---- events and components
 
@@ -196,9 +198,9 @@ class Levels(Kernel):
         self, components: Float[Tensor, "*own m n"], log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, "*batch n"]]:
         """All levels, with their log-probabilities under the mixture."""
-        table = self.log_probs(components)
-        mixed = safe_logsumexp(table.mT + log_weights.to(table).unsqueeze(-2))
-        return torch.arange(self.n, device=components.device), mixed
+        probs = self.probs(components)
+        mixed = torch.matmul(log_weights.to(probs).exp().unsqueeze(-2), probs).squeeze(-2)
+        return torch.arange(self.n, device=components.device), safe_log(mixed)
 
     def same_family(self, other: Kernel) -> bool:
         return isinstance(other, Levels) and other.n == self.n
@@ -245,7 +247,7 @@ def _set_masses(codes: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> T
     return log_add(parts)
 
 
-def _invert(probs: Float[Tensor, "r n"], uniform: Float[Tensor, "r k"]) -> Int[Tensor, "*shape"]:
+def _invert(probs: Float[Tensor, "*r n"], uniform: Float[Tensor, "*r k"]) -> Int[Tensor, "*r k"]:
     """The levels at which the cumulative probabilities exceed the draws; levels of probability 0 never."""
     cumulative = probs.double().cumsum(-1)
     total = cumulative[..., -1:]

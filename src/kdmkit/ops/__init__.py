@@ -6,6 +6,7 @@ from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
 from kdmkit.ops.terms import (
     ComponentDistance,
+    InDtype,
     LogSum,
     Lookup,
     Masked,
@@ -14,6 +15,7 @@ from kdmkit.ops.terms import (
     SquaredDistance,
     Sum,
     Term,
+    common_dtype,
     score_dtype,
     whole,
 )
@@ -22,6 +24,7 @@ __all__ = [
     "BACKENDS",
     "Backend",
     "ComponentDistance",
+    "InDtype",
     "LogSum",
     "Lookup",
     "Masked",
@@ -33,6 +36,7 @@ __all__ = [
     "attend",
     "choose_backend",
     "combine",
+    "common_dtype",
     "log_mix",
     "log_mix_given",
     "log_posterior",

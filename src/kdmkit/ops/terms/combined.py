@@ -122,6 +122,46 @@ class Restricted(Term):
         return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
 
 
+@dataclass(frozen=True)
+class InDtype(Term):
+    """The scores of a term whose tensors are more precise than its results need to be.
+
+    Args:
+        term: whose scores are computed in the precision of its own tensors.
+        result: the dtype of the results.
+    """
+
+    term: Term
+    result: torch.dtype
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.term.tensors
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return self.term.roles
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.result
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> InDtype:
+        return replace(self, term=self.term.with_tensors(tensors))
+
+    def prepared(self) -> InDtype:
+        return replace(self, term=self.term.prepared())
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self.term.exact()
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return self.term.matrix()
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        return self.term.row()
+
+
 def whole(term: Term) -> Float[Tensor, "*lead n m"]:
     """The scores of a term, its constants per query included."""
     matrix, row = term.matrix(), term.row()
