@@ -13,6 +13,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import AffineTransform, ExpTransform, SigmoidTransform
 
 from kdmkit._core.checks import bad_argument, check_event
+from kdmkit._core.precision import at_least_float32
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
@@ -127,12 +128,14 @@ class Transformed(Kernel):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, components.shape[-1:])
+        x = at_least_float32(x)
         term = self.kernel.term(self.change(self.change.stand_in(x)), components)
         if self.change.everywhere:
             return term
         return Restricted(term, self.change.inside(x).all(-1, keepdim=True))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        x = at_least_float32(x)
         overlap = self.kernel.log_overlap(self.change(self.change.stand_in(x)), components)
         if self.change.everywhere:
             return overlap
