@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Kernel, Tricube
+from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Interval, Kernel, OneOf, Tricube
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
@@ -20,12 +20,14 @@ __all__ = [
     "Composed",
     "Cosine",
     "Epanechnikov",
+    "Interval",
     "JointKDM",
     "KDMClassifier",
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
     "Kernel",
+    "OneOf",
     "Tricube",
     "datasets",
     "load",

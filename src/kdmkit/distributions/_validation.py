@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite
 from kdmkit._core.shapes import broadcast
-from kdmkit.kernels import Kernel
+from kdmkit.kernels import Kernel, Region
 
 
 def is_checked(validate_args: bool | None, components: Tensor) -> bool:
@@ -28,18 +28,33 @@ def is_checked(validate_args: bool | None, components: Tensor) -> bool:
 
 def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
     """The dimension that counts components."""
-    m_dim = components.ndim - kernel.event_dim - 1
+    m_dim = components.ndim - kernel.component_dim - 1
     if m_dim < 0 or 0 in components.shape[m_dim:]:
-        event = ", ".join(["m", *(["d"] if kernel.event_dim == 1 else ["..."] * kernel.event_dim)])
+        event = ", ".join(["m", *(["d"] if kernel.component_dim == 1 else ["..."] * kernel.component_dim)])
         wanted = (
             f"shape (..., {event}) with m ≥ 1{' and d ≥ 1' if 0 in components.shape[m_dim + 1 :] else ''}"
         )
         raise ValueError(bad_argument(argument, wanted, tuple(components.shape)))
-    if kernel.event_dim and not components.is_floating_point():
+    if kernel.components_trainable and not components.is_floating_point():
         raise TypeError(
             bad_argument(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
         )
     return m_dim
+
+
+def event_shape_of(kernel: Kernel, components: Tensor) -> torch.Size:
+    """The shape of one event of a variable with components `(*batch, m, *component)`."""
+    return kernel.event_shape(components.shape[components.ndim - kernel.component_dim :])
+
+
+def check_region(
+    argument: str, region: Region, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
+) -> Tensor:
+    """The packed tensor of a region that `kernel` has masses of."""
+    packed = region.packed(argument, event_shape, like)
+    if validate:
+        kernel.check_region(argument, region, event_shape)
+    return packed
 
 
 def check_value(

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument
-from kdmkit.distributions._validation import check_value, common_batch
+from kdmkit._core.checks import as_tensor, bad_argument, check_instance
+from kdmkit.distributions._validation import check_region, check_value, common_batch
 from kdmkit.distributions.inference import Evidence
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.weights import Given, Weights
+from kdmkit.kernels import Kernel, Region
 
 if TYPE_CHECKING:
     from kdmkit.distributions.joint import JointKDM
+
+
+class Variables(Protocol):
+    """What evidence is about: variables with kernels and components."""
+
+    kernels: dict[str, Kernel]
+    components: dict[str, Tensor]
+    _validate_args: bool
+
+    @property
+    def event_shapes(self) -> dict[str, torch.Size]: ...
 
 
 #: Tensors by what they are, "value" or "variance", and by variable; the first dimension counts points.
@@ -23,7 +35,7 @@ Parts = dict[tuple[str, str], Tensor]
 
 
 def gather_evidence(
-    joint: JointKDM,
+    joint: Variables,
     given: JointKDM | None,
     evidence: Mapping[str, Any],
     observed: Mapping[str, Any],
@@ -33,7 +45,7 @@ def gather_evidence(
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
     known = [*(given.variables if given is not None else ()), *evidence]
-    masks = _masks(observed, known, next(iter(joint.components.values())))
+    masks = gather_masks(observed, known, next(iter(joint.components.values())))
     tensors: Parts = {}
     weights: Weights | None = None
     for part_tensors, part_weights in _parts(joint, given, evidence, masks, noisy):
@@ -45,10 +57,19 @@ def gather_evidence(
     if weights is not None:
         points = max(value.shape[0] for value in values.values())
         values = {name: value.expand(points, *value.shape[1:]) for name, value in values.items()}
-    return Evidence(values, weights, masks, variances)
+    regions = {name: type(value) for name, value in evidence.items() if isinstance(value, Region)}
+    return Evidence(values, weights, masks, variances, regions)
 
 
-def _masks(observed: Mapping[str, Any], known: list[str], like: Tensor) -> dict[str, Tensor]:
+def check_masks(observed: Any) -> Mapping[str, Any]:
+    observed = {} if observed is None else observed
+    check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
+    checked: Mapping[str, Any] = observed
+    return checked
+
+
+def gather_masks(observed: Mapping[str, Any], known: list[str], like: Tensor) -> dict[str, Tensor]:
+    """Masks as tensors; a mask of a variable without evidence raises."""
     masks = {}
     for name, mask in observed.items():
         if name not in known:
@@ -61,7 +82,7 @@ def _masks(observed: Mapping[str, Any], known: list[str], like: Tensor) -> dict[
 
 
 def _parts(
-    joint: JointKDM,
+    joint: Variables,
     given: JointKDM | None,
     evidence: Mapping[str, Any],
     masks: Mapping[str, Tensor],
@@ -82,12 +103,12 @@ def _parts(
         if isinstance(value, KDM):
             parts.append((_of_kdm(joint, name, value, noisy), value._weights))
         else:
-            point = _tensor(joint, name, value, masks.get(name)).unsqueeze(0)
+            point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
             parts.append(({("value", name): point}, None))
     return parts
 
 
-def _of_kdm(joint: JointKDM, name: str, rho: KDM, noisy: bool) -> Parts:
+def _of_kdm(joint: Variables, name: str, rho: KDM, noisy: bool) -> Parts:
     """The components of an input KDM, and, where they are measurements, the variances of their noise."""
     parts: Parts = {("value", name): _points(joint, name, rho)}
     if noisy:
@@ -100,35 +121,34 @@ def _of_kdm(joint: JointKDM, name: str, rho: KDM, noisy: bool) -> Parts:
     return parts
 
 
-def _points(joint: JointKDM, name: str, rho: KDM) -> Tensor:
+def _points(joint: Variables, name: str, rho: KDM) -> Tensor:
     """The components of an input KDM, with the dimension that counts them in front."""
     kernel = joint.kernels[name]
+    if not kernel.components_are_events:
+        raise TypeError(bad_argument(name, f"points or a region for {kernel}", "a KDM"))
     if not kernel.same_family(rho.kernel):
         raise ValueError(bad_argument(name, f"a KDM with the kernel {kernel}", rho.kernel))
     if rho.event_shape != joint.event_shapes[name]:
         raise ValueError(
             bad_argument(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
         )
-    return rho.components.movedim(rho.components.ndim - kernel.event_dim - 1, 0)
+    return rho.components.movedim(rho.components.ndim - kernel.component_dim - 1, 0)
 
 
-def _tensor(joint: JointKDM, name: str, value: Any, mask: Tensor | None) -> Tensor:
+def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) -> Tensor:
+    """A variable's events, with a stand-in where they are missing, or its regions in packed form."""
     kernel, components, event = joint.kernels[name], joint.components[name], joint.event_shapes[name]
+    if isinstance(value, Region):
+        packed = check_region(name, value, kernel, event, components, joint._validate_args)
+        if mask is not None:
+            common_batch({name: packed.shape[:-1], f"observed[{name!r}]": mask.shape})
+        return packed
     value = kernel.as_events(name, value, event, components)
     if mask is not None:
         rank = kernel.event_rank(value)
         common_batch({name: value.shape[: value.ndim - rank], f"observed[{name!r}]": mask.shape})
-        value = _fill(value, mask, components, rank)
+        value = kernel.fill_missing(value, mask.reshape(*mask.shape, *([1] * rank)), components)
     return check_value(name, value, kernel, event, components, joint._validate_args)
-
-
-def _fill(value: Tensor, mask: Tensor, components: Tensor, rank: int) -> Tensor:
-    """A valid value in place of missing evidence, which may be anything, NaN for example."""
-    keep = mask.reshape(*mask.shape, *([1] * rank))
-    if rank == 0:
-        return torch.where(keep, value, torch.zeros_like(value))
-    stand_in = components.detach().reshape(-1, *components.shape[components.ndim - rank :])[0]
-    return torch.where(keep, value, stand_in.to(value.dtype))
 
 
 def _product(

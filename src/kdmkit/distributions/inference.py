@@ -14,7 +14,7 @@ from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions._validation import common_batch
 from kdmkit.distributions.mixing import Entry, ScoreKind, log_posterior_weights, mix, mix_given
 from kdmkit.distributions.weights import PartMap, Weights, each
-from kdmkit.kernels import Kernel
+from kdmkit.kernels import Kernel, Region
 
 # Pairs of (evidence component, joint component) whose weights are held at once.
 _PAIRS = 1 << 24
@@ -28,6 +28,7 @@ class Evidence:
         values: by variable, of shape `(L, *batch, *event)`, or `(L, *event)` where the batch shares them.
         weights: over the L points; None for one point of weight 1 (then L = 1).
         observed: by variable, of shape `(*batch,)`: False where the variable is missing.
+        regions: by variable, the class of the regions that its values hold in packed form, `(L, *batch, p)`.
         variances: by variable whose points are noisy measurements, of shape `(L, *batch, d)`, or `(1, d)`
             where all points share it; the last dimension may be 1.
     """
@@ -36,6 +37,11 @@ class Evidence:
     weights: Weights | None
     observed: Mapping[str, Bool[Tensor, "*batch"]]
     variances: Mapping[str, Float[Tensor, "l *batch d"]] = field(default_factory=dict)
+    regions: Mapping[str, type[Region]] = field(default_factory=dict)
+
+    def event_rank(self, name: str, kernel: Kernel) -> int:
+        """The number of trailing dimensions of a variable's values that are one event, or one region."""
+        return 1 if name in self.regions else kernel.event_rank(self.values[name])
 
 
 class Inferred(Weights):
@@ -72,8 +78,8 @@ class Inferred(Weights):
         shapes = {"weights of the joint": self._prior.batch_shape}
         for name, value in self._evidence.values.items():
             kernel, components = self._kernels[name], self._components[name]
-            shapes[name] = value.shape[1 : value.ndim - kernel.event_rank(value)]
-            shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.event_dim]
+            shapes[name] = value.shape[1 : value.ndim - self._evidence.event_rank(name, kernel)]
+            shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.component_dim]
             shapes[f"kernels[{name!r}]"] = kernel.batch_shape
         for name, variance in self._evidence.variances.items():
             shapes[f"variance of {name!r}"] = variance.shape[1:-1]
@@ -90,9 +96,10 @@ class Inferred(Weights):
         rank = self._rank if rank is None else rank
         entries = []
         for name, value in self._evidence.values.items():
-            value = _with_rank(value[points], rank, self._kernels[name].event_rank(value))
-            keep = self._evidence.observed.get(name)
-            entries.append(Entry(self._kernel(name, rank, points), value, self._components[name], kind, keep))
+            value = _with_rank(value[points], rank, self._evidence.event_rank(name, self._kernels[name]))
+            kernel, components = self._kernel(name, rank, points), self._components[name]
+            keep, region = self._evidence.observed.get(name), self._evidence.regions.get(name)
+            entries.append(Entry(kernel, value, components, kind, keep, region))
         return entries
 
     def _kernel(self, name: str, rank: int, points: slice) -> Kernel:
@@ -104,7 +111,7 @@ class Inferred(Weights):
             return kernel.convolved(variance[0])
         variance = variance if variance.shape[0] == 1 else variance[points]
         each = _with_rank(variance, rank, 1).unsqueeze(-2)
-        m = self._components[name].shape[-1 - kernel.event_dim]
+        m = self._components[name].shape[-1 - kernel.component_dim]
         return kernel.convolved(each.expand(*each.shape[:-2], m, each.shape[-1]))
 
     @cached_per_grad_mode
@@ -142,7 +149,8 @@ class Inferred(Weights):
     @property
     def _can_miss(self) -> bool:
         """Whether a point may overlap with no component at all (compact and discrete kernels)."""
-        return any(not self._kernels[name].overlaps_everywhere for name in self._evidence.values)
+        regions = self._evidence.regions
+        return bool(regions) or any(not kernel.overlaps_everywhere for kernel in self._kernels.values())
 
     @cached_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:
@@ -170,7 +178,7 @@ class Inferred(Weights):
         weights = None if known.weights is None else known.weights.mapped(function)
         tensors = (each(function, part) for part in (known.values, known.observed, known.variances))
         values, observed, variances = tensors
-        evidence = Evidence(values, weights, observed, variances)
+        evidence = Evidence(values, weights, observed, variances, known.regions)
         kernels, components = each(function, self._kernels), each(function, self._components)
         return Inferred(evidence, kernels, components, self._prior.mapped(function))
 
@@ -181,7 +189,7 @@ class Inferred(Weights):
             evidence = replace(known, weights=known.weights.expand(batch_shape))
         else:
             name, value = next(iter(known.values.items()))
-            event = value.shape[value.ndim - self._kernels[name].event_rank(value) :]
+            event = value.shape[value.ndim - known.event_rank(name, self._kernels[name]) :]
             value = _with_rank(value, len(batch_shape), len(event)).expand(1, *batch_shape, *event)
             evidence = replace(known, values={**known.values, name: value})
         return Inferred(evidence, self._kernels, self._components, self._prior)

@@ -13,17 +13,17 @@ from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instanc
 from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_components,
-    check_value,
     common_batch,
+    event_shape_of,
     is_checked,
 )
-from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
-from kdmkit.kernels import Kernel, check_kernel
+from kdmkit.kernels import Kernel, Region, check_kernel
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -74,7 +74,7 @@ class JointKDM(Mixture):
         self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
         if validate:
             for name, kernel in kernels.items():
-                kernel.check_events(f"components[{name!r}]", tensors[name], self.event_shapes[name])
+                kernel.check_component_values(f"components[{name!r}]", tensors[name], self.event_shapes[name])
                 kernel.check_components(f"kernels[{name!r}]", tensors[name])
 
     def _set(
@@ -82,7 +82,9 @@ class JointKDM(Mixture):
     ) -> None:
         self.components, self.kernels, self._weights = components, kernels, weights
         self._validate_args = validate_args and not any(value.is_meta for value in components.values())
-        shapes = {f"components[{n!r}]": components[n].shape[: -1 - k.event_dim] for n, k in kernels.items()}
+        shapes = {
+            f"components[{n!r}]": components[n].shape[: -1 - k.component_dim] for n, k in kernels.items()
+        }
         shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
         self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
 
@@ -94,21 +96,24 @@ class JointKDM(Mixture):
 
     @property
     def event_shapes(self) -> dict[str, torch.Size]:
-        return {
-            name: self.components[name].shape[self.components[name].ndim - kernel.event_dim :]
-            for name, kernel in self.kernels.items()
-        }
+        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
 
     @property
     def n_components(self) -> int:
         name, kernel = next(iter(self.kernels.items()))
-        return self.components[name].shape[-1 - kernel.event_dim]
+        return self.components[name].shape[-1 - kernel.component_dim]
 
     # ---- densities
 
-    def log_prob(self, **values: Any) -> Float[Tensor, "*lead"]:
-        """log f̂(x, y, …): log-overlaps of the variables add, log-normalisers add."""
-        return self._weights.log_mix(self._entries(values, "density"))
+    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
+        """log f̂(x, y, …): log-overlaps of the variables add, log-normalisers add.
+
+        Args:
+            observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
+                are integrated out, so the result is the log-density of the observed part of each row.
+            values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
+        """
+        return self._weights.log_mix(self._entries(values, "density", check_masks(observed)))
 
     def log_projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log f(x, y, …), without normalisers."""
@@ -117,7 +122,9 @@ class JointKDM(Mixture):
     def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         return self.log_projection(**values).exp()
 
-    def _entries(self, values: Mapping[str, Any], kind: ScoreKind) -> list[Entry]:
+    def _entries(
+        self, values: Mapping[str, Any], kind: ScoreKind, observed: Mapping[str, Any] | None = None
+    ) -> list[Entry]:
         self._check_names("values", values)
         missing = [name for name in self.kernels if name not in values]
         if missing:
@@ -128,14 +135,17 @@ class JointKDM(Mixture):
                     f"none for {missing}",
                 )
             )
-        entries = {name: self._entry(name, values[name], kind) for name in self.kernels}
+        masks = gather_masks(observed or {}, list(values), next(iter(self.components.values())))
+        entries = {name: self._entry(name, values[name], kind, masks.get(name)) for name in self.kernels}
         common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
         return list(entries.values())
 
-    def _entry(self, name: str, value: Any, kind: ScoreKind) -> Entry:
-        kernel, components = self.kernels[name], self.components[name]
-        value = check_value(name, value, kernel, self.event_shapes[name], components, self._validate_args)
-        return Entry(kernel, value, components, kind)
+    def _entry(self, name: str, value: Any, kind: ScoreKind, keep: Tensor | None) -> Entry:
+        region = type(value) if isinstance(value, Region) else None
+        if region is not None and kind == "overlap":
+            raise TypeError(bad_argument(name, "points (a projection has no regions)", region.__name__))
+        value = gather_values(self, name, value, keep)
+        return Entry(self.kernels[name], value, self.components[name], kind, keep, region)
 
     def _check_names(self, argument: str, names: Mapping[str, Any] | Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.kernels]
@@ -217,7 +227,8 @@ class JointKDM(Mixture):
                 as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx
                 = p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
             evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
-                kernels) or a KDM. Separate KDMs mean independence. Leading dimensions broadcast.
+                kernels), a KDM, or a region: `Interval`, `OneOf`. Separate KDMs mean independence. Leading
+                dimensions broadcast.
 
         Returns:
             A KDM for one target, a JointKDM for several, with `log_evidence`. Evidence that overlaps with
@@ -225,8 +236,7 @@ class JointKDM(Mixture):
         """
         if given is not None:
             check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
-        observed = {} if observed is None else observed
-        check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
+        observed = check_masks(observed)
         known = [*(given.variables if given is not None else ()), *evidence]
         self._check_names("evidence", known)
         targets = self._targets(target, known)
@@ -265,7 +275,7 @@ class JointKDM(Mixture):
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
             for name, kernel in self.kernels.items():
-                chosen = pick(self.components[name], index, kernel.event_dim)
+                chosen = pick(self.components[name], index, kernel.component_dim)
                 value = kernel.sample(chosen, index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn

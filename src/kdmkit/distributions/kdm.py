@@ -24,6 +24,7 @@ from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_components,
     check_index,
+    check_region,
     check_value,
     common_batch,
     is_checked,
@@ -34,7 +35,7 @@ from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
-from kdmkit.kernels import Cosine, Kernel, check_continuous, check_kernel
+from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
 
 
 class KDM(Mixture, Distribution):
@@ -74,15 +75,15 @@ class KDM(Mixture, Distribution):
         mixture = given_weights(weights, log_weights, components, m_dim, validate=validate)
         self._set(components, mixture, kernel, validate)
         if validate:
-            kernel.check_events("components", components, self._event_shape)
+            kernel.check_component_values("components", components, self._event_shape)
             kernel.check_components("kernel", components)
 
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
-        cut = components.ndim - kernel.event_dim
+        cut = components.ndim - kernel.component_dim
         shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
         batch = common_batch({**shapes, "kernel": kernel.batch_shape})
-        super().__init__(batch, components.shape[cut:], validate_args=False)
+        super().__init__(batch, kernel.event_shape(components.shape[cut:]), validate_args=False)
         self._validate_args = validate_args and not components.is_meta
 
     @classmethod
@@ -90,9 +91,11 @@ class KDM(Mixture, Distribution):
         """The KDM with the one component x `(*batch, *event)`, for every element of a batch."""
         x = as_tensor("x", x)
         kernel = check_kernel("kernel", kernel)
-        if x.ndim < kernel.event_dim:
-            raise ValueError(bad_argument("x", f"at least {kernel.event_dim} dimension(s)", tuple(x.shape)))
-        return cls(x.unsqueeze(x.ndim - kernel.event_dim), None, kernel, validate_args=validate_args)
+        rank = kernel.event_rank(x)
+        if x.ndim < rank:
+            raise ValueError(bad_argument("x", f"at least {rank} dimension(s)", tuple(x.shape)))
+        components = kernel.components_from(x.unsqueeze(x.ndim - rank))
+        return cls(components, None, kernel, validate_args=validate_args)
 
     @classmethod
     def from_samples(cls, samples: Any, kernel: Kernel, weights: Any = None) -> KDM:
@@ -102,7 +105,8 @@ class KDM(Mixture, Distribution):
         >>> kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5)).mean
         tensor([0.5000])
         """
-        return cls(samples, weights, kernel)
+        components = check_kernel("kernel", kernel).components_from(as_tensor("samples", samples))
+        return cls(components, weights, kernel)
 
     @classmethod
     def from_probs(cls, probs: Any) -> KDM:
@@ -118,7 +122,7 @@ class KDM(Mixture, Distribution):
 
     @property
     def n_components(self) -> int:
-        return self.components.shape[-1 - self.kernel.event_dim]
+        return self.components.shape[-1 - self.kernel.component_dim]
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -147,6 +151,19 @@ class KDM(Mixture, Distribution):
         """f(x) = Σ_j p_j k²(x, c_j), at most 1."""
         return self.log_projection(value).exp()
 
+    def log_mass(self, region: Region) -> Float[Tensor, "*lead"]:
+        """log Σ_j p_j·(mass of component j in the region): how probable the region is.
+
+        Args:
+            region: an `Interval`, or a `OneOf` for discrete kernels; leading dimensions broadcast with the
+                batch.
+        """
+        check_instance("region", region, Region, "a kdmkit.Interval or a kdmkit.OneOf")
+        kernel, event = self.kernel, self._event_shape
+        packed = check_region("region", region, kernel, event, self.components, self._validate_args)
+        common_batch({"region": packed.shape[:-1], "batch_shape": self._batch_shape})
+        return self._weights.log_mix([Entry(kernel, packed, self.components, region=type(region))])
+
     def _entry(self, value: Any, kind: ScoreKind) -> Entry:
         return Entry(self.kernel, self._check_value(value), self.components, kind)
 
@@ -168,13 +185,17 @@ class KDM(Mixture, Distribution):
     @property
     def mean(self) -> Float[Tensor, "*batch d"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
-        check_continuous("mean", self.kernel)
-        return self._average(self.kernel.mean(self.components))
+        self._check_moments("mean")
+        return self.kernel.mean_of(self._average(self.kernel.mean_features(self.components)))
+
+    def _check_moments(self, what: str) -> None:
+        if not self.kernel.has_moments:
+            check_continuous(what, self.kernel)
 
     @property
     def variance(self) -> Float[Tensor, "*batch d"]:
         """The variance of every dimension: within components plus between them, taken about a centre."""
-        check_continuous("variance", self.kernel)
+        self._check_moments("variance")
         within = self.kernel.variance(self.components).double()
         mean = self.kernel.mean(self.components).double()
         between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
@@ -232,7 +253,7 @@ class KDM(Mixture, Distribution):
         shape = as_shape("sample_shape", sample_shape)
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
-            chosen = pick(self.components, index, self.kernel.event_dim)
+            chosen = pick(self.components, index, self.kernel.component_dim)
             drawn = self.kernel.sample(chosen, index, generator)
         return drawn.reshape(self._extended_shape(shape))
 
@@ -341,10 +362,10 @@ class KDM(Mixture, Distribution):
         tensor(1., dtype=torch.float64)
         """
         kernel = check_kernel("kernel", kernel)
-        if kernel.event_dim != self.kernel.event_dim:
+        if kernel.component_dim != self.kernel.component_dim:
             raise ValueError(bad_argument("kernel", f"one on events like those of {self.kernel}", kernel))
         if self._validate_args:
-            kernel.check_events("components", self.components, self._event_shape)
+            kernel.check_component_values("components", self.components, self._event_shape)
             kernel.check_components("kernel", self.components)
         return KDM._made(self.components, self._weights, kernel, self._validate_args)
 

@@ -34,8 +34,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
-from kdmkit.kernels import Kernel
+from kdmkit.kernels import Kernel, Region
 from kdmkit.ops import Lookup, Masked, Term, attend, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import score_matrix as all_scores
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
 #: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.
@@ -51,6 +52,8 @@ class Entry:
         value: of shape `(*lead, *event)`, or labels `(*lead,)`.
         components: of shape `(*batch, m, *event)`.
         kind: which terms of the log-density belong to the score.
+        region: the class of the regions that `value` holds in packed form, `(*lead, p)`: the score is the log
+            mass of the component there. None: `value` holds events.
         keep: of shape `(*lead,)`; where False the variable is left out of the score.
     """
 
@@ -59,10 +62,11 @@ class Entry:
     components: Tensor
     kind: ScoreKind = "density"
     keep: Bool[Tensor, "*lead"] | None = None
+    region: type[Region] | None = None
 
     @property
     def event_rank(self) -> int:
-        return self.kernel.event_rank(self.value)
+        return self.kernel.event_rank(self.value) if self.region is None else 1
 
     @property
     def lead(self) -> torch.Size:
@@ -72,24 +76,26 @@ class Entry:
     @property
     def mixture_batch(self) -> torch.Size:
         """The batch of the components and of the kernel's bandwidths."""
-        return broadcast(self.components.shape[: -1 - self.kernel.event_dim], self.kernel.batch_shape)
+        return broadcast(self.components.shape[: -1 - self.kernel.component_dim], self.kernel.batch_shape)
 
     @property
     def has_own_norms(self) -> bool:
         """Whether the score holds a log-normaliser for every component."""
-        return self.kind != "overlap" and self.kernel.per_component
+        return self.region is None and self.kind != "overlap" and self.kernel.per_component
 
     def log_norm(self) -> Tensor | None:
         """The log-normaliser in the components' precision, where the score holds one."""
         present = not self.kernel.unit_norm if self.kind == "density" else self.has_own_norms
-        if not present:
+        if not present or self.region is not None:
             return None
         norm = self.kernel.log_norm(self.components)
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
     def log_jacobian(self) -> Float[Tensor, "*lead"] | None:
         """The term of x that all components share, where the score holds one."""
-        jacobian = self.kernel.log_jacobian(self.value) if self.kind == "density" else None
+        if self.kind != "density" or self.region is not None:
+            return None
+        jacobian = self.kernel.log_jacobian(self.value)
         if jacobian is None or self.keep is None:
             return jacobian
         return torch.where(self.keep, jacobian, torch.zeros_like(jacobian))
@@ -100,16 +106,23 @@ class Entry:
             self,
             kernel=self.kernel.arranged(lambda bandwidth: layout.to_batch(bandwidth, 2)),
             value=layout.to_queries(self.value, self.event_rank),
-            components=layout.to_batch(self.components, 1 + self.kernel.event_dim),
+            components=layout.to_batch(self.components, 1 + self.kernel.component_dim),
             keep=None if self.keep is None else layout.to_queries(self.keep, 0),
         )
 
+    def _scores(self) -> Term:
+        if self.region is None:
+            return self.kernel.term(self.value, self.components)
+        dims = self.components.ndim - self.kernel.component_dim
+        event = self.kernel.event_shape(self.components.shape[dims:])
+        return self.kernel.region_term(self.region.unpacked(self.value, event), self.components)
+
     def term(self) -> Term:
         """The scores of a placed entry; a masked one holds its log-normaliser, others leave it to `bias`."""
-        term = self.kernel.term(self.value, self.components)
+        term = self._scores()
         if self.keep is None:
             return term
-        m = self.components.shape[-1 - self.kernel.event_dim]
+        m = self.components.shape[-1 - self.kernel.component_dim]
         norm = self.log_norm()
         if norm is None:
             dtype = (
@@ -266,6 +279,20 @@ def mix_given(
         more.append(Lookup(codes, layout.to_batch(norms, 1).unsqueeze(-1)))
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
     return _add(lse, _shared(given)), _add(conditional, _shared(entries))
+
+
+def score_matrix(entries: Sequence[Entry]) -> Float[Tensor, "*lead m"]:
+    """Σ_entries scores of all values under every component: whole log-densities, or log masses of regions."""
+    first = entries[0]
+    m = first.components.shape[-1 - first.kernel.component_dim]
+    dtype = torch.promote_types(torch.get_default_dtype(), first.components.dtype)
+    none = torch.zeros(
+        m, dtype=dtype if dtype.is_floating_point else torch.float32, device=first.components.device
+    )
+    layout = _lay_out(entries, none, None)
+    terms, bias = _terms(entries, none, layout)
+    scores = layout.to_lead(all_scores(terms, bias), 1)
+    return _add(scores, [part.unsqueeze(-1) if part.ndim else part for part in _shared(entries)])
 
 
 def log_posterior_weights(

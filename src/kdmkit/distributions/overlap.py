@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def overlap(rho: KDM, other: KDM) -> Float[Tensor, "*batch"]:
     """Σ_ij p_i q_j k²(c_i, d_j), one KDM's components as points of the other's projection."""
     _check_comparable(rho, other)
-    m_dim = other.components.ndim - other.kernel.event_dim - 1
+    m_dim = other.components.ndim - other.kernel.component_dim - 1
     points = other.components.movedim(m_dim, 0)
     # The dimension of the points comes in front of the batch.
     missing = max(len(rho.batch_shape), m_dim) - m_dim

@@ -9,6 +9,7 @@ from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.rbf import RBF
+from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config, register
 from kdmkit.kernels.tricube import Tricube
 
@@ -22,9 +23,12 @@ __all__ = [
     "Cosine",
     "Epanechnikov",
     "FixedBandwidth",
+    "Interval",
     "Kernel",
     "LearnedBandwidth",
     "LocationScale",
+    "OneOf",
+    "Region",
     "Tricube",
     "check_continuous",
     "check_kernel",

@@ -14,13 +14,15 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
+from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 
 
 class Kernel(nn.Module, ABC):
     """A kernel k with k(x, x) = 1; its square is the Born rule's probability of x given c.
 
-    Values have shape `(*lead, *event)`; components `(*batch, m, *event)`. Code outside this package asks a
+    Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. A component is an event for
+    most kernels; for others it holds parameters of a distribution of events. Code outside this package asks a
     kernel what it can do and never which class it has: what a kernel cannot do raises a TypeError.
     """
 
@@ -28,10 +30,14 @@ class Kernel(nn.Module, ABC):
     discrete: ClassVar[bool]
     #: Whether the kernel's density has a mean, a variance and a distribution function in every dimension.
     is_continuous: ClassVar[bool] = False
+    #: Whether the kernel's density has a mean.
+    has_moments: ClassVar[bool] = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
     components_trainable: ClassVar[bool] = True
+    #: Whether a component is an event, a point of the space that values are from.
+    components_are_events: ClassVar[bool] = True
     #: The number of dimensions of one event.
     event_dim: int = 1
     #: Where events may lie.
@@ -97,6 +103,76 @@ class Kernel(nn.Module, ABC):
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Self:
         """The kernel that `config` describes; `encoder` is for a Composed kernel."""
 
+    # ---- components
+
+    @property
+    def component_dim(self) -> int:
+        """The number of dimensions of one component."""
+        return self.event_dim
+
+    def event_shape(self, component_shape: torch.Size) -> torch.Size:
+        """The shape of one event, where components have the given shape."""
+        return component_shape
+
+    def component_shape(self, event_shape: torch.Size) -> torch.Size:
+        """The shape of one component, where events have the given shape."""
+        return event_shape
+
+    def components_from(self, events: Tensor) -> Tensor:
+        """Components `(*batch, m, *component)` that sit at events `(*batch, m, *event)`."""
+        return events
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        """Raises where components `(*batch, m, *component)` hold no numbers that the kernel can use."""
+        if self.components_are_events:
+            self.check_events(argument, components, event_shape)
+        else:
+            check_floating(argument, components)
+            check_finite(argument, components)
+
+    # ---- regions
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        """The log mass that each component has in each region, for the reductions to evaluate in blocks.
+
+        Args:
+            region: an `Interval` with ends `(*lead, n, *event)`, or a `OneOf` with values `(*lead, n, k)`.
+            components: of shape `(*lead, m, *component)`.
+        """
+        raise TypeError(bad_argument("region", "points as evidence", f"{type(region).__name__} for {self!r}"))
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        """Raises where the kernel has no masses of such regions, or a region holds unknown events."""
+        raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
+
+    def log_mass(self, region: Region, components: Float[Tensor, "m *component"]) -> Float[Tensor, "*lead m"]:
+        """The log mass of every component in every region."""
+        event = self.event_shape(components.shape[1:])
+        self.check_region("region", region, event)
+        packed = region.packed("region", event, components)
+        lead = packed.shape[:-1]
+        term = self.region_term(region.unpacked(packed.reshape(-1, packed.shape[-1]), event), components)
+        scores, row = term.prepared().matrix(), term.row()
+        scores = scores if row is None else scores + row.unsqueeze(-1)
+        return scores.reshape(*lead, scores.shape[-1])
+
+    def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """F_j(x), the mass of every component at or below x, for events of one dimension.
+
+        Args:
+            x: of shape `(*lead,)`.
+            components: of shape `(*batch, m, *component)`; `batch` broadcasts with `lead`.
+        """
+        self._cannot("one with a distribution function")
+
+    def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
+        """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
+        self._cannot("one with a distribution function")
+
+    def mode(self, components: Tensor) -> Tensor:
+        """The most probable event of each component, `(*batch, m, *event)`."""
+        self._cannot("one with a most probable event")
+
     # ---- parameters
 
     @property
@@ -149,10 +225,23 @@ class Kernel(nn.Module, ABC):
     def check_components(self, argument: str, components: Tensor) -> None:
         """Raises where the kernel has parameters for another number of components `(*batch, m, *event)`."""
         if self.has_density:
-            norm, m = self.log_norm(components), components.shape[-1 - self.event_dim]
+            norm, m = self.log_norm(components), components.shape[-1 - self.component_dim]
             if norm.ndim and norm.shape[-1] != m:
                 wanted = f"a bandwidth for each of {m} components"
                 raise ValueError(bad_argument(argument, wanted, f"{norm.shape[-1]}"))
+
+    def fill_missing(self, value: Tensor, keep: Tensor, components: Tensor) -> Tensor:
+        """Valid events in place of missing ones, which may be anything, NaN for example.
+
+        Args:
+            keep: False where an event is missing, of a shape that broadcasts with `value`.
+        """
+        if not self.event_rank(value):
+            return torch.where(keep, value, torch.zeros_like(value))
+        shape = components.shape[components.ndim - self.component_dim :]
+        stand_in = components.detach().reshape(-1, *shape)[:1]
+        stand_in = (stand_in if self.components_are_events else self.mode(stand_in)).squeeze(0)
+        return torch.where(keep, value, stand_in.to(value.dtype))
 
     def event_rank(self, value: Tensor) -> int:
         """The number of trailing dimensions of `value` that are one event: 0 for labels."""
@@ -175,6 +264,14 @@ class Kernel(nn.Module, ABC):
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The mean of each component's density."""
         self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
+
+    def mean_features(self, components: Tensor) -> Float[Tensor, "*batch v"]:
+        """Numbers whose average over components gives the mean of a mixture by `mean_of`."""
+        return self.mean(components)
+
+    def mean_of(self, features: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch d"]:
+        """The mean of a mixture, given the average of its components' `mean_features`."""
+        return features
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The variance of each component's density, dimension by dimension."""

@@ -30,7 +30,7 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
                 raise ValueError(
                     bad_argument("name", "one that no attribute of a module has", repr(variable.name))
                 )
-            shape = (n_components, *variable.shape)
+            shape = (n_components, *variable.kernel.component_shape(variable.shape))
             if variable.trainable:
                 place = cast("torch.device", device)
                 start = torch.randn(shape, dtype=dtype, device=place, generator=generator)
