@@ -11,19 +11,20 @@ from torch import Tensor
 
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import compute_dtype, full_precision
+from kdmkit._core.shapes import broadcast
 from kdmkit.ops.messages.maximised import max_product
-from kdmkit.ops.messages.plain import collect_plainly
+from kdmkit.ops.messages.plain import collect_plainly, pass_plainly
 from kdmkit.ops.messages.schedule import Step, schedule
 from kdmkit.ops.messages.summed import Collect, pass_messages
 from kdmkit.ops.messages.tables import Tables
 
-#: Scores by node, None where a node has none.
-Scores = Sequence[Float[Tensor, "*lead k"] | None]
+#: Scores by node, `(*lead, k)`, or None where a node has none.
+Scores = Sequence[Float[Tensor, "..."] | None]
 
 
 def collect(
     parents: Sequence[int], scores: Scores, tables: Tables, to: int = 0
-) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """log Σ exp(all scores and edges) over the states of all nodes but one, for each state of that one.
 
     Args:
@@ -45,35 +46,32 @@ def collect(
     """
     scores, tables = _in_one_dtype(scores, tables)
     steps = _steps(parents, scores, tables, to)
-    given = [score for score in scores if score is not None]
-    with full_precision(given[0].device.type):
-        if any(stack.ndim > 3 for stack in tables.logs) or not only_reverse_mode():
+    with full_precision(_device_type(scores)):
+        if _is_plain(tables):
             beta, shift = collect_plainly(steps, to, scores, tables.logs)
             return beta, shift.squeeze(-1)
-        lead = torch.broadcast_shapes(*(score.shape[:-1] for score in given))
-        rows = [None if score is None else _rows(score, lead) for score in scores]
+        rows, lead = _all_rows(scores)
         beta, shift = Collect.apply(steps, to, len(rows), *rows, *tables.logs)
-    shape = lead if beta.shape[0] == lead.numel() else torch.Size([1] * len(lead))
-    shifts = shift.squeeze(-1).reshape(lead if shift.shape[0] == lead.numel() else (1,) * len(lead))
-    return beta.reshape(*shape, beta.shape[-1]), shifts
+    return _with_lead(beta, lead), _with_lead(shift, lead).squeeze(-1)
 
 
-def collect_all(
-    parents: Sequence[int], scores: Sequence[Float[Tensor, "r k"] | None], tables: Tables
-) -> list[Float[Tensor, "r k"] | None]:
+def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[Float[Tensor, "..."] | None]:
     """By node, its scores plus the messages from its children, up to a constant per row; no gradients.
 
-    None for a node without scores below it.
+    None for a node without scores at or below it.
     """
     scores, tables = _in_one_dtype(scores, tables)
-    logs = [stack.detach() for stack in tables.logs]
-    with torch.no_grad(), full_precision(logs[0].device.type if logs else "cpu"):
-        steps = _steps(parents, scores, tables, 0)
-        return pass_messages(steps, scores, logs, [stack.exp() for stack in logs])[0]
+    steps = _steps(parents, scores, tables, 0)
+    with torch.no_grad(), full_precision(_device_type(scores)):
+        if _is_plain(tables):
+            return pass_plainly(steps, scores, tables.logs)[0]
+        rows, lead = _all_rows(scores)
+        beta, _ = pass_messages(steps, rows, tables.logs, [stack.exp() for stack in tables.logs])
+        return [None if b is None else _with_lead(b, lead) for b in beta]
 
 
 def maximize(
-    parents: Sequence[int], scores: Sequence[Float[Tensor, "r k"] | None], tables: Tables
+    parents: Sequence[int], scores: Scores, tables: Tables
 ) -> tuple[Float[Tensor, " r"], list[Int[Tensor, " r"]]]:
     """The largest sum of scores and edges over the states of all nodes, and the states that attain it."""
     scores, tables = _in_one_dtype(scores, tables)
@@ -92,7 +90,28 @@ def _steps(parents: Sequence[int], scores: Scores, tables: Tables, to: int) -> t
     return schedule(parents, tables, known, to, together=together)
 
 
-def _rows(score: Float[Tensor, "*lead k"], lead: torch.Size) -> Float[Tensor, "r k"]:
+def _is_plain(tables: Tables) -> bool:
+    """Whether only differentiable operations serve: tables have a batch, or a transform is active."""
+    return any(stack.ndim > 3 for stack in tables.logs) or not only_reverse_mode()
+
+
+def _device_type(scores: Scores) -> str:
+    return next(score.device.type for score in scores if score is not None)
+
+
+def _all_rows(scores: Scores) -> tuple[list[Any], torch.Size]:
+    """Scores with all leading dimensions in one, and those dimensions."""
+    lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+    return [None if score is None else _rows(score, lead) for score in scores], lead
+
+
+def _with_lead(rows: Float[Tensor, "r k"], lead: torch.Size) -> Float[Tensor, "... k"]:
+    """The inverse of `_rows`."""
+    shape = lead if rows.shape[0] == lead.numel() else [1] * len(lead)
+    return rows.reshape(*shape, rows.shape[-1])
+
+
+def _rows(score: Float[Tensor, "... k"], lead: torch.Size) -> Float[Tensor, "r k"]:
     """All rows of the leading dimensions, or one row that they share."""
     k = score.shape[-1]
     if score.shape[:-1].numel() == 1:

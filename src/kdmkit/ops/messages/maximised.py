@@ -18,8 +18,8 @@ _NUMBERS = 1 << 22
 
 def max_product(
     steps: Sequence[Step],
-    scores: Sequence[Float[Tensor, "r k"] | None],
-    logs: Sequence[Float[Tensor, "n k_parent k"]],
+    scores: Sequence[Float[Tensor, "..."] | None],
+    logs: Sequence[Float[Tensor, "..."]],
 ) -> tuple[Float[Tensor, " r"], list[Int[Tensor, " r"]]]:
     """The largest sum of scores and edges over all states of a tree, and the states that attain it.
 

@@ -20,10 +20,20 @@ from kdmkit.ops.messages.schedule import Step
 def collect_plainly(
     steps: Sequence[Step],
     root: int,
-    scores: Sequence[Float[Tensor, "*lead k"] | None],
-    logs: Sequence[Float[Tensor, "n *batch k_parent k"]],
-) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead 1"]]:
+    scores: Sequence[Float[Tensor, "..."] | None],
+    logs: Sequence[Float[Tensor, "..."]],
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """β of the root, and what was taken out of the messages to it, a constant for autograd."""
+    beta, shift = pass_plainly(steps, scores, logs)
+    return beta[root], shift if isinstance(shift, Tensor) else beta[root].new_zeros(1)
+
+
+def pass_plainly(
+    steps: Sequence[Step],
+    scores: Sequence[Float[Tensor, "..."] | None],
+    logs: Sequence[Float[Tensor, "..."]],
+) -> tuple[list[Any], Float[Tensor, "..."] | float]:
+    """β of every node, the scores plus all messages to it, and what was taken out of the messages."""
     beta: list[Any] = list(scores)
     shift: Tensor | float = 0.0
     for step in steps:
@@ -33,13 +43,12 @@ def collect_plainly(
             message = _message(beta[source] - top, table.mT if step.downward else table, step.sharp)
             shift = shift + top
             beta[target] = message if beta[target] is None else beta[target] + message
-    taken_out = shift if isinstance(shift, Tensor) else beta[root].new_zeros(1)
-    return beta[root], taken_out
+    return beta, shift
 
 
 def _message(
     relative: Float[Tensor, "*lead k_source"], table: Float[Tensor, "*batch k_target k_source"], sharp: bool
-) -> Float[Tensor, "*lead k_target"]:
+) -> Float[Tensor, "... k_target"]:
     """log Σ_j exp(relative_j + log M_ij)."""
     if sharp:
         return safe_logsumexp(relative.unsqueeze(-2) + table)

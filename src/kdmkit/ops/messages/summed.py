@@ -48,9 +48,9 @@ class Sent:
 
 def pass_messages(
     steps: Sequence[Step],
-    scores: Sequence[Float[Tensor, "r k"] | None],
-    logs: Sequence[Float[Tensor, "n k_parent k"]],
-    probs: Sequence[Float[Tensor, "n k_parent k"]],
+    scores: Sequence[Float[Tensor, "..."] | None],
+    logs: Sequence[Float[Tensor, "..."]],
+    probs: Sequence[Float[Tensor, "..."]],
     sent: list[Sent] | None = None,
 ) -> tuple[list[Any], Float[Tensor, "r 1"] | float]:
     """β of every node, the scores plus all messages to it, and what was taken out of the messages.
@@ -78,7 +78,7 @@ def pass_messages(
     return beta, shift
 
 
-def _send(step: Step, beta: Sequence[Tensor], logs: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Sent]:
+def _send(step: Step, beta: Sequence[Any], logs: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Sent]:
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top
@@ -96,7 +96,7 @@ def _send(step: Step, beta: Sequence[Tensor], logs: Tensor, probs: Tensor) -> tu
     return messages, top, kept
 
 
-def _stack(tensors: Sequence[Float[Tensor, "r k"]]) -> Float[Tensor, "n r k"]:
+def _stack(tensors: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "n r k"]:
     if len(tensors) == 1:
         return tensors[0].unsqueeze(0)
     return torch.stack(torch.broadcast_tensors(*tensors))

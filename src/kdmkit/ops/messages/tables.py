@@ -38,12 +38,12 @@ class Tables:
         sharp: by stack, whether an entry may be below `smallest_sum`. False promises that none is.
     """
 
-    logs: tuple[Float[Tensor, "n *batch k_parent k"], ...]
+    logs: tuple[Float[Tensor, "..."], ...]
     places: tuple[Place | None, ...]
     sharp: tuple[bool, ...]
 
     @classmethod
-    def of(cls, logs: Sequence[Float[Tensor, "*batch k_parent k"]]) -> Tables:
+    def of(cls, logs: Sequence[Float[Tensor, "..."]]) -> Tables:
         """Tables of the nodes 1, 2, …, one by one; node 0 is the root."""
         places = (None, *((i, 0) for i in range(len(logs))))
         stacks = tuple(table.unsqueeze(0) for table in logs)
@@ -79,9 +79,12 @@ class Tables:
         return replace(self, logs=logs, sharp=tuple(map(_is_sharp, logs)) if narrower else self.sharp)
 
     def restricted(self, nodes: Sequence[int]) -> Tables:
-        """The tables of some nodes, which are counted anew in the given order."""
-        places = tuple(self.places[node] for node in nodes)
-        return replace(self, places=(None, *places[1:]))
+        """The tables of some nodes, the root first, which are counted anew in the given order."""
+        places = [place for node in nodes if (place := self.places[node]) is not None]
+        used = sorted({stack for stack, _ in places})
+        position = {old: new for new, old in enumerate(used)}
+        moved = (None, *((position[stack], slot) for stack, slot in places))
+        return Tables(tuple(self.logs[i] for i in used), moved, tuple(self.sharp[i] for i in used))
 
 
 def _is_sharp(logs: Tensor) -> bool:
