@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions import KDM, JointKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -51,6 +51,7 @@ __all__ = [
     "QuantileNormal",
     "Rounded",
     "Transformed",
+    "TreeKDM",
     "Tricube",
     "Truncated",
     "datasets",
