@@ -93,7 +93,7 @@ def log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
 
     >>> ends = torch.tensor([3.0, -4.0, -1.0]), torch.tensor([4.0, -3.0, 1.0])
     >>> log_normal_mass(*ends, ends[1] - ends[0])
-    tensor([-6.6312, -6.6312, -0.3817])
+    tensor([-6.6315, -6.6315, -0.3817])
     """
     flip = a + b < 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
