@@ -13,6 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
+from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
@@ -32,6 +33,8 @@ class Kernel(nn.Module, ABC):
     is_continuous: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
+    #: Whether single events have a positive probability, so that the distribution function has steps.
+    has_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
@@ -91,6 +94,18 @@ class Kernel(nn.Module, ABC):
             generator: source of randomness; None is torch's global one.
         """
 
+    def draw(
+        self, components: Tensor, index: Int[Tensor, "n *batch"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        """One exact draw from the density of every chosen component.
+
+        Args:
+            components: all of them, of shape `(m, *component)` or `(*batch, m, *component)`.
+            index: which of them are chosen.
+            generator: source of randomness; None is torch's global one.
+        """
+        return self.sample(pick(components, index, self.component_dim), index, generator)
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal kernel.
@@ -122,6 +137,21 @@ class Kernel(nn.Module, ABC):
         """Components `(*batch, m, *component)` that sit at events `(*batch, m, *event)`."""
         return events
 
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
+        """What a KDM of this kernel means as evidence: weighted events.
+
+        Args:
+            components: of shape `(*own, m, *component)`; `own` broadcasts with `batch`.
+
+        Returns:
+            events, of shape `(*own, points, *event)`, and their log-weights.
+        """
+        if not self.components_are_events:
+            self._cannot("one whose components are events, where a KDM is evidence")
+        return components, log_weights
+
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
         """Raises where components `(*batch, m, *component)` hold no numbers that the kernel can use."""
         if self.components_are_events:
@@ -145,8 +175,8 @@ class Kernel(nn.Module, ABC):
         """Raises where the kernel has no masses of such regions, or a region holds unknown events."""
         raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
 
-    def log_mass(self, region: Region, components: Float[Tensor, "m *component"]) -> Float[Tensor, "*lead m"]:
-        """The log mass of every component in every region."""
+    def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """The log mass of every component `(m, *component)` in every region."""
         event = self.event_shape(components.shape[1:])
         self.check_region("region", region, event)
         packed = region.packed("region", event, components)
@@ -155,6 +185,17 @@ class Kernel(nn.Module, ABC):
         scores, row = term.prepared().matrix(), term.row()
         scores = scores if row is None else scores + row.unsqueeze(-1)
         return scores.reshape(*lead, scores.shape[-1])
+
+    def _accept(self, argument: str, region: Region, *kinds: type[Region]) -> None:
+        """Raises where a region is of another kind than those that the kernel has masses of."""
+        if not isinstance(region, kinds):
+            wanted = " or ".join(["points", *(f"a kdmkit.{kind.__name__}" for kind in kinds)])
+            raise TypeError(bad_argument(argument, f"{wanted}, for {self!r}", type(region).__name__))
+
+    @property
+    def has_cdf(self) -> bool:
+        """Whether events of one dimension have a distribution function."""
+        return type(self).cdf is not Kernel.cdf
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x), the mass of every component at or below x, for events of one dimension.
@@ -169,9 +210,17 @@ class Kernel(nn.Module, ABC):
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
 
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        """The event nearest to x that has a positive probability, where the kernel has such events."""
+        return x
+
     def mode(self, components: Tensor) -> Tensor:
         """The most probable event of each component, `(*batch, m, *event)`."""
         self._cannot("one with a most probable event")
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        """An event inside the support of each component, cheap to compute, of shape `(*batch, m, *event)`."""
+        return components if self.components_are_events else self.mode(components)
 
     # ---- parameters
 
@@ -240,8 +289,7 @@ class Kernel(nn.Module, ABC):
             return torch.where(keep, value, torch.zeros_like(value))
         shape = components.shape[components.ndim - self.component_dim :]
         stand_in = components.detach().reshape(-1, *shape)[:1]
-        stand_in = (stand_in if self.components_are_events else self.mode(stand_in)).squeeze(0)
-        return torch.where(keep, value, stand_in.to(value.dtype))
+        return torch.where(keep, value, self.typical_event(stand_in).squeeze(0).to(value.dtype))
 
     def event_rank(self, value: Tensor) -> int:
         """The number of trailing dimensions of `value` that are one event: 0 for labels."""
