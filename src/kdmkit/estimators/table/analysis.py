@@ -15,7 +15,7 @@ _FEW_VALUES = 32
 _ROWS_PER_VALUE = 50
 _FEWEST_VALUES = 8
 _FEWEST_ROWS_PER_VALUE = 5
-# Numbers from a list, such as prices or tax allowances: a grid of which few points are used, each by many rows.
+# Numbers from a list, such as prices: a grid of which few points are used, each by many rows.
 _LIST_VALUES = 256
 _LIST_ROWS_PER_VALUE = 20
 _LIST_MEDIAN_ROWS = 5
