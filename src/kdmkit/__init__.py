@@ -4,7 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Interval, Kernel, OneOf, Tricube
+from kdmkit.kernels import (
+    RBF,
+    Categorical,
+    Composed,
+    Cosine,
+    Epanechnikov,
+    Interval,
+    Kernel,
+    OneOf,
+    Ordinal,
+    Tricube,
+)
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
@@ -28,6 +39,7 @@ __all__ = [
     "KDMRegressor",
     "Kernel",
     "OneOf",
+    "Ordinal",
     "Tricube",
     "datasets",
     "load",

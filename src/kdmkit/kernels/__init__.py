@@ -8,12 +8,13 @@ from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
+from kdmkit.kernels.ordinal import Ordinal
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config, register
 from kdmkit.kernels.tricube import Tricube
 
-register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
+register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed, Ordinal)
 
 __all__ = [
     "RBF",
@@ -28,6 +29,7 @@ __all__ = [
     "LearnedBandwidth",
     "LocationScale",
     "OneOf",
+    "Ordinal",
     "Region",
     "Tricube",
     "check_continuous",
