@@ -14,6 +14,7 @@ from kdmkit.kernels import (
     Kernel,
     OneOf,
     Ordinal,
+    Periodic,
     Tricube,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "Kernel",
     "OneOf",
     "Ordinal",
+    "Periodic",
     "Tricube",
     "datasets",
     "load",

@@ -9,12 +9,13 @@ from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.ordinal import Ordinal
+from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config, register
 from kdmkit.kernels.tricube import Tricube
 
-register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed, Ordinal)
+register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed, Ordinal, Periodic)
 
 __all__ = [
     "RBF",
@@ -30,6 +31,7 @@ __all__ = [
     "LocationScale",
     "OneOf",
     "Ordinal",
+    "Periodic",
     "Region",
     "Tricube",
     "check_continuous",
