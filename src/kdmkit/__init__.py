@@ -3,19 +3,27 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions import KDM, JointKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
     Composed,
     Cosine,
     Epanechnikov,
+    Inflated,
     Interval,
     Kernel,
+    Levels,
     OneOf,
     Ordinal,
     Periodic,
+    QuantileNormal,
+    Rounded,
+    Transformed,
     Tricube,
+    Truncated,
+    find_atoms,
+    find_resolution,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ __all__ = [
     "Composed",
     "Cosine",
     "Epanechnikov",
+    "Inflated",
     "Interval",
     "JointKDM",
     "KDMClassifier",
@@ -39,11 +48,19 @@ __all__ = [
     "KDMProportionClassifier",
     "KDMRegressor",
     "Kernel",
+    "Levels",
     "OneOf",
     "Ordinal",
     "Periodic",
+    "QuantileNormal",
+    "Rounded",
+    "Transformed",
+    "TreeKDM",
     "Tricube",
+    "Truncated",
     "datasets",
+    "find_atoms",
+    "find_resolution",
     "load",
     "metrics",
     "nn",

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.logspace import safe_log
+from kdmkit._core.logspace import log_add
 from kdmkit.kernels.masses import log1mexp
 
 
@@ -75,15 +75,7 @@ def log_total(low: Tensor, high: Tensor, centre: Tensor, rate: Tensor) -> Tensor
     >>> log_total(*ends, torch.tensor(0.0), torch.tensor(2.0).log()).exp()
     tensor([1.5000, 3.0000])
     """
-    below, above = (run.log_weight(rate) for run in runs(low, high, centre))
-    return log_add(below, above)
-
-
-def log_add(a: Tensor, b: Tensor) -> Tensor:
-    """log(eᵃ + eᵇ); −∞ with no gradient where both are."""
-    top = torch.maximum(a, b).detach()
-    top = torch.where(torch.isneginf(top), 0.0, top)
-    return safe_log((a - top).exp() + (b - top).exp()) + top
+    return log_add([run.log_weight(rate) for run in runs(low, high, centre)])
 
 
 def log_share(
@@ -97,10 +89,9 @@ def log_share(
     total = log_total(*whole, centre, rate)
     inside = log_total(low, high, centre, rate)
     inside = torch.where(torch.isneginf(inside), inside, inside - total)
-    outside = log_add(
-        log_total(whole[0], torch.minimum(low - 1, whole[1]), centre, rate),
-        log_total(torch.maximum(high + 1, whole[0]), whole[1], centre, rate),
-    )
+    below = log_total(whole[0], torch.minimum(low - 1, whole[1]), centre, rate)
+    above = log_total(torch.maximum(high + 1, whole[0]), whole[1], centre, rate)
+    outside = log_add([below, above])
     large = (inside > -math.log(2)) & (low <= high)
     by_outside = torch.log1p(-torch.where(large, outside - total, -1.0).exp())
     return torch.where(large, by_outside, inside)
