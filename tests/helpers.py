@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from scipy import integrate
 from torch import Tensor
@@ -74,6 +75,18 @@ def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1
     torch.testing.assert_close(actual.to(wanted.dtype), wanted, rtol=rtol, atol=atol)
 
 
+def log_quadrature(
+    function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 400
+) -> Tensor:
+    """log ∫ exp(function(x)) dx over the last dimension, by Gauss–Legendre quadrature on panels."""
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    edges = torch.linspace(low, high, panels + 1, dtype=torch.float64)
+    half = (high - low) / panels / 2
+    x = (edges[:-1, None] + half * (1 + torch.from_numpy(nodes))).flatten()
+    logs = torch.from_numpy(weights).log().repeat(panels) + math.log(half)
+    return torch.logsumexp(function(x) + logs, -1)
+
+
 #: Components of the kernels below that have a bandwidth for each.
 M = 4
 
@@ -121,6 +134,12 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.3)), [0.0, 1.0]),
     "inflated-missing": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.5), -1.0, 2.0), [2.0, math.nan]),
     "inflated-rounded": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.8), 0.5), [0.0, math.nan]),
+    "ordinal": lambda: kdm.Ordinal(0.6),
+    "ordinal-per-component": lambda: kdm.Ordinal([0.3, 0.5, 0.7, 0.9], low=None, high=5),
+    "periodic": lambda: kdm.Periodic(2.0, 5.0),
+    "periodic-ard": lambda: kdm.Periodic([2.0, 0.3], 5.0),
+    "periodic-per-component": lambda: kdm.Periodic([[2.0], [0.5], [7.0], [1.2]], 5.0),
+    "periodic-whole": lambda: kdm.Periodic(1.5, 7, whole=True),
     "composed": lambda: kdm.Composed(_encoder(), kdm.RBF(0.7)),
     "composed-compact": lambda: kdm.Composed(_encoder(), kdm.Tricube(2.0)),
 }
