@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.analysis import code_part, count, fit_numbers
+from kdmkit.estimators.table.analysis import code_part, count, number_part
 from kdmkit.estimators.table.calendar import Calendar, digit_ranges, parse_span
 from kdmkit.estimators.table.codecs import Cells, Codec, is_range, unseen_offset
 from kdmkit.estimators.table.parts import CirclePart, Known, Part, part_from_config
 from kdmkit.estimators.table.storage import RawColumn
 from kdmkit.estimators.table.texts import DateFormat
-from kdmkit.kernels import Kernel, Region
+from kdmkit.kernels import Kernel, Region, Resolution
 
 Span = tuple[np.datetime64, np.datetime64]
 # Digits with so many values have levels: always, and where every value has rows enough.
@@ -201,9 +201,8 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
     """The first digit is a number. Others have a level for each value, or go round where values are many."""
     digits = digits.astype(np.float64)
     if not size:
-        counts = count(digits)
-        single = len(counts.numbers) == 1
-        return code_part(counts.numbers, counts.total) if single else fit_numbers(digits)
+        # Not levels, also where they are few: there will be later dates.
+        return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
     if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
         return code_part(np.arange(size, dtype=np.float64), len(digits))
     return CirclePart(size, masses=size <= _MOST_MASSES)
