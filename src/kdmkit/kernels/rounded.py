@@ -19,6 +19,7 @@ from kdmkit._core.checks import (
     check_floating,
     check_number,
 )
+from kdmkit._core.modes import only_reverse_mode
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
@@ -28,7 +29,7 @@ from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import InDtype, LogSum, Restricted, Term, common_dtype
+from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
 
 # Moments are sums over at most this many cells of a component; beyond, rounding hardly moves them.
 _CELLS = 1 << 13
@@ -118,7 +119,21 @@ class Rounded(Kernel):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, components.shape[-1:])
-        return self._masses(*self._cell(x), x, components)
+        plain = components.ndim == 2 and x.device.type == "cpu" and only_reverse_mode()
+        return self._table(x, components) if plain else self._masses(*self._cell(x), x, components)
+
+    def _table(self, x: Tensor, components: Float[Tensor, "m 1"]) -> Term:
+        """The masses of the distinct cells only, from which all events read theirs.
+
+        On a CPU: the number of cells depends on the events, for which other devices would wait.
+        """
+        position = self.position(x.detach()).round()
+        cells, code = position.unique(return_inverse=True)
+        if 2 * len(cells) > x[..., 0].numel():
+            return self._masses(self.at(position - 0.5), self.at(position + 0.5), x, components)
+        low, high = (self.at(cells + side).unsqueeze(-1) for side in (-0.5, 0.5))
+        table = whole(self.kernel.region_term(Interval.unchecked(low, high), components).prepared())
+        return Lookup(code, table.mT.to(common_dtype((x, components))))
 
     def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
         term = self.kernel.region_term(Interval.unchecked(low, high), components)
