@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from scipy import integrate
 from torch import Tensor
@@ -66,6 +67,16 @@ def grid(low: float, high: float, n: int, d: int = 1) -> tuple[Tensor, float]:
     axis = torch.linspace(low, high, n, dtype=torch.float64)
     points = torch.cartesian_prod(*[axis] * d).reshape(-1, d)
     return points, float(axis[1] - axis[0]) ** d
+
+
+def quadrature(function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 40) -> Tensor:
+    """log ∫ exp(function) from `low` to `high`."""
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    edges = torch.linspace(low, high, panels + 1, dtype=torch.float64)
+    half = (high - low) / panels / 2
+    x = (edges[:-1, None] + half * (1 + torch.from_numpy(nodes))).flatten()
+    logs = torch.from_numpy(weights).log().repeat(panels) + math.log(half)
+    return torch.logsumexp(function(x) + logs, -1)
 
 
 def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1e-11) -> None:

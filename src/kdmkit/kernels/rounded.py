@@ -327,12 +327,23 @@ def find_resolution(values: Any, *, most_cells: int = 1_000_000) -> Resolution |
     if step is None:
         return None
     # Over the whole range, the errors of a small step average out.
-    step = _tidy(spread / round(spread / step))
-    origin = _tidy(float(flat[0]) - math.floor(float(flat[0]) / step + 1e-6) * step)
-    origin = 0.0 if abs(origin) <= 1e-6 * step else origin
-    off = (flat - origin) / step
-    within = (off - off.round()).abs() * step <= error + 1e-9 * step + 1e-12 * spread
-    return Resolution(step, origin) if bool(within.all()) else None
+    step = spread / round(spread / step)
+    for digits in (1, 2, 3, 4, 6, 9, 12):
+        # The fewest digits that fit: rounding errors are dropped.
+        found = _grid(flat, float(f"{step:.{digits}g}"), error)
+        if found is not None:
+            return found
+    return None
+
+
+def _grid(values: Tensor, step: float, error: float) -> Resolution | None:
+    """The grid of a given step on which all values lie."""
+    first = float(values[0])
+    origin = first - math.floor(first / step + 1e-6) * step
+    origin = float(f"{origin:.9g}") if abs(origin) > 1e-6 * step + error else 0.0
+    position = (values - origin) / step
+    off = (position - position.round()).abs() * step
+    return Resolution(step, origin) if bool((off <= 1e-6 * step + error).all()) else None
 
 
 def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
@@ -348,8 +359,3 @@ def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
             return step
         step = float(remaining.min())
     return None
-
-
-def _tidy(number: float) -> float:
-    """The number with twelve digits, which drops rounding errors."""
-    return float(f"{number:.12g}")
