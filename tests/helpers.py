@@ -69,22 +69,20 @@ def grid(low: float, high: float, n: int, d: int = 1) -> tuple[Tensor, float]:
     return points, float(axis[1] - axis[0]) ** d
 
 
-def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1e-11) -> None:
-    """Values and shapes agree; dtypes need not."""
-    assert actual.shape == wanted.shape, (actual.shape, wanted.shape)
-    torch.testing.assert_close(actual.to(wanted.dtype), wanted, rtol=rtol, atol=atol)
-
-
-def log_quadrature(
-    function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 400
-) -> Tensor:
-    """log ∫ exp(function(x)) dx over the last dimension, by Gauss–Legendre quadrature on panels."""
+def quadrature(function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 40) -> Tensor:
+    """log ∫ exp(function) from `low` to `high`."""
     nodes, weights = np.polynomial.legendre.leggauss(16)
     edges = torch.linspace(low, high, panels + 1, dtype=torch.float64)
     half = (high - low) / panels / 2
     x = (edges[:-1, None] + half * (1 + torch.from_numpy(nodes))).flatten()
     logs = torch.from_numpy(weights).log().repeat(panels) + math.log(half)
     return torch.logsumexp(function(x) + logs, -1)
+
+
+def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1e-11) -> None:
+    """Values and shapes agree; dtypes need not."""
+    assert actual.shape == wanted.shape, (actual.shape, wanted.shape)
+    torch.testing.assert_close(actual.to(wanted.dtype), wanted, rtol=rtol, atol=atol)
 
 
 #: Components of the kernels below that have a bandwidth for each.

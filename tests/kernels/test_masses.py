@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from helpers import KERNELS, M, close, components, events, log_quadrature, normal, real, seeded
+from helpers import KERNELS, M, close, components, events, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth, Kernel
 from kdmkit.kernels.masses import log1mexp, log_sum
 from kdmkit.ops import log_mix
@@ -128,7 +128,7 @@ def test_boxes_against_quadrature(name: str) -> None:
             return (part.log_overlap(x.reshape(-1, 1, 1), own) + part.log_norm(own)).mT
 
         ends = zip(low[:, k].tolist(), high[:, k].tolist(), strict=True)
-        wanted += torch.stack([log_quadrature(density, *pair, panels=200) for pair in ends])
+        wanted += torch.stack([quadrature(density, *pair, panels=200) for pair in ends])
     close(got, wanted, rtol=1e-6)
 
 

@@ -125,7 +125,7 @@ class KDM(Mixture, Distribution):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        return self.kernel.is_continuous
+        return self.kernel.has_rsample
 
     @property
     def support(self) -> Constraint:
@@ -297,7 +297,7 @@ class KDM(Mixture, Distribution):
             drawn = implicit(kernel, drawn, self.components, self.log_weights)
         elif self.kernel.draws_one_hot:
             drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
-        elif self.kernel.is_continuous:
+        elif self.kernel.has_rsample:
             kernel, relaxation = check_continuous("kernel", self.kernel), (temperature, hard, generator)
             drawn = gumbel(kernel, self.components, self.log_weights, shape.numel(), *relaxation)
         else:
