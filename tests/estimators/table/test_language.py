@@ -2,9 +2,10 @@
 
 import datetime as dt
 
+import numpy as np
 import pytest
 
-from kdmkit.estimators.table.conditions import Among, Range, both
+from kdmkit.estimators.table.conditions import Among, Range, as_given, both
 from kdmkit.estimators.table.language import ColumnSyntax, Query, QueryError, parse_conditions, parse_query
 
 COLUMNS = {
@@ -16,6 +17,7 @@ COLUMNS = {
     "price in $": ColumnSyntax(),
     "sold": ColumnSyntax(read=dt.datetime.fromisoformat, wanted="a date"),
     "insured": ColumnSyntax(levels=[False, True]),
+    "quality": ColumnSyntax(levels=["low", "medium", "high"], ordered=True),
     "grade": ColumnSyntax(levels=["a", "A", "10th"]),
 }
 
@@ -61,6 +63,8 @@ def test_conditions_on_numbers(text: str, condition: object) -> None:
         ("sold >= 2024-02-29", "sold", Range(dt.datetime(2024, 2, 29), None)),
         ("sold < 2024-02-29T12:30", "sold", Range(None, dt.datetime(2024, 2, 29, 12, 30), below=True)),
         ("insured = true", "insured", Among((True,))),
+        ("quality >= medium", "quality", Among(("medium", "high"))),
+        ("low < quality < high", "quality", Among(("medium",))),
         ("grade = A", "grade", Among(("A",))),
         ("grade = 10th", "grade", Among(("10th",))),
     ],
@@ -97,6 +101,7 @@ def test_queries(text: str, query: Query) -> None:
         ("P(prize)", "prize", "did you mean 'price'?"),
         ("P(price | cut = Idael)", "Idael", "a level of 'cut', got 'Idael' (did you mean 'Ideal'?)"),
         ("P(price | cut < Ideal)", "Ideal", "whose levels have no order, got '<'"),
+        ("P(price | quality > high)", "high", "a level of 'quality' that is left"),
         ("P(price | carat > big)", "big", "a number for 'carat', got 'big'"),
         ("P(price | carat > nan)", "nan", "a number for 'carat'"),
         ("P(price | sold > 2024-02-31)", "2024-02-31", "a date for 'sold'"),
@@ -140,3 +145,13 @@ def test_conditions_of_ranges_and_sets() -> None:
     assert 1 in Range(0, 1)
     assert 1 not in Range(0, 1, below=True)
     assert 0 not in Range(0, 1, above=True)
+
+
+def test_strict_ends_leave_the_end_out_in_single_precision() -> None:
+    for end in (0.0, 0.1, 1e9, -3.0):
+        low, _ = as_given(Range(low=end, above=True))
+        _, high = as_given(Range(high=end, below=True))
+        assert np.float32(high) < np.float32(end) < np.float32(low)
+        assert high < end < low
+    day = dt.datetime(2024, 3, 1)
+    assert as_given(Range(high=day, below=True)) == (None, day - dt.timedelta(microseconds=1))

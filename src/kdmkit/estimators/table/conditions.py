@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,24 @@ def both(a: Condition, b: Condition) -> Condition | None:
 def as_given(condition: Condition) -> Any:
     """A condition as the mapping `given` writes it: a value, a pair, or a list.
 
-    Strict ends that are numbers become the next number inside.
+    A strict end becomes the next value inside: of a number in single precision, which is the precision that
+    models have.
 
     >>> as_given(Range(1, None)), as_given(Among((3,))), as_given(Among((3, 4)))
     ((1, None), 3, [3, 4])
+    >>> as_given(Range(high=0.0, below=True))[1] < 0
+    True
     """
     if isinstance(condition, Among):
         return condition.values[0] if len(condition.values) == 1 else list(condition.values)
-    low = math.nextafter(condition.low, math.inf) if condition.above else condition.low
-    high = math.nextafter(condition.high, -math.inf) if condition.below else condition.high
+    low = _next(condition.low, math.inf) if condition.above else condition.low
+    high = _next(condition.high, -math.inf) if condition.below else condition.high
     return (low, high)
 
 
-def quoted(names: Sequence[Any]) -> str:
-    return ", ".join(repr(name) for name in names)
+def _next(end: Any, towards: float) -> Any:
+    if isinstance(end, dt.datetime):
+        return end + math.copysign(1, towards) * dt.timedelta(microseconds=1)
+    if isinstance(end, int | float):
+        return float(np.nextafter(np.float32(end), np.float32(towards)))
+    return end

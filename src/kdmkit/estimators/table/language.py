@@ -42,12 +42,14 @@ class ColumnSyntax:
     """How values of a column are written.
 
     Args:
-        levels: all values of the column where there are finitely many without an order; else None.
+        levels: all values of a column of levels; None for numbers and dates.
+        ordered: whether the order of the levels means something.
         read: makes a value from text, for columns without levels; raises a ValueError.
         wanted: what `read` takes, for errors.
     """
 
     levels: Sequence[Any] | None = None
+    ordered: bool = False
     read: Callable[[str], Any] = _number
     wanted: str = "a number"
 
@@ -220,10 +222,21 @@ class _Parser:
         if sign == "!=":
             return self.others(name, (value,), token)
         if levels is not None:
-            raise self.error(token, f"= or in {{…}} for {name!r}, whose levels have no order", repr(sign))
+            return self.between_levels(name, sign, value, token)
         if sign[0] == "<":
             return Range(high=value, below=sign == "<")
         return Range(low=value, above=sign == ">")
+
+    def between_levels(self, name: str, sign: str, level: Any, token: Token) -> Condition:
+        """The levels above or below one of them."""
+        if not self.columns[name].ordered:
+            raise self.error(token, f"= or in {{…}} for {name!r}, whose levels have no order", repr(sign))
+        levels = tuple(self.columns[name].levels or ())
+        place = levels.index(level)
+        kept = levels[: place + (sign == "<=")] if sign[0] == "<" else levels[place + (sign == ">") :]
+        if not kept:
+            raise self.error(token, f"a level of {name!r} that is left", "none")
+        return Among(kept)
 
     def others(self, name: str, values: tuple[Any, ...], token: Token) -> Condition:
         """All levels but some."""

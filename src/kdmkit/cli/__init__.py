@@ -10,20 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 try:
     import typer
-    from rich.console import Console
     from rich.table import Table
 except ImportError as error:
     raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
+
+from kdmkit.cli import tables
+from kdmkit.cli.printing import console, errors_in_one_line
 
 if TYPE_CHECKING:
     from kdmkit.experiments.common import Report
 
 # Experiments are imported by the commands that run them: --help needs none of them.
-app = typer.Typer(help="Kernel density matrices: demonstration and experiments.", no_args_is_help=True)
+app = typer.Typer(help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True)
 reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
-console = Console()
-errors = Console(stderr=True)
+tables.add_commands(app)
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from kdmkit import __version__
+
+        typer.echo(f"kdmkit {__version__}")
+        raise typer.Exit
+
 
 Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
@@ -289,16 +302,10 @@ def reproduce_regression_others(
 
 
 def _show(make: Callable[[], Report]) -> None:
-    """Prints the table of a report and the names of its files.
-
-    Bad options, data or lines of results are told in one line instead of a traceback.
-    """
+    """Prints the table of a report and the names of its files."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
-    try:
+    with errors_in_one_line(ValueError, OSError):
         report = make()
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
     if report.header:
         table = Table(*report.header, title=report.title, title_justify="left")
         for row in report.rows:
@@ -306,7 +313,3 @@ def _show(make: Callable[[], Report]) -> None:
         console.print(table)
     for file in report.files:
         console.print(f"wrote {file}")
-
-
-if __name__ == "__main__":
-    app()
