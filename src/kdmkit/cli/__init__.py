@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from kdmkit.experiments.common import Report
 
 # Experiments are imported by the commands that run them: --help needs none of them.
-app = typer.Typer(help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True)
+app = typer.Typer(
+    help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True
+)
 reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 tables.add_commands(app)
@@ -29,7 +31,9 @@ tables.add_commands(app)
 
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         from kdmkit import __version__

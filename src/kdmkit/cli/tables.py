@@ -160,7 +160,9 @@ def impute(
     model: Model,
     data: Data,
     output: Output = _STANDARD,
-    draw: Annotated[bool, typer.Option("--draw", help="Draw missing cells instead of expecting them.")] = False,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Draw missing cells instead of expecting them.")
+    ] = False,
     seed: Seed = None,
 ) -> None:
     """Fills in missing cells: the mean of numbers, the most probable level; or draws.

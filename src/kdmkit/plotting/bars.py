@@ -12,9 +12,7 @@ from kdmkit.plotting._arrays import Array
 from kdmkit.plotting._axes import INK, PALETTE, Axes, axes, finish, matplotlib
 
 
-def plot_bars(
-    shares: Mapping[str, float], *, title: str = "", x: str = "", ax: Axes | None = None
-) -> Axes:
+def plot_bars(shares: Mapping[str, float], *, title: str = "", x: str = "", ax: Axes | None = None) -> Axes:
     """Horizontal bars, one for each probability, from top to bottom.
 
     Args:

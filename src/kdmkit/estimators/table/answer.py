@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.conditions import Range, as_given
 from kdmkit.estimators.table.posterior import Posterior
 
 #: Makes a generator of the model's device from a `random_state`.
@@ -177,9 +179,9 @@ class Answer(BaseAnswer):
             if self._posterior.codec.ordered:
                 shown_levels = sorted(shown_levels, key=list(self._posterior.codec.levels or ()).index)
             return {str(level): probs[level] for level in shown_levels}
-        edges = self.edges()
-        pairs = zip(edges[:-1], edges[1:], strict=True)
-        return {f"{shown(a)} – {shown(b)}": self.probability((a, b)) for a, b in pairs}
+        *pairs, last = pairwise(self.edges())
+        ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
+        return {f"{shown(r.low)} – {shown(r.high)}": self.probability(as_given(r)) for r in ranges}
 
     def edges(self, bars: int = _BARS) -> list[Any]:
         """Ends of bars of equal width that hold 99 % of the probability."""

@@ -41,9 +41,7 @@ def draw_rows(
         for start in range(0, count, _BLOCK)
     ]
     order = torch.randperm(n, generator=generator, device=generator.device)
-    if len(parts) == 1:
-        order = order.sort().values
-    return {name: torch.cat([part[name] for part in found])[order.to(found[0][name].device)] for name in found[0]}
+    return {name: torch.cat([part[name] for part in found])[order] for name in inference.joint.variables}
 
 
 def _draw_box(joint: Any, n: int, box: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:

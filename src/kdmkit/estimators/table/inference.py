@@ -143,7 +143,7 @@ def _shares(log_evidence: Tensor | None, given: Mapping[str, Any]) -> tuple[floa
     total = torch.logsumexp(log_evidence.double(), -1)
     if bool(torch.isneginf(total)):
         known = {name: value for name, value in given.items() if value is not None}
-        raise ValueError(bad_argument("given", "values that occur together with a probability above 0", known))
+        raise ValueError(bad_argument("given", "values that can occur together", f"probability 0 of {known}"))
     return float(total), log_evidence.double() - total
 
 

@@ -149,7 +149,7 @@ class Posterior:
         total: Any = 0.0
         for (known,) in self.codec.region(given):
             total = total + (1.0 if known is None else self._mass(known))
-        return np.minimum(np.asarray(total, dtype=np.float64), 1.0)
+        return np.asarray(np.minimum(total, 1.0), dtype=np.float64)
 
     def _mass(self, known: Known) -> Array:
         region = as_region(self.rho.kernel, known)

@@ -120,7 +120,7 @@ class KDMTable(DensityMixin, KDMEstimator):
             target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
                 or with an event in place of the column, `P(price > 1000 | cut = Ideal)`.
             given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
-                for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = Good`.
+                for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
         engine = self._engine()
         if given is None and isinstance(target, str) and target not in engine.schema.columns:
@@ -210,8 +210,8 @@ class KDMTable(DensityMixin, KDMEstimator):
         """The frame with its missing cells filled in; other cells are as they were.
 
         Args:
-            how: `"cells"`: the conditional mean of numbers, the most probable level of categories, one cell at
-                a time. `"rows"`: the most probable values of all missing cells of a row together.
+            how: `"cells"`: the conditional mean of numbers, the most probable level of categories, cell by
+                cell. `"rows"`: the most probable values of all missing cells of a row together.
             n: that many frames in a list, with independent draws of the missing cells of each row together.
             random_state: of draws.
         """
