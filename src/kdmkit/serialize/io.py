@@ -24,6 +24,7 @@ _KINDS = {
     "KDMClassifier": "estimators",
     "KDMRegressor": "estimators",
     "KDMProportionClassifier": "estimators",
+    "KDMTable": "tables",
     "JointLayer": "layers",
     "DensityLayer": "layers",
     "Predictor": "layers",
@@ -42,8 +43,8 @@ def save(model: Any, path: str | Path) -> None:
     process.
 
     Args:
-        model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
-            a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`).
+        model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
+            `KDMTable`), a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

@@ -13,15 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.checks import Array, plain
+from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.answer import Answer, EventAnswer
 from kdmkit.estimators.table.conditions import as_given
 from kdmkit.estimators.table.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.draws import draw_rows
 from kdmkit.estimators.table.explain import Explanation, explain_row
 from kdmkit.estimators.table.impute import Imputer
-from kdmkit.estimators.table.inference import Inference, blocks
-from kdmkit.estimators.table.model import fit_model
+from kdmkit.estimators.table.inference import Inference, blocks, select
+from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
 from kdmkit.estimators.table.posterior import Posterior
 from kdmkit.estimators.table.questions import (
     check_target,
@@ -30,7 +31,7 @@ from kdmkit.estimators.table.questions import (
     read_given,
     read_query,
 )
-from kdmkit.estimators.table.schema import Schema
+from kdmkit.estimators.table.schema import Encoded, Schema
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,6 +69,8 @@ class KDMTable(DensityMixin, KDMEstimator):
     types: Any = None
     model: Literal["tree", "flat"] = "tree"
     targets: Any = None
+    max_epochs: Any = "auto"
+    patience: Any = "auto"
 
     _inference: Inference | None = field(init=False, default=None)
 
@@ -84,13 +87,34 @@ class KDMTable(DensityMixin, KDMEstimator):
         check_choice("model", self.model, ("tree", "flat"))
         with self._seeded():
             schema = Schema.from_frame(X, self.types)
-            layer, self.history_ = fit_model(self, schema, schema.encode(X), sample_weight)
+            layer, self.history_ = self._fit_rows(schema, schema.encode(X), sample_weight)
         self.schema_ = schema
         self.n_features_in_ = len(schema.columns)
         self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
         self._inference = None
         self._keep(layer)
         return self
+
+    def _fit_rows(self, schema: Schema, rows: Encoded, sample_weight: Any) -> Any:
+        n = len(rows.log_offset)
+        weights, index = weighted_rows(sample_weight, np.arange(n))
+        automatic = isinstance(self.n_components, str) and self.n_components == "auto"
+        settings = ModelSettings(
+            model=self.model,
+            n_components=None if automatic else self._count_components(n, n),
+            validation_fraction=self.validation_fraction,
+            seed=self._seed,
+            options=self._settings(self._seed, n),
+            identity=self._identity(tuple(rows.values.values())),
+        )
+        return fit_model(schema, select(rows, torch.from_numpy(index)), weights, settings)
+
+    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
+        """Settings of the loop that are not automatic."""
+        names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
+        chosen = {name: plain(getattr(self, name)) for name in names}
+        chosen = {name: value for name, value in chosen.items() if value != "auto" or name == "device"}
+        return {**chosen, "verbose": bool(self.verbose), "seed": seed}
 
     @property
     def columns_(self) -> Any:
@@ -103,7 +127,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         check_is_fitted(self)
         if self._inference is None or self._inference.module is not self.module_:
             with torch.no_grad():
-                joint = self.module_.joint(validate_args=False)
+                joint = distribution_of(self.module_)
             self._inference = Inference(self.schema_, joint, self.module_)
         return self._inference
 
