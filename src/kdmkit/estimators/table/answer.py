@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.beside import beside
 from kdmkit.estimators.table.conditions import Range, as_given
 from kdmkit.estimators.table.posterior import Posterior
 
@@ -181,7 +183,10 @@ class Answer(BaseAnswer):
             return {str(level): probs[level] for level in shown_levels}
         *pairs, last = pairwise(self.edges())
         ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
-        return {f"{shown(r.low)} – {shown(r.high)}": self.probability(as_given(r)) for r in ranges}
+        return {f"{shown(r.low)} – {shown(r.high)}": self._mass_of(r) for r in ranges}
+
+    def _mass_of(self, found: Range) -> float:
+        return self.probability(as_given(found, partial(beside, self._posterior.codec)))
 
     def edges(self, bars: int = _BARS) -> list[Any]:
         """Ends of bars of equal width that hold 99 % of the probability."""
@@ -250,7 +255,9 @@ class EventAnswer(BaseAnswer):
 def scalar(value: Any) -> Any:
     """One value as Python has it."""
     value = np.asarray(value)[()] if isinstance(value, np.ndarray) else value
-    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufUO" else value
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = value.astype(f"{value.dtype.kind}8[us]")
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def plain(value: Any) -> Any:

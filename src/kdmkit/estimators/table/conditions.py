@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True)
@@ -92,27 +89,19 @@ def both(a: Condition, b: Condition) -> Condition | None:
     return Among(kept) if kept else None
 
 
-def as_given(condition: Condition) -> Any:
-    """A condition as the mapping `given` writes it: a value, a pair, or a list.
+#: The next value of a column above (True) or below (False) a value.
+Beside = Callable[[Any, bool], Any]
 
-    A strict end becomes the next value inside: of a number in single precision, which is the precision that
-    models have.
 
-    >>> as_given(Range(1, None)), as_given(Among((3,))), as_given(Among((3, 4)))
-    ((1, None), 3, [3, 4])
-    >>> as_given(Range(high=0.0, below=True))[1] < 0
-    True
+def as_given(condition: Condition, beside: Beside) -> Any:
+    """A condition as the mapping `given` writes it: a value, a pair (a closed range), or a list.
+
+    >>> whole = lambda value, up: value + 1 if up else value - 1
+    >>> as_given(Range(1, 5, below=True), whole), as_given(Among((3,)), whole), as_given(Among((3, 4)), whole)
+    ((1, 4), 3, [3, 4])
     """
     if isinstance(condition, Among):
         return condition.values[0] if len(condition.values) == 1 else list(condition.values)
-    low = _next(condition.low, math.inf) if condition.above else condition.low
-    high = _next(condition.high, -math.inf) if condition.below else condition.high
+    low = beside(condition.low, True) if condition.above else condition.low
+    high = beside(condition.high, False) if condition.below else condition.high
     return (low, high)
-
-
-def _next(end: Any, towards: float) -> Any:
-    if isinstance(end, dt.datetime):
-        return end + math.copysign(1, towards) * dt.timedelta(microseconds=1)
-    if isinstance(end, int | float):
-        return float(np.nextafter(np.float32(end), np.float32(towards)))
-    return end

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.posterior import Posterior, as_region, infer, posterior_of
+from kdmkit.estimators.table.date_posterior import posterior_of
+from kdmkit.estimators.table.posterior import Posterior, as_region, infer
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.estimators.table.tokens import nearest
 from kdmkit.kernels.regions import Interval, OneOf, Region

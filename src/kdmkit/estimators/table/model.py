@@ -91,7 +91,9 @@ def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:
     for name, value in table.columns.items():
         mask = (table.observed or {})[name]
         known = mask.nonzero().squeeze(-1)
-        drawn = known[torch.randint(max(1, len(known)), (len(value),), generator=generator)] if len(known) else 0
+        drawn = (
+            known[torch.randint(max(1, len(known)), (len(value),), generator=generator)] if len(known) else 0
+        )
         found[name] = torch.where(mask.reshape(-1, *([1] * (value.ndim - 1))), value, value[drawn])
     return found
 
@@ -116,6 +118,4 @@ def _fit_flat(
     packing = Packing(layer, train)
     held = None if validation is None else packing.rows(validation)
     objective = _FlatObjective(layer, packing)
-    return fit(
-        objective, packing.rows(train), held, options=options, identity=identity, description="table"
-    )
+    return fit(objective, packing.rows(train), held, options=options, identity=identity, description="table")

@@ -54,7 +54,7 @@ def merge_boxes(rho: KDM, log_share: Float[Tensor, " boxes"]) -> KDM:
 
 
 class Posterior:
-    """The distribution of a column that has one variable, for every element of a batch.
+    """The distribution of a column, for every element of a batch. `parts.PartsPosterior` is for dates.
 
     Args:
         column: the column.
@@ -93,7 +93,10 @@ class Posterior:
             values, probs = np.asarray(self.codec.levels, dtype=np.float64), self.probs()
             mean = (probs @ values)[..., None]
             return np.sqrt((probs * (values - mean) ** 2).sum(-1))
-        return np.asarray(self.rho.variance.sqrt().squeeze(-1).double().cpu())
+        deviation = self.rho.variance.sqrt().cpu()
+        # Numbers are a shift and a scale away from events.
+        zero = self.codec.numbers(torch.zeros_like(deviation))
+        return np.asarray(self.codec.numbers(deviation) - zero)
 
     def quantile(self, q: float) -> Array:
         """The smallest value with F(value) ≥ q, `(*batch,)`."""
@@ -142,7 +145,7 @@ class Posterior:
     def log_density(self, value: Any) -> Array:
         """log p of one value in the units of the codec: a density, or a probability of values with mass."""
         (event,) = self.codec.event(value)
-        return np.asarray(self.rho.log_prob(event).double().cpu())
+        return np.asarray(self.rho.log_prob(event.to(self.rho.components.device)).double().cpu())
 
     def probability(self, given: Any) -> Array:
         """How probable a value, a range or a set is."""
@@ -168,13 +171,3 @@ def as_region(kernel: Kernel, known: Any) -> Region:
     if isinstance(known, Region):
         return known
     return OneOf(known.reshape(1)) if kernel.discrete else Interval(known, known)
-
-
-def posterior_of(column: Column, rho: Any, log_share: Float[Tensor, " boxes"] | None = None) -> Posterior:
-    """The posterior of a column; of boxes of evidence, their mixture.
-
-    Args:
-        rho: the distribution of the column's variables.
-        log_share: where the batch of `rho` counts boxes, their log-weights.
-    """
-    return Posterior(column, rho if log_share is None else merge_boxes(rho, log_share))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from kdmkit._core.checks import bad_argument, check_instance
+from kdmkit._core.checks import check_instance
+from kdmkit.estimators.table.beside import beside
 from kdmkit.estimators.table.conditions import Among, Condition, Range, as_given
 from kdmkit.estimators.table.inference import Inference
 from kdmkit.estimators.table.language import ColumnSyntax, Query, parse_conditions, parse_query
@@ -23,18 +24,16 @@ def syntax_of(column: Column) -> ColumnSyntax:
         return ColumnSyntax()
     if codec.levels is not None:
         return ColumnSyntax(codec.levels, ordered=codec.ordered)
-    return ColumnSyntax(read=_instant, wanted="a date or a time such as 2024-02-29 or 2024-02-29T12:30")
 
+    def read(text: str) -> str:
+        codec.region(text)  # raises where it is no date or time of the column
+        return text
 
-def _instant(text: str) -> Any:
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError:
-        return dt.time.fromisoformat(text)
+    return ColumnSyntax(read=read, wanted="a date or a time")
 
 
 def read_query(inference: Inference, text: str) -> Query:
-    return parse_query(text, {name: syntax_of(column) for name, column in inference.columns.items()})
+    return parse_query(text, _syntax(inference))
 
 
 def read_given(inference: Inference, given: Any) -> dict[str, Any]:
@@ -42,10 +41,21 @@ def read_given(inference: Inference, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, str):
-        columns = {name: syntax_of(column) for name, column in inference.columns.items()}
-        return {name: as_given(known) for name, known in parse_conditions(given, columns).items()}
+        return known_by_column(inference, parse_conditions(given, _syntax(inference)))
     check_instance("given", given, Mapping, "a mapping from column to what is known, or text")
     return dict(given)
+
+
+def known_by_column(inference: Inference, conditions: Mapping[str, Condition]) -> dict[str, Any]:
+    """Conditions as the mapping `given` writes them."""
+    return {
+        name: as_given(condition, partial(beside, inference.columns[name].codec))
+        for name, condition in conditions.items()
+    }
+
+
+def _syntax(inference: Inference) -> dict[str, ColumnSyntax]:
+    return {name: syntax_of(column) for name, column in inference.columns.items()}
 
 
 def check_target(inference: Inference, target: Any) -> Column:
@@ -96,10 +106,3 @@ def quoted(text: str) -> str:
     except ValueError:
         return text if _WORD.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return text
-
-
-def check_given_names(inference: Inference, given: Mapping[str, Any]) -> None:
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(bad_argument("given", "names of columns as keys", repr(name)))
-        inference.column("given", name)

@@ -16,7 +16,6 @@ from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, plain
 from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.answer import Answer, EventAnswer
-from kdmkit.estimators.table.conditions import as_given
 from kdmkit.estimators.table.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.draws import draw_rows
 from kdmkit.estimators.table.explain import Explanation, explain_row
@@ -28,6 +27,7 @@ from kdmkit.estimators.table.questions import (
     check_target,
     describe,
     describe_query,
+    known_by_column,
     read_given,
     read_query,
 )
@@ -149,10 +149,10 @@ class KDMTable(DensityMixin, KDMEstimator):
         engine = self._engine()
         if given is None and isinstance(target, str) and target not in engine.schema.columns:
             query = read_query(engine, target)
-            known = {name: as_given(condition) for name, condition in query.given.items()}
+            known = known_by_column(engine, query.given)
             text = describe_query(query)
             if query.target is None:
-                event = {name: as_given(condition) for name, condition in query.event.items()}
+                event = known_by_column(engine, query.event)
                 return EventAnswer(*_checked_event(engine, event, known, text), self._generator)
             target = query.target
         else:

@@ -1,0 +1,156 @@
+"""The distribution of a column of several variables: dates, whose digits are variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit.distributions import KDM
+from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.posterior import Posterior, as_region, merge_boxes
+from kdmkit.estimators.table.schema import Column
+from kdmkit.kernels.regions import Region
+
+# Draws that a search for quantiles starts from, and dates among which those of many rows are searched.
+_DRAWS, _GRID = 256, 64
+
+
+def posterior_of(column: Column, rho: Any, log_share: Float[Tensor, " boxes"] | None = None) -> Posterior:
+    """The posterior of a column; of boxes of evidence, their mixture.
+
+    Args:
+        rho: the distribution of the column's variables.
+        log_share: where the batch of `rho` counts boxes, their log-weights.
+    """
+    if isinstance(rho, KDM):
+        return Posterior(column, rho if log_share is None else merge_boxes(rho, log_share))
+    return DatePosterior(column, rho, log_share)
+
+
+class DatePosterior(Posterior):
+    """The distribution of a column of dates.
+
+    Args:
+        column: the column.
+        rho: the joint distribution of its variables.
+        log_share: where the batch of `rho` counts boxes of evidence, their log-weights.
+    """
+
+    def __init__(self, column: Column, rho: Any, log_share: Tensor | None) -> None:
+        super().__init__(column, rho)
+        self.log_share = log_share
+
+    # ---- probabilities
+
+    def probability(self, given: Any) -> Array:
+        total: Any = 0.0
+        for box in self.codec.region(given):
+            known = {
+                name: part for name, part in zip(self.column.variables, box, strict=True) if part is not None
+            }
+            total = total + (self._box_mass(known) if known else 1.0)
+        return np.asarray(np.minimum(total, 1.0), dtype=np.float64)
+
+    def _box_mass(self, known: dict[str, Any]) -> Array:
+        regions = {name: as_region(self.rho.kernels[name], part) for name, part in known.items()}
+        return self._mixed(self._log_prob(regions))
+
+    def _log_prob(self, known: dict[str, Tensor | Region]) -> Tensor:
+        rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)
+        if len(known) > 1:
+            found: Tensor = rho.log_prob(**known)
+            return found
+        (one,) = known.values()
+        return rho.log_mass(one) if isinstance(one, Region) else rho.log_prob(one)
+
+    def _mixed(self, log_prob: Tensor) -> Array:
+        """Probabilities; of boxes of evidence, their average."""
+        found = log_prob.double()
+        if self.log_share is not None:
+            found = torch.logsumexp(found + self.log_share, -1)
+        return np.asarray(found.exp().cpu())
+
+    def log_density(self, value: Any) -> Array:
+        event = dict(zip(self.column.variables, self.codec.event(value), strict=True))
+        return np.log(self._mixed(self._log_prob(event)))
+
+    # ---- quantiles
+
+    def _below(self, date: np.datetime64) -> Array:
+        """The probability of dates up to this one."""
+        try:
+            return self.probability((None, date))
+        except ValueError:  # no date of the column is so early
+            return np.zeros(self._rows)
+
+    @property
+    def _rows(self) -> tuple[int, ...]:
+        return () if self.log_share is not None else tuple(self.rho.batch_shape)
+
+    def quantile(self, q: float) -> Array:
+        """The first date with F(date) ≥ q; of many rows, the first of 64 dates that cover the draws."""
+        dates = np.sort(self._instants(_DRAWS, torch.Generator(self._device).manual_seed(0)).reshape(-1))
+        if not self._rows:
+            return np.asarray(self._search(lambda date: bool(self._below(date) >= q), dates[0], dates[-1]))
+        grid = np.unique(dates[np.linspace(0, len(dates) - 1, _GRID).astype(int)])
+        reached = np.stack([self._below(date) for date in grid]) >= q
+        reached[-1] = True
+        return np.asarray(grid[reached.argmax(0)])
+
+    def _search(self, reached: Callable[[np.datetime64], bool], low: Any, high: Any) -> np.datetime64:
+        """The first date of the column's resolution that reaches a probability, by bisection."""
+        day, unit = np.timedelta64(1, "D").astype("timedelta64[us]"), np.timedelta64(1, "us")
+        step = max(getattr(getattr(self.codec, "calendar", None), "step", unit), unit)
+        width = max(high - low, day)
+        while not reached(high):
+            high, width = high + width, 2 * width
+        width = max(high - low, day)
+        while reached(low):
+            low, width = low - width, 2 * width
+        while high - low > step:
+            middle = low + (high - low) // 2
+            low, high = (low, middle) if reached(middle) else (middle, high)
+        return self._floor(high)
+
+    def _floor(self, date: np.datetime64) -> np.datetime64:
+        calendar = getattr(self.codec, "calendar", None)
+        return date if calendar is None else calendar.join(calendar.split(np.array([date])))[0]
+
+    # ---- draws
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(iter(self.rho.components.values())).device
+        return device
+
+    def _draw(self, n: int, generator: torch.Generator | None) -> list[Tensor]:
+        """Events of n draws, `(n, *batch, *event)`."""
+        drawn = self.rho.sample((n,), generator=generator)
+        parts = [drawn[name].cpu() for name in self.column.variables]
+        if self.log_share is None:
+            return parts
+        share = self.log_share.exp().to(self._device)
+        box = torch.multinomial(share, n, replacement=True, generator=generator).cpu()
+        return [part[torch.arange(n), box] for part in parts]
+
+    def _instants(self, n: int, generator: torch.Generator | None) -> Array:
+        parts = self._draw(n, generator)
+        shapes = self.codec.shapes
+        flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
+        return np.asarray(self.codec.numbers(*flat))
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Array:
+        parts = self._draw(n, generator)
+        shapes = self.codec.shapes
+        lead = parts[0].shape[: parts[0].ndim - len(shapes[0])]
+        flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
+        return np.asarray(self.codec.decode(*flat)).reshape(tuple(lead))
+
+    def mode(self) -> Array:
+        """The median stands for the most probable date."""
+        return self.quantile(0.5)
