@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions import KDM, JointKDM, TreeKDM
 from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Interval, Kernel, OneOf, Tricube
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "KDMRegressor",
     "Kernel",
     "OneOf",
+    "TreeKDM",
     "Tricube",
     "datasets",
     "load",

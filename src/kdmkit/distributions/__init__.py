@@ -2,5 +2,6 @@
 
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.tree import TreeKDM
 
-__all__ = ["KDM", "JointKDM"]
+__all__ = ["KDM", "JointKDM", "TreeKDM"]

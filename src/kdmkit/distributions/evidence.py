@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit.distributions._validation import check_region, check_value, common_batch
-from kdmkit.distributions.inference import Evidence
 from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.known import Evidence
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel, Region
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -21,14 +21,18 @@ from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_m
 from kdmkit.distributions.inference import Inferred
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
+from kdmkit.distributions.names import (
+    Masks,
+    Target,
+    check_complete,
+    check_names,
+    check_target,
+    check_variables,
+    choose_targets,
+)
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
-from kdmkit.kernels import Kernel, Region, check_kernel
-
-Target = str | Sequence[str] | None
-Masks = Mapping[str, Any] | None
-
-RESERVED = ("given", "target", "observed", "noisy", "self")
+from kdmkit.kernels import Kernel, Region
 
 
 class JointKDM(Mixture):
@@ -60,7 +64,7 @@ class JointKDM(Mixture):
         log_weights: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        kernels = _check_variables(components, kernels)
+        kernels = check_variables(components, kernels)
         tensors = {name: as_tensor(f"components[{name!r}]", value) for name, value in components.items()}
         m_dims = {n: check_components(f"components[{n!r}]", tensors[n], kernels[n]) for n in kernels}
         counts = {name: tensors[name].shape[m_dims[name]] for name in kernels}
@@ -125,16 +129,8 @@ class JointKDM(Mixture):
     def _entries(
         self, values: Mapping[str, Any], kind: ScoreKind, observed: Mapping[str, Any] | None = None
     ) -> list[Entry]:
-        self._check_names("values", values)
-        missing = [name for name in self.kernels if name not in values]
-        if missing:
-            raise ValueError(
-                bad_argument(
-                    "values",
-                    f"all of {list(self.kernels)} (marginal() drops variables)",
-                    f"none for {missing}",
-                )
-            )
+        check_names("values", values, self.kernels)
+        check_complete(values, self.kernels)
         masks = gather_masks(observed or {}, list(values), next(iter(self.components.values())))
         entries = {name: self._entry(name, values[name], kind, masks.get(name)) for name in self.kernels}
         common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
@@ -147,11 +143,6 @@ class JointKDM(Mixture):
         value = gather_values(self, name, value, keep)
         return Entry(self.kernels[name], value, self.components[name], kind, keep, region)
 
-    def _check_names(self, argument: str, names: Mapping[str, Any] | Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self.kernels]
-        if unknown:
-            raise ValueError(bad_argument(argument, f"variables among {list(self.kernels)}", unknown))
-
     # ---- marginals and inference
 
     @overload
@@ -163,7 +154,7 @@ class JointKDM(Mixture):
 
         One name gives a KDM, several a JointKDM.
         """
-        self._check_target(names)
+        check_target(names, self.kernels)
         return self._over(names, self._weights)
 
     def _over(self, names: Sequence[str], weights: Weights) -> KDM | JointKDM:
@@ -173,11 +164,6 @@ class JointKDM(Mixture):
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
         return JointKDM._made(components, weights, kernels, self._validate_args)
-
-    def _check_target(self, names: Sequence[str]) -> None:
-        self._check_names("target", names)
-        if not names or len(set(names)) < len(names):
-            raise ValueError(bad_argument("target", "one or more different variables", list(names)))
 
     @overload
     def infer(
@@ -238,31 +224,11 @@ class JointKDM(Mixture):
             check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
         observed = check_masks(observed)
         known = [*(given.variables if given is not None else ()), *evidence]
-        self._check_names("evidence", known)
-        targets = self._targets(target, known)
+        check_names("evidence", known, self.kernels)
+        targets = choose_targets(target, known, self.kernels)
         collected = gather_evidence(self, given, evidence, observed, noisy)
         posterior = Inferred(collected, self.kernels, self.components, self._weights)
         return self._over(targets, posterior)
-
-    def _targets(self, target: Target, known: Sequence[str]) -> tuple[str, ...]:
-        if not known:
-            raise ValueError(
-                bad_argument("evidence", "at least one variable", "none (marginal() needs none)")
-            )
-        if target is None:
-            rest = tuple(name for name in self.kernels if name not in known)
-            if not rest:
-                raise ValueError(
-                    bad_argument("evidence", "at least one variable left to infer", "all of them")
-                )
-            return rest
-        check_instance("target", target, Iterable, "a name or several")
-        targets = (target,) if isinstance(target, str) else tuple(target)
-        self._check_target(targets)
-        both = [name for name in targets if name in known]
-        if both:
-            raise ValueError(bad_argument("target", "variables without evidence", both))
-        return targets
 
     # ---- draws and copies
 
@@ -289,20 +255,3 @@ class JointKDM(Mixture):
             f"JointKDM(batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}, "
             f"kernels={self.kernels})"
         )
-
-
-def _check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
-    if not isinstance(components, Mapping) or not components:
-        raise TypeError(
-            bad_argument("components", "a mapping from variable to tensor", type(components).__name__)
-        )
-    if not isinstance(kernels, Mapping):
-        raise TypeError(bad_argument("kernels", "a mapping from variable to kernel", type(kernels).__name__))
-    if set(components) != set(kernels):
-        raise ValueError(
-            bad_argument("kernels", f"the variables of components, {list(components)}", list(kernels))
-        )
-    bad = [name for name in components if not isinstance(name, str) or name in RESERVED]
-    if bad:
-        raise ValueError(bad_argument("components", f"variables not named {', '.join(RESERVED)}", bad))
-    return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}

@@ -208,12 +208,16 @@ class KDM(Mixture, Distribution):
         return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
-        """F(x) of a one-dimensional continuous KDM; values have shape `(*lead, 1)`."""
+        """F(x) of a one-dimensional KDM of ordered events; values have shape `(*lead, *event)`."""
         univariate = self._univariate("cdf")
-        return univariate.cdf(self._check_value(value).squeeze(-1))
+        x = self._check_value(value)
+        return univariate.cdf(x.squeeze(-1) if self._event_shape else x)
 
-    def icdf(self, value: Any) -> Float[Tensor, "*lead 1"]:
-        """The x with F(x) = q of a one-dimensional continuous KDM; q in (0, 1) has shape `(*lead,)`."""
+    def icdf(self, value: Any) -> Float[Tensor, "*lead_event"]:
+        """The x with F(x) = q of a one-dimensional KDM of ordered events; q in (0, 1) has shape `(*lead,)`.
+
+        Where single events have a positive probability it is the smallest x with F(x) ≥ q.
+        """
         univariate = self._univariate("icdf")
         q = as_tensor("value", value, like=self.components).to(self.components)
         common_batch({"value": q.shape, "batch_shape": self._batch_shape})
@@ -222,15 +226,17 @@ class KDM(Mixture, Distribution):
             if outside.numel():
                 wanted = "quantiles strictly between 0 and 1"
                 raise ValueError(bad_argument("value", wanted, outside[:3].tolist()))
-        return univariate.icdf(q).unsqueeze(-1)
+        x = univariate.icdf(q)
+        return x.unsqueeze(-1) if self._event_shape else x
 
     def _univariate(self, what: str) -> Univariate:
-        kernel = check_continuous(what, self.kernel)
-        if self._event_shape != (1,):
+        if not self.kernel.has_cdf:
+            check_continuous(what, self.kernel)
+        if self._event_shape not in ((), (1,)):
             raise ValueError(
                 bad_argument(what, "a one-dimensional KDM (event shape (1,))", tuple(self._event_shape))
             )
-        return Univariate(kernel, self.components, self.log_weights)
+        return Univariate(self.kernel, self.components, self.log_weights)
 
     def purity(self) -> Float[Tensor, "*batch"]:
         """tr ρ² = Σ_ij p_i p_j k²(c_i, c_j): 1 for one component, less for a mixture."""

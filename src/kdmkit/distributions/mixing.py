@@ -36,6 +36,7 @@ from torch import Tensor
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel, Region
 from kdmkit.ops import Lookup, Masked, Term, attend, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import relative_scores as all_relative_scores
 from kdmkit.ops import score_matrix as all_scores
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
@@ -283,16 +284,31 @@ def mix_given(
 
 def score_matrix(entries: Sequence[Entry]) -> Float[Tensor, "*lead m"]:
     """Σ_entries scores of all values under every component: whole log-densities, or log masses of regions."""
-    first = entries[0]
-    m = first.components.shape[-1 - first.kernel.component_dim]
-    dtype = torch.promote_types(torch.get_default_dtype(), first.components.dtype)
-    none = torch.zeros(
-        m, dtype=dtype if dtype.is_floating_point else torch.float32, device=first.components.device
-    )
+    none = _no_weights(entries)
     layout = _lay_out(entries, none, None)
     terms, bias = _terms(entries, none, layout)
     scores = layout.to_lead(all_scores(terms, bias), 1)
     return _add(scores, [part.unsqueeze(-1) if part.ndim else part for part in _shared(entries)])
+
+
+def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"], Float[Tensor, "*lead"]]:
+    """`score_matrix` in two parts: the largest score of every row is taken out before scores are rounded.
+
+    Returns:
+        Scores `(*lead, m)` of at most 0, and what has to be added to them, `(*lead,)`.
+    """
+    none = _no_weights(entries)
+    layout = _lay_out(entries, none, None)
+    terms, bias = _terms(entries, none, layout)
+    scores, tops = all_relative_scores(terms, bias)
+    return layout.to_lead(scores, 1), _add(layout.to_lead(tops, 0), _shared(entries))
+
+
+def _no_weights(entries: Sequence[Entry]) -> Float[Tensor, " m"]:
+    """Zeros in place of log-weights."""
+    components, kernel = entries[0].components, entries[0].kernel
+    dtype = components.dtype if components.is_floating_point() else torch.get_default_dtype()
+    return torch.zeros(components.shape[-1 - kernel.component_dim], dtype=dtype, device=components.device)
 
 
 def log_posterior_weights(

@@ -100,27 +100,43 @@ class Given(Weights):
         return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]), source)
 
 
-class Mixture(ABC):
-    """What KDM and JointKDM share: components with weights."""
+class Composite(ABC):
+    """What all distributions share: they are made of tensors and kernels."""
 
     batch_shape: torch.Size
-    _weights: Weights
     _set: Callable[..., None]
 
     @classmethod
     def _made(cls, *parts: Any) -> Self:
-        """A mixture from checked parts, the arguments of `_set`, as inference and layers make them."""
-        mixture = cls.__new__(cls)
-        mixture._set(*parts)
-        return mixture
+        """A distribution from checked parts, the arguments of `_set`, as inference and layers make them."""
+        made = cls.__new__(cls)
+        made._set(*parts)
+        return made
+
+    @abstractmethod
+    def _mapped(self, function: PartMap) -> Self:
+        """The distribution made of `function`'s values of all tensors and kernels."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """The same on another device or in another dtype; kernels are copied, never moved.
+
+        What was inferred moves with its evidence and with the joint it was inferred from: it stays
+        uncomputed, and keeps `log_evidence`.
+        """
+        return self._mapped(mover(*args, **kwargs))
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        return self._mapped(copier(memo))
+
+
+class Mixture(Composite):
+    """What KDM and JointKDM share: components with weights."""
+
+    _weights: Weights
 
     @property
     @abstractmethod
     def n_components(self) -> int: ...
-
-    @abstractmethod
-    def _mapped(self, function: PartMap) -> Self:
-        """The mixture made of `function`'s values of all tensors and kernels."""
 
     @property
     def weights(self) -> Float[Tensor, "*batch m"]:
@@ -134,17 +150,6 @@ class Mixture(ABC):
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l) of the evidence this was inferred from; −∞ where nothing overlaps it."""
         return self._weights.log_evidence.expand(self.batch_shape)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The same on another device or in another dtype; kernels are copied, never moved.
-
-        What was inferred moves with its evidence and with the joint it was inferred from: it stays
-        uncomputed, and keeps `log_evidence`.
-        """
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
-        return self._mapped(copier(memo))
 
 
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:

@@ -32,6 +32,8 @@ class Kernel(nn.Module, ABC):
     is_continuous: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
+    #: Whether single events have a positive probability, so that the distribution function has steps.
+    has_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
@@ -145,8 +147,8 @@ class Kernel(nn.Module, ABC):
         """Raises where the kernel has no masses of such regions, or a region holds unknown events."""
         raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
 
-    def log_mass(self, region: Region, components: Float[Tensor, "m *component"]) -> Float[Tensor, "*lead m"]:
-        """The log mass of every component in every region."""
+    def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """The log mass of every component `(m, *component)` in every region."""
         event = self.event_shape(components.shape[1:])
         self.check_region("region", region, event)
         packed = region.packed("region", event, components)
@@ -155,6 +157,17 @@ class Kernel(nn.Module, ABC):
         scores, row = term.prepared().matrix(), term.row()
         scores = scores if row is None else scores + row.unsqueeze(-1)
         return scores.reshape(*lead, scores.shape[-1])
+
+    def _accept(self, argument: str, region: Region, *kinds: type[Region]) -> None:
+        """Raises where a region is of another kind than those that the kernel has masses of."""
+        if not isinstance(region, kinds):
+            wanted = " or ".join(["points", *(f"a kdmkit.{kind.__name__}" for kind in kinds)])
+            raise TypeError(bad_argument(argument, f"{wanted}, for {self!r}", type(region).__name__))
+
+    @property
+    def has_cdf(self) -> bool:
+        """Whether events of one dimension have a distribution function."""
+        return type(self).cdf is not Kernel.cdf
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x), the mass of every component at or below x, for events of one dimension.
@@ -168,6 +181,10 @@ class Kernel(nn.Module, ABC):
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
+
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        """The event nearest to x that has a positive probability, where the kernel has such events."""
+        return x
 
     def mode(self, components: Tensor) -> Tensor:
         """The most probable event of each component, `(*batch, m, *event)`."""

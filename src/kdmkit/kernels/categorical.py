@@ -13,7 +13,10 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_label, check_number, is_integer
+from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.masses import first_occurrences
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
@@ -35,6 +38,7 @@ class Categorical(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    has_atoms: bool = True
     components_trainable: ClassVar[bool] = False
     event_dim: int = 0
     support: ClassVar[Constraint] = constraints.nonnegative_integer
@@ -81,6 +85,34 @@ class Categorical(Kernel):
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return (self._table(components) + self.log_norm(components)).exp()
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, OneOf)
+        assert isinstance(region, OneOf)
+        self.check_events(argument, region.values, event_shape)
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        self._accept("region", region, OneOf)
+        assert isinstance(region, OneOf)
+        smoothing = (self.smoothing.to(components.device), self._log_smoothing(components.device))
+        return Score(self._set_block, region.values, components.unsqueeze(-1), smoothing)
+
+    def _set_block(self, values: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """A set of k codes has the odds 1 + (k − 1)s if it holds the component's own, and ks otherwise."""
+        smoothing, log_smoothing = parameters
+        ordered, new = first_occurrences(values)
+        k = new.sum(-1, keepdim=True).to(smoothing.dtype)
+        lead = broadcast(ordered.shape[:-1], (*components.shape[:-2], 1))
+        codes = components.mT.expand(*lead, components.shape[-2]).contiguous().to(ordered.dtype)
+        ordered = ordered.expand(*lead, ordered.shape[-1]).contiguous()
+        place = torch.searchsorted(ordered, codes).clamp_max(ordered.shape[-1] - 1)
+        total = 1 + (self.n - 1) * smoothing
+        # What is outside the set, so that the set of all codes has the mass 1.
+        own = torch.log1p(-(self.n - k) * smoothing / total)
+        return torch.where(ordered.gather(-1, place) == codes, own, k.log() + log_smoothing - total.log())
+
+    def mode(self, components: Tensor) -> Tensor:
+        return components
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None

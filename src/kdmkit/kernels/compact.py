@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kdmkit.kernels.bandwidth import Bandwidth, as_bandwidth, bandwidth_from_config
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.masses import Bump, log_bump_mass
 
 # Exact for polynomials of degree 39; the product of two Tricube distribution functions has degree 38.
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -24,6 +25,8 @@ class Compact(LocationScale, ABC):
 
     unit_radius: ClassVar[float] = 1.0
     values_per_distance: ClassVar[int] = len(_POINTS)
+    #: The density of u by the distance to the end of the support.
+    unit_bump: ClassVar[Bump]
 
     def __init__(self, h: Any = 1.0, *, h_min: float | None = None, trainable: bool = False) -> None:
         super().__init__()
@@ -39,6 +42,9 @@ class Compact(LocationScale, ABC):
 
     def with_bandwidth(self, bandwidth: Bandwidth) -> Self:
         return type(self)(bandwidth)
+
+    def interval_log_mass(self, low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        return log_bump_mass(low, high, centre, scale, self.unit_bump)
 
     def distance_to_point(self, gap: Float[Tensor, "*shape"], scale: Tensor) -> Float[Tensor, "*shape"]:
         z = (gap / scale).abs()

@@ -20,6 +20,8 @@ from kdmkit._core.checks import (
 )
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
 
 # A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.
@@ -37,6 +39,7 @@ class Cosine(Kernel):
     """
 
     discrete: ClassVar[bool] = True
+    has_atoms: bool = True
     draws_one_hot: ClassVar[bool] = True
     unit_norm: ClassVar[bool] = True
     event_dim: int = 1
@@ -59,6 +62,23 @@ class Cosine(Kernel):
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return unit(components).square()
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, OneOf)
+        assert isinstance(region, OneOf)
+        if not is_integer(region.values):
+            raise TypeError(bad_argument(argument, "integer labels in a set", region.values.dtype))
+        check_label(argument, region.values, event_shape[-1])
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        self._accept("region", region, OneOf)
+        assert isinstance(region, OneOf)
+        return Score(_set_block, region.values, log_probs(components))
+
+    def mode(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The basis vector of the likeliest label."""
+        best = components.detach().abs().argmax(-1)
+        return torch.nn.functional.one_hot(best, components.shape[-1]).to(components.dtype)
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
@@ -131,6 +151,17 @@ def log_square(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """2·log|x|, −∞ with no gradient at 0."""
     zero = x == 0
     return (2 * x.masked_fill(zero, 1.0).abs().log()).masked_fill(zero, -math.inf)
+
+
+def _set_block(values: Tensor, table: Tensor, parameters: object) -> Tensor:
+    ordered, new = first_occurrences(values)
+
+    def part(i: int) -> Tensor:
+        column = slice(i, i + 1)
+        scores = Lookup(ordered[..., column], table).matrix()
+        return torch.where(new[..., column], scores, -math.inf)
+
+    return log_sum(part, ordered.shape[-1])
 
 
 def _block(x: Tensor, components: Tensor, parameters: object) -> Tensor:

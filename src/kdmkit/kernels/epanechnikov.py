@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.kernels.compact import Compact, log_one_minus
+from kdmkit.kernels.masses import Bump
 
 
 class Epanechnikov(Compact):
@@ -28,6 +29,8 @@ class Epanechnikov(Compact):
 
     unit_log_norm: ClassVar[float] = math.log(15 / 16)
     unit_variance: ClassVar[float] = 1 / 7
+    # (1 − u²)² = s²(2 − s)² with s = 1 − u.
+    unit_bump: ClassVar[Bump] = Bump(2, lambda s: (2 - s) ** 2, 15 / 16, nodes=3)
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return 2 * log_one_minus(u.square())

@@ -17,7 +17,9 @@ from kdmkit._core.shapes import broadcast, pick
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance
+from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import Score, Term
+from kdmkit.ops.terms.score import BlockScore
 
 
 class LocationScale(Kernel, ABC):
@@ -48,6 +50,16 @@ class LocationScale(Kernel, ABC):
     @abstractmethod
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The distribution function of u."""
+
+    @abstractmethod
+    def interval_log_mass(
+        self,
+        low: Float[Tensor, "*#shape"],
+        high: Float[Tensor, "*#shape"],
+        centre: Float[Tensor, "*#shape"],
+        scale: Float[Tensor, "*#shape"],
+    ) -> Float[Tensor, "*shape"]:
+        """The log mass of [low, high] in one dimension, precise in the tails; the ends may be infinite."""
 
     @abstractmethod
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -136,24 +148,27 @@ class LocationScale(Kernel, ABC):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self._check_dimensions(components.shape[-1], x)
+        return self._score(self._block, x, components)
+
+    def _score(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
         scale = self.score_scale(components)
         if not self.per_component:
-            return Score(self._block, x, components, (scale,))
+            return Score(block, query, components, (scale,))
         # Blocks slice the components: scales of their own travel beside them.
         shape = broadcast(scale.shape, components.shape)
-        return Score(self._block, x, torch.cat([components.expand(shape), scale.expand(shape)], -1))
+        return Score(block, query, torch.cat([components.expand(shape), scale.expand(shape)], -1))
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Dimension after dimension: the differences of all pairs never exist at once."""
         d = x.shape[-1]
         scales = parameters[0].expand(1, d) if parameters else components[..., d:]
-        total = None
-        for i in range(d):
-            u = (x[..., :, None, i] - components[..., None, :, i]) / scales[..., None, :, i]
-            part = self.unit_log_overlap(u)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+
+        def part(i: int) -> Tensor:
+            return self.unit_log_overlap(
+                (x[..., :, None, i] - components[..., None, :, i]) / scales[..., None, :, i]
+            )
+
+        return _sum(part, d)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self._check_dimensions(components.shape[-1])
@@ -161,6 +176,41 @@ class LocationScale(Kernel, ABC):
         if logs.ndim == 0:
             logs = logs.unsqueeze(-1)
         return d * self.unit_log_norm - logs.expand(*logs.shape[:-1], d).sum(-1)
+
+    # ---- regions
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval)
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        self.check_region("region", region, components.shape[-1:])
+        assert isinstance(region, Interval)
+        self._check_dimensions(components.shape[-1], region.low)
+        return self._score(self._mass_block, torch.cat([region.low, region.high], -1), components)
+
+    def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        d = ends.shape[-1] // 2
+        low, high = ends[..., :, None, :].chunk(2, -1)
+        scales = (parameters[0].expand(1, d) if parameters else components[..., d:])[..., None, :, :]
+        centres = components[..., None, :, :d]
+
+        def part(i: int) -> Tensor:
+            return self.interval_log_mass(low[..., i], high[..., i], centres[..., i], scales[..., i])
+
+        return _sum(part, d)
+
+    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+        scale = self.scale(components)
+        scale = scale.squeeze(-1) if scale.ndim else scale
+        return self.unit_cdf((x.unsqueeze(-1) - components.squeeze(-1)) / scale)
+
+    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+        scale = self.scale(components)
+        reach = (scale.squeeze(-1) if scale.ndim else scale) * self.unit_quantile_bound(q).unsqueeze(-1)
+        return components.squeeze(-1) - reach, components.squeeze(-1) + reach
+
+    def mode(self, components: Tensor) -> Tensor:
+        return components
 
     def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
         if x is not None:
@@ -200,6 +250,14 @@ class LocationScale(Kernel, ABC):
     def whitened(self) -> LocationScale:
         """The kernel in whitened coordinates."""
         return self
+
+
+def _sum(part: Callable[[int], Tensor], d: int) -> Tensor:
+    """Σ part(i) over dimensions, one after the other."""
+    total = part(0)
+    for i in range(1, d):
+        total = total + part(i)
+    return total
 
 
 def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:

@@ -20,6 +20,8 @@ from kdmkit.kernels.bandwidth import (
     positive_tensor,
 )
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.masses import interval_units, log_normal_mass
+from kdmkit.kernels.regions import Region
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
 
 
@@ -166,6 +168,16 @@ class RBF(LocationScale):
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return torch.special.ndtr(u * math.sqrt(2))
+
+    def interval_log_mass(self, low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        a, b, width = interval_units(low, high, centre, scale * math.sqrt(0.5))
+        return log_normal_mass(a, b, width)
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        super().check_region(argument, region, event_shape)
+        if self.shear is not None and event_shape[-1] > 1:
+            got = f"{type(region).__name__} for {self!r}"
+            raise TypeError(bad_argument(argument, "points, or a kernel without a metric", got))
 
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         normal = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.kernels.compact import Compact, log_one_minus
+from kdmkit.kernels.masses import Bump
 
 _POWER = 6
 
@@ -36,6 +37,8 @@ class Tricube(Compact):
 
     unit_log_norm: ClassVar[float] = -math.log(_MASS)
     unit_variance: ClassVar[float] = _beta(1, 7) / _beta(1 / 3, 7)
+    # (1 − u³)⁶ = s⁶(3 − 3s + s²)⁶ with s = 1 − u.
+    unit_bump: ClassVar[Bump] = Bump(_POWER, lambda s: (3 + s * (s - 3)) ** _POWER, 1 / _MASS, nodes=10)
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return _POWER * log_one_minus(u.abs() ** 3)

@@ -2,7 +2,7 @@
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import log_posterior, score_matrix
+from kdmkit.ops.dense import log_posterior, relative_scores, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
 from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term, score_dtype
 
@@ -21,6 +21,7 @@ __all__ = [
     "log_mix",
     "log_mix_given",
     "log_posterior",
+    "relative_scores",
     "score_dtype",
     "score_matrix",
 ]

@@ -1,0 +1,158 @@
+"""Evidence on a tree: posteriors of its states, and conditional densities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.logspace import log_normalize, safe_logsumexp
+from kdmkit._core.shapes import broadcast
+from kdmkit.distributions._lazy import cached_per_grad_mode
+from kdmkit.distributions.tree.conditional import log_conditional, log_total, may_hold, possible, sum_known
+from kdmkit.distributions.tree.pieces import NumberPieces, Pieces, paired, with_rank
+from kdmkit.distributions.tree.sources import Source, all_scores, in_blocks
+from kdmkit.distributions.tree.states import Scores, States
+from kdmkit.distributions.weights import PartMap
+
+
+class Condition:
+    """A tree and evidence on it, computed when it is first needed.
+
+    Evidence of probability zero changes nothing: the distribution stays the prior one, and `log_evidence`
+    is −∞.
+
+    Args:
+        states: the tree before the evidence.
+        pieces: the evidence.
+        log_evidence: where it is not that of the pieces under `states`.
+    """
+
+    def __init__(
+        self, states: States, pieces: Pieces, log_evidence: Float[Tensor, "*batch"] | None = None
+    ) -> None:
+        self.states, self.pieces, self._log_evidence = states, pieces, log_evidence
+        self.batch_shape = broadcast(states.batch_shape, pieces.batch_shape)
+
+    def _in_blocks(self, function: Any, rank: int, *more: Sequence[Source]) -> tuple[Tensor, ...]:
+        rank = max(rank, len(self.states.batch_shape))
+        groups = [self.pieces.sources(rank), *more]
+        return in_blocks(function, groups, self.states.sizes, self.states.batch_shape)
+
+    def _over_pieces(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
+        """log Σ_l p_l exp(log_values_l)."""
+        weights = self.pieces.log_weights
+        if weights is None:
+            return log_values.squeeze(0)
+        return safe_logsumexp(log_values.movedim(0, -1) + weights.to(log_values.dtype))
+
+    # ---- how likely the evidence is
+
+    @cached_per_grad_mode
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """log Σ_l p_l p(evidence_l)."""
+        if self._log_evidence is not None:
+            return self._log_evidence
+        (found,) = self._in_blocks(
+            lambda scores, tops: (log_total(self.states, scores, tops),), self.pieces.rank
+        )
+        return self._over_pieces(found).expand(self.batch_shape)
+
+    # ---- the distribution of states and of values
+
+    def log_posterior(self, node: int) -> Float[Tensor, "*batch k"]:
+        """log Σ_l p_l p(z_node | evidence_l)."""
+
+        def posterior(scores: Scores, _: Any) -> tuple[Tensor]:
+            return (log_normalize(self.states.collect(scores, node)[0]),)
+
+        (found,) = self._in_blocks(posterior, self.pieces.rank)
+        missed = torch.isneginf(found).all(-1, keepdim=True)
+        if may_hold(missed):
+            found = torch.where(missed, self.states.log_prior(node).to(found.dtype), found)
+        weights = self.pieces.log_weights
+        if weights is None:
+            found = found.squeeze(0)
+        else:
+            found = safe_logsumexp(found.movedim(0, -1) + weights.unsqueeze(-2).to(found.dtype))
+        return found.expand(*self.batch_shape, found.shape[-1])
+
+    def log_prob(self, sources: Sequence[Source]) -> Float[Tensor, "*lead"]:
+        """log Σ_l p_l p(values | evidence_l) of values with leading dimensions `lead`."""
+
+        def conditional(given: Scores, _: Any, scores: Scores, tops: Any) -> tuple[Tensor]:
+            return (log_conditional(self.states, given, scores, tops),)
+
+        # The dimension that counts pieces comes in front of every leading dimension of the values.
+        rank = max(self.pieces.rank, *(len(source.lead) for source in sources))
+        return self._over_pieces(self._in_blocks(conditional, rank, sources)[0])
+
+    @cached_per_grad_mode
+    def factors(self) -> list[Float[Tensor, "..."] | None]:
+        """log p(evidence_l | z) by node up to constants, 0 for pieces of probability zero."""
+        rank = max(self.pieces.rank, len(self.states.batch_shape))
+        return possible(self.states, self._scores(rank)[0])
+
+    def _scores(self, rank: int) -> tuple[list[Tensor | None], Tensor | float]:
+        return all_scores(len(self.states.topology.nodes), self.pieces.sources(rank))
+
+    def and_then(self, pieces: Pieces) -> Condition:
+        """The tree with more evidence, after this.
+
+        The weight of each piece of the earlier evidence changes by the factor p(later | earlier).
+        """
+        later = Condition(self.states, pieces)
+        scores, tops = later._scores(max(pieces.rank, len(self.states.batch_shape)))
+        old, new = paired(self.factors, scores)
+        rank = max(score.ndim for score in (*old, *new) if score is not None)
+        added = with_rank(torch.as_tensor(tops), rank - 2).unsqueeze(0)
+        likelihoods = log_conditional(self.states, old, new, added)
+        batch = broadcast(self.batch_shape, later.batch_shape)
+        pairs = likelihoods.expand(*likelihoods.shape[:2], *batch)
+        first = _in_front(self.pieces.log_weights, batch, pairs).unsqueeze(1)
+        second = _in_front(pieces.log_weights, batch, pairs)
+        given_second = safe_logsumexp((pairs + first).movedim(0, -1))
+        missed = torch.isneginf(given_second)
+        changed = pairs + first - torch.where(missed, 0.0, given_second)
+        weights = (torch.where(missed, first, changed) + second).flatten(0, 1).movedim(0, -1)
+        impossible = torch.isneginf(likelihoods).unsqueeze(-1)
+        found = {}
+        for node, (a, b) in enumerate(zip(old, new, strict=True)):
+            both = sum_known(a, None if b is None else torch.where(impossible, torch.zeros_like(b), b))
+            if both is not None:
+                found[node] = both.expand(*pairs.shape[:2], *both.shape[2:]).flatten(0, 1)
+        evidence = safe_logsumexp((given_second + second).movedim(0, -1))
+        one = self.pieces.log_weights is None and pieces.log_weights is None
+        return Condition(self.states, NumberPieces(found, None if one else weights), evidence)
+
+    # ---- copies
+
+    def pruned(self, nodes: Collection[int], variables: Sequence[str]) -> Condition:
+        """The same on a tree without leaves that hold neither evidence nor one of the variables."""
+        states, order = self.states.subtree({*nodes, *self.pieces.nodes}, variables)
+        position = {old: new for new, old in enumerate(order)}
+        return Condition(states, self.pieces.moved(position), self._log_evidence)
+
+    def mapped(self, function: PartMap) -> Condition:
+        evidence = None if self._log_evidence is None else function(self._log_evidence)
+        return Condition(self.states.mapped(function), self.pieces.mapped(function), evidence)
+
+    def expand(self, batch_shape: torch.Size) -> Condition:
+        evidence = None if self._log_evidence is None else self._log_evidence.expand(batch_shape)
+        return Condition(self.states, self.pieces.expand(batch_shape), evidence)
+
+    def __reduce__(self) -> tuple[type[Condition], tuple[object, ...]]:
+        """For pickle: cached values are left out, their gradients would lead nowhere."""
+        return Condition, (self.states, self.pieces, self._log_evidence)
+
+
+def _in_front(
+    log_weights: Float[Tensor, "*batch l"] | None, batch: torch.Size, like: Tensor
+) -> Float[Tensor, "l *batch"]:
+    """Weights with the dimension of the pieces in front; of one piece where there are none."""
+    if log_weights is None:
+        return like.new_zeros(1, *batch)
+    return log_weights.to(like.dtype).expand(*batch, log_weights.shape[-1]).movedim(-1, 0)

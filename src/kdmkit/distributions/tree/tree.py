@@ -1,0 +1,361 @@
+"""Trees of joint kernel density matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import as_shape, as_tensor, check_instance
+from kdmkit._core.shapes import pick
+from kdmkit.distributions._validation import common_batch, event_shape_of, is_checked
+from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
+from kdmkit.distributions.joint import JointKDM
+from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.known import Known
+from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.names import (
+    Masks,
+    Target,
+    check_complete,
+    check_names,
+    check_target,
+    check_variables,
+    choose_targets,
+)
+from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.conditional import log_total
+from kdmkit.distributions.tree.parts import build_states, check_held, count_states
+from kdmkit.distributions.tree.pieces import KnownPieces
+from kdmkit.distributions.tree.posterior import NodeWeights
+from kdmkit.distributions.tree.sampling import draw_states
+from kdmkit.distributions.tree.sources import by_node, in_blocks
+from kdmkit.distributions.tree.states import States
+from kdmkit.distributions.tree.topology import Topology
+from kdmkit.distributions.weights import Composite, PartMap, each
+from kdmkit.kernels import Kernel, Region
+from kdmkit.ops.messages import Tables
+
+
+class TreeKDM(Composite):
+    """Joint KDMs composed along a tree: every node has components of its own, and an index that chooses one.
+
+    p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}).
+
+    Inference from any variables to any others is exact: messages pass along the edges, with Σ_v k_v·k_parent
+    operations per row. A node may hold several variables, which share its index; a tree of one node is a
+    `JointKDM`.
+
+    Args:
+        components: by variable, `(k, *event)` or `(*batch, k, *event)`; variables of one node have equally
+            many.
+        kernels: by variable.
+        parents: by node, its parent; None for the root.
+        root_weights: p(z_root), of shape `(*batch, k_root)`; None is uniform.
+        edge_weights: by node except the root, p(z_v | z_parent), of shape `(*batch, k_parent, k_v)`; rows sum
+            to 1 (zeros are legal).
+        nodes: by node, the variables that it holds; none for a latent node. None: every node holds the
+            variable of its own name.
+        log_root_weights, log_edge_weights: logarithms, instead of the weights.
+        validate_args: whether arguments and values are checked.
+
+    >>> import kdmkit as kdm
+    >>> tree = kdm.TreeKDM(
+    ...     {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1, 2])},
+    ...     {"x": kdm.RBF(0.5), "y": kdm.Categorical(3)},
+    ...     {"x": None, "y": "x"},
+    ...     edge_weights={"y": torch.tensor([[0.8, 0.2, 0.0], [0.0, 0.5, 0.5]])},
+    ... )
+    >>> tree.infer(x=torch.tensor([[-1.0], [0.0]])).probs
+    tensor([[8.0000e-01, 2.0000e-01, 5.6268e-08],
+            [4.0000e-01, 3.5000e-01, 2.5000e-01]])
+    >>> tree.infer(y=torch.tensor(2)).mean
+    tensor([1.])
+    """
+
+    components: dict[str, Tensor]
+    kernels: dict[str, Kernel]
+
+    def __init__(
+        self,
+        components: Mapping[str, Any],
+        kernels: Mapping[str, Kernel],
+        parents: Mapping[str, str | None],
+        root_weights: Any = None,
+        edge_weights: Mapping[str, Any] | None = None,
+        *,
+        nodes: Mapping[str, Sequence[str]] | None = None,
+        log_root_weights: Any = None,
+        log_edge_weights: Mapping[str, Any] | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        kernels = check_variables(components, kernels)
+        tensors = {name: as_tensor(f"components[{name!r}]", components[name]) for name in kernels}
+        topology = Topology.of(parents, nodes)
+        check_held(topology, kernels)
+        counts = count_states(topology, tensors, kernels)
+        like = _like(tensors)
+        validate = is_checked(validate_args, next(iter(tensors.values())))
+        roots, edges = (root_weights, log_root_weights), (edge_weights, log_edge_weights)
+        states = build_states(topology, counts, roots, edges, like, validate=validate)
+        self._set(tensors, kernels, states, validate)
+        if validate:
+            for name, kernel in kernels.items():
+                kernel.check_component_values(f"components[{name!r}]", tensors[name], self.event_shapes[name])
+                kernel.check_components(f"kernels[{name!r}]", tensors[name])
+
+    def _set(
+        self,
+        components: dict[str, Tensor],
+        kernels: dict[str, Kernel],
+        tree: States | Condition,
+        validate_args: bool,
+    ) -> None:
+        """What `_made` takes: the states of the tree, or a condition on them; nothing is checked."""
+        self.components, self.kernels, self._tree = components, kernels, tree
+        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
+        shapes = {
+            f"components[{n!r}]": components[n].shape[: -1 - k.component_dim] for n, k in kernels.items()
+        }
+        shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
+        self.batch_shape = common_batch({"weights": tree.batch_shape, **shapes})
+
+    @classmethod
+    def from_joint(cls, joint: JointKDM, node: str = "joint") -> TreeKDM:
+        """A joint KDM as a tree of one node; inferred weights are computed.
+
+        Args:
+            node: the name of the node.
+        """
+        check_instance("joint", joint, JointKDM, "a JointKDM")
+        topology = Topology((node,), (-1,), (joint.variables,))
+        states = States(topology, joint._weights.log_weights, Tables((), (None,), ()))
+        return cls._made(dict(joint.components), dict(joint.kernels), states, joint._validate_args)
+
+    # ---- what it is made of
+
+    @property
+    def _states(self) -> States:
+        return self._tree.states if isinstance(self._tree, Condition) else self._tree
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(self.kernels)
+
+    @property
+    def event_shapes(self) -> dict[str, torch.Size]:
+        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
+
+    @property
+    def nodes(self) -> dict[str, tuple[str, ...]]:
+        """By node, the variables that it holds; the root first, parents before their children."""
+        topology = self._states.topology
+        return dict(zip(topology.nodes, topology.variables, strict=True))
+
+    @property
+    def parents(self) -> dict[str, str | None]:
+        """By node, its parent; None for the root."""
+        names, above = self._states.topology.nodes, self._states.topology.parents
+        return {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
+
+    @property
+    def n_components(self) -> dict[str, int]:
+        """By node, the number of its components."""
+        return dict(zip(self._states.topology.nodes, self._states.sizes, strict=True))
+
+    @property
+    def log_root_weights(self) -> Float[Tensor, "*batch k_root"]:
+        """log p(z_root), before any evidence."""
+        return self._states.log_root
+
+    @property
+    def root_weights(self) -> Float[Tensor, "*batch k_root"]:
+        """p(z_root), before any evidence."""
+        return self.log_root_weights.exp()
+
+    @property
+    def log_edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
+        """By node except the root, log p(z_v | z_parent), before any evidence."""
+        names, tables = self._states.topology.nodes, self._states.tables
+        return {name: tables.log_table(node) for node, name in enumerate(names) if node}
+
+    @property
+    def edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
+        """By node except the root, p(z_v | z_parent), before any evidence."""
+        return {name: table.exp() for name, table in self.log_edge_weights.items()}
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """log Σ_l p_l p(evidence_l) of the evidence this was inferred from; −∞ where it is impossible."""
+        if not isinstance(self._tree, Condition):
+            raise AttributeError("log_evidence: only a TreeKDM that `infer` returned has evidence")
+        return self._tree.log_evidence.expand(self.batch_shape)
+
+    # ---- densities
+
+    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
+        """log p(x, y, …).
+
+        Args:
+            observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
+                are integrated out, so the result is the log-density of the observed part of each row.
+            values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
+        """
+        entries = self._entries(values, check_masks(observed))
+        sources = by_node(self._states.topology.node_of, entries)
+        lead = common_batch({n: e.lead for n, e in entries.items()} | {"batch_shape": self.batch_shape})
+        if isinstance(self._tree, Condition):
+            return self._tree.log_prob(sources).expand(lead)
+        states = self._tree
+        (found,) = in_blocks(
+            lambda scores, tops: (log_total(states, scores, tops),),
+            [sources],
+            states.sizes,
+            states.batch_shape,
+        )
+        return found.expand(lead)
+
+    def _entries(self, values: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Entry]:
+        check_names("values", values, self.kernels)
+        check_complete(values, self.kernels)
+        masks = gather_masks(observed, list(values), next(iter(self.components.values())))
+        return {name: self._entry(name, values[name], masks.get(name)) for name in self.kernels}
+
+    def _entry(self, name: str, value: Any, keep: Tensor | None) -> Entry:
+        region = type(value) if isinstance(value, Region) else None
+        value = gather_values(self, name, value, keep)
+        return Entry(self.kernels[name], value, self.components[name], "density", keep, region)
+
+    # ---- marginals and inference
+
+    @overload
+    def marginal(self, name: str, /) -> KDM: ...
+    @overload
+    def marginal(self, *names: str) -> KDM | TreeKDM: ...
+    def marginal(self, *names: str) -> KDM | TreeKDM:
+        """The distribution of some variables: one name gives a KDM, several a TreeKDM.
+
+        Leaves that hold no variable any more are dropped; nodes between others stay, as latent ones.
+        """
+        check_target(names, self.kernels)
+        return self._over(names, self._tree)
+
+    def _over(self, names: Sequence[str], tree: States | Condition) -> KDM | TreeKDM:
+        places = self._states.topology.node_of
+        if len(names) == 1:
+            (name,) = names
+            weights = NodeWeights(tree, places[name])
+            return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
+        components = {name: self.components[name] for name in names}
+        kernels = {name: self.kernels[name] for name in names}
+        pruned = tree.pruned({places[name] for name in names}, names)
+        return TreeKDM._made(components, kernels, pruned, self._validate_args)
+
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: str,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM: ...
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: Target = None,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM | TreeKDM: ...
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: Target = None,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM | TreeKDM:
+        """The distribution of some variables given others.
+
+        For points Bayes' rule; an input KDM means its weighted components x_l, and the result is
+        Σ_l p_l p(target | x_l), as in the paper's Algorithm 1. Nothing is computed before it is needed.
+
+        Args:
+            given: evidence on several variables at once, a JointKDM over some of them.
+            target: the variable or variables to infer; None is all the rest.
+            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
+                variable is marginalised.
+            noisy: whether the components of input KDMs are noisy measurements, as in `JointKDM.infer`.
+            evidence: by variable, points `(*batch, *event)` (labels `(*batch,)` for discrete kernels), a KDM,
+                or a region: `Interval`, `OneOf`. Separate KDMs mean independence. Leading dimensions
+                broadcast.
+
+        Returns:
+            A KDM for one target, a TreeKDM for several, with `log_evidence`. Evidence of probability zero
+            leaves the tree's own weights and has `log_evidence` −∞.
+        """
+        if given is not None:
+            check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
+        observed = check_masks(observed)
+        known = [*(given.variables if given is not None else ()), *evidence]
+        check_names("evidence", known, self.kernels)
+        targets = choose_targets(target, known, self.kernels)
+        return self._over(targets, self._conditioned(given, evidence, observed, noisy))
+
+    def _conditioned(
+        self, given: JointKDM | None, evidence: Mapping[str, Any], observed: Mapping[str, Any], noisy: bool
+    ) -> Condition:
+        collected = gather_evidence(self, given, evidence, observed, noisy)
+        batch = {"batch_shape": self._tree.batch_shape}
+        places = self._states.topology.node_of
+        pieces = KnownPieces(Known(collected, self.kernels, self.components, batch), places)
+        if isinstance(self._tree, Condition):
+            return self._tree.and_then(pieces)
+        return Condition(self._tree, pieces)
+
+    # ---- draws and copies
+
+    def sample(
+        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
+        shape = as_shape("sample_shape", sample_shape)
+        states = draw_states(self._tree, shape.numel(), generator)
+        drawn = {}
+        with torch.no_grad():
+            for name, kernel in self.kernels.items():
+                index = states[self._states.topology.node_of[name]]
+                index = index.expand(shape.numel(), *self.batch_shape)
+                chosen = pick(self.components[name], index, kernel.component_dim)
+                value = kernel.sample(chosen, index, generator)
+                drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
+        return drawn
+
+    def _mapped(self, function: PartMap) -> TreeKDM:
+        components, kernels = each(function, self.components), each(function, self.kernels)
+        return TreeKDM._made(components, kernels, self._tree.mapped(function), self._validate_args)
+
+    def __repr__(self) -> str:
+        return (
+            f"TreeKDM(batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}, "
+            f"parents={self.parents}, kernels={self.kernels})"
+        )
+
+
+def _like(components: Mapping[str, Tensor]) -> Tensor:
+    """A tensor with the floating-point dtype and the device of the components."""
+    for tensor in components.values():
+        if tensor.is_floating_point():
+            return tensor
+    return torch.zeros((), device=next(iter(components.values())).device)

@@ -1,0 +1,130 @@
+"""Messages as the library calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.precision import compute_dtype, full_precision
+from kdmkit._core.shapes import broadcast
+from kdmkit.ops.messages.maximised import max_product
+from kdmkit.ops.messages.plain import collect_plainly, pass_plainly
+from kdmkit.ops.messages.schedule import Step, schedule
+from kdmkit.ops.messages.summed import Collect, pass_messages
+from kdmkit.ops.messages.tables import Tables
+
+#: Scores by node, `(*lead, k)`, or None where a node has none.
+Scores = Sequence[Float[Tensor, "..."] | None]
+
+
+def collect(
+    parents: Sequence[int], scores: Scores, tables: Tables, to: int = 0
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """log Σ exp(all scores and edges) over the states of all nodes but one, for each state of that one.
+
+    Args:
+        parents: by node, its parent; −1 for node 0, the root. Parents come before their children.
+        scores: by node, `(*lead, k)` or None. The root's hold log p(z_root).
+        tables: log p(z_v | z_parent). A leaf without scores is left out, since rows sum to 1.
+        to: the node whose states are kept.
+
+    Returns:
+        Values `(*lead, k)` and a shift `(*lead,)`: the answer is their sum. The shift holds the maxima that
+        were taken out of the messages, and is a constant for autograd. −∞ is a legal score, with zero
+        gradient.
+
+    >>> root, child = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, -torch.inf]])
+    >>> tables = Tables.of([torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()])
+    >>> beta, shift = collect([-1, 0], [root, child], tables)
+    >>> (torch.logsumexp(beta, -1) + shift).exp()        # p(z_child = 0)
+    tensor([0.5500])
+    """
+    scores, tables = _in_one_dtype(scores, tables)
+    steps = _steps(parents, scores, tables, to)
+    with full_precision(_device_type(scores)):
+        if _is_plain(tables):
+            beta, shift = collect_plainly(steps, to, scores, tables.logs)
+            return beta, shift.squeeze(-1)
+        rows, lead = _all_rows(scores)
+        beta, shift = Collect.apply(steps, to, len(rows), *rows, *tables.logs)
+    return _with_lead(beta, lead), _with_lead(shift, lead).squeeze(-1)
+
+
+def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[Float[Tensor, "..."] | None]:
+    """By node, its scores plus the messages from its children, up to a constant per row; no gradients.
+
+    None for a node without scores at or below it.
+    """
+    scores, tables = _in_one_dtype(scores, tables)
+    steps = _steps(parents, scores, tables, 0)
+    with torch.no_grad(), full_precision(_device_type(scores)):
+        if _is_plain(tables):
+            return pass_plainly(steps, scores, tables.logs)[0]
+        rows, lead = _all_rows(scores)
+        beta, _ = pass_messages(steps, rows, tables.logs, [stack.exp() for stack in tables.logs])
+        return [None if b is None else _with_lead(b, lead) for b in beta]
+
+
+def maximize(
+    parents: Sequence[int], scores: Scores, tables: Tables
+) -> tuple[Float[Tensor, " r"], list[Int[Tensor, " r"]]]:
+    """The largest sum of scores and edges over the states of all nodes, and the states that attain it."""
+    scores, tables = _in_one_dtype(scores, tables)
+    steps = schedule(parents, tables, range(len(parents)), 0, together=False)
+    filled = [
+        score if score is not None else tables.logs[0].new_zeros(1, tables.log_table(node).shape[-1])
+        for node, score in enumerate(scores)
+    ]
+    return max_product(steps, filled, tables.logs)
+
+
+def _steps(parents: Sequence[int], scores: Scores, tables: Tables, to: int) -> tuple[Step, ...]:
+    known = [node for node, score in enumerate(scores) if score is not None]
+    # Few launches on a GPU; on a CPU single tables stay in the caches.
+    together = any(stack.is_cuda for stack in tables.logs)
+    return schedule(parents, tables, known, to, together=together)
+
+
+def _is_plain(tables: Tables) -> bool:
+    """Whether only differentiable operations serve: tables have a batch, or a transform is active."""
+    return any(stack.ndim > 3 for stack in tables.logs) or not only_reverse_mode()
+
+
+def _device_type(scores: Scores) -> str:
+    return next(score.device.type for score in scores if score is not None)
+
+
+def _all_rows(scores: Scores) -> tuple[list[Any], torch.Size]:
+    """Scores with all leading dimensions in one, and those dimensions."""
+    lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+    return [None if score is None else _rows(score, lead) for score in scores], lead
+
+
+def _with_lead(rows: Float[Tensor, "r k"], lead: torch.Size) -> Float[Tensor, "... k"]:
+    """The inverse of `_rows`."""
+    shape = lead if rows.shape[0] == lead.numel() else [1] * len(lead)
+    return rows.reshape(*shape, rows.shape[-1])
+
+
+def _rows(score: Float[Tensor, "... k"], lead: torch.Size) -> Float[Tensor, "r k"]:
+    """All rows of the leading dimensions, or one row that they share."""
+    k = score.shape[-1]
+    if score.shape[:-1].numel() == 1:
+        return score.reshape(1, k)
+    return score.expand(*lead, k).reshape(-1, k)
+
+
+def _in_one_dtype(scores: Scores, tables: Tables) -> tuple[list[Any], Tables]:
+    dtype = torch.float32
+    for tensor in (*scores, *tables.logs):
+        if tensor is not None and tensor.dtype != dtype:
+            dtype = torch.promote_types(dtype, compute_dtype(tensor.dtype))
+    converted = [None if score is None else score.to(dtype) for score in scores]
+    if all(stack.dtype == dtype for stack in tables.logs):
+        return converted, tables
+    return converted, tables.mapped(lambda stack: stack.to(dtype))
