@@ -94,19 +94,36 @@ class TreeLayer(KDMLayer):
         """p(z_v | z_parent) of all variables but the root, in the order of `parents`."""
         return (1 - _EDGE_FLOOR) * torch.softmax(self.edge_logits, -1) + _EDGE_FLOOR / self.n_components
 
-    def tree(self, *, validate_args: bool | None = None) -> TreeKDM:
+    @torch.no_grad()
+    def state_probs(self, edges: Float[Tensor, "n_edges k k"] | None = None) -> Float[Tensor, "v k"]:
+        """p(z_v) of all variables, in the order of `parents`; no gradients.
+
+        Args:
+            edges: `edge_probs()`, where the caller has them.
+        """
+        edges = self.edge_probs() if edges is None else edges
+        above = self._topology.parents
+        found = [torch.softmax(self.root_logits, -1)]
+        while len(found) < len(above):
+            first = len(found)  # all variables whose parents are known: one level of the tree
+            last = next((i for i in range(first, len(above)) if above[i] >= first), len(above))
+            parents = torch.stack([found[above[i]] for i in range(first, last)]).unsqueeze(-2)
+            found += torch.bmm(parents, edges[first - 1 : last - 1]).squeeze(-2).unbind(0)
+        return torch.stack(found)
+
+    def tree(
+        self, *, edges: Float[Tensor, "n_edges k k"] | None = None, validate_args: bool | None = None
+    ) -> TreeKDM:
         """The layer's distribution; gradients flow to the parameters.
 
         Args:
+            edges: `edge_probs()`, where the caller has them.
             validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
         """
-        return self._tree(self.edge_probs(), self._checks_values(validate_args))
-
-    def _tree(self, edges: Float[Tensor, "n_edges k k"], validate_args: bool) -> TreeKDM:
-        tables = Tables.stacked(edges.log(), above_floor=True)
+        tables = Tables.stacked((self.edge_probs() if edges is None else edges).log(), above_floor=True)
         states = States(self._topology, torch.log_softmax(self.root_logits, -1), tables)
         kernels = {name: self.kernel(name) for name in self.variables}
-        return TreeKDM._made(dict(self.components), kernels, states, validate_args)
+        return TreeKDM._made(dict(self.components), kernels, states, self._checks_values(validate_args))
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""
