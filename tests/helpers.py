@@ -104,14 +104,49 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "cosine": lambda: kdm.Cosine(),
     "categorical": lambda: kdm.Categorical(3),
     "categorical-smooth": lambda: kdm.Categorical(3, smoothing=0.2),
+    "levels": lambda: kdm.Levels(3),
+    "levels-smooth": lambda: kdm.Levels(3, smoothing=0.2),
+    "transformed-log": lambda: kdm.Transformed.log(kdm.RBF(0.3)),
+    "transformed-logit-per-component": lambda: kdm.Transformed.logit(
+        kdm.RBF([[0.3], [0.5], [0.8], [1.2]]), -4, 4
+    ),
+    "transformed-quantile": lambda: kdm.Transformed.quantile_normal(
+        normal(400, seed=9).exp(), kdm.Tricube(1.5)
+    ),
+    "transformed-truncated": lambda: kdm.Transformed.log(kdm.Truncated(kdm.RBF(0.5), -1, 1.5)),
+    "truncated": lambda: kdm.Truncated(kdm.RBF(0.6), -1.0, 1.5),
+    "truncated-compact": lambda: kdm.Truncated(kdm.Epanechnikov(2.5), low=-0.5),
+    "rounded": lambda: kdm.Rounded(kdm.RBF(0.8), 0.5),
+    "rounded-log": lambda: kdm.Rounded(kdm.Transformed.log(kdm.RBF(0.4)), 0.25),
+    "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.3)), [0.0, 1.0]),
+    "inflated-missing": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.5), -1.0, 2.0), [2.0, math.nan]),
+    "inflated-rounded": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.8), 0.5), [0.0, math.nan]),
     "composed": lambda: kdm.Composed(_encoder(), kdm.RBF(0.7)),
     "composed-compact": lambda: kdm.Composed(_encoder(), kdm.Tricube(2.0)),
 }
+
+
+def event_shape(kernel: kdm.Kernel) -> torch.Size:
+    """The shape of one event of one of `KERNELS`."""
+    if kernel.event_dim == 0:
+        return torch.Size()
+    one = isinstance(kernel, kdm.Rounded | kdm.Inflated)
+    return torch.Size([1 if one else {kdm.Cosine: 3, kdm.Composed: 4}.get(type(kernel), 2)])
 
 
 def events(kernel: kdm.Kernel, n: int, *, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Random events of one of `KERNELS`."""
     if isinstance(kernel, kdm.Categorical):
         return torch.randint(kernel.n, (n,), generator=seeded(seed))
-    d = {kdm.Cosine: 3, kdm.Composed: 4}.get(type(kernel), 2)
-    return normal(n, d, seed=seed, dtype=dtype)
+    if not kernel.components_are_events:
+        c, index = components(kernel, M, seed=seed), torch.arange(n) % M
+        drawn = kernel.sample(c[index], index, seeded(seed)).detach()
+        return drawn.to(dtype) if drawn.is_floating_point() else drawn
+    return normal(n, *event_shape(kernel), seed=seed, dtype=dtype)
+
+
+def components(kernel: kdm.Kernel, m: int, *, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random components of one of `KERNELS`."""
+    if kernel.components_are_events:
+        return events(kernel, m, seed=seed, dtype=dtype)
+    return normal(m, *kernel.component_shape(event_shape(kernel)), seed=seed, dtype=dtype)

@@ -4,7 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
 from kdmkit.distributions import KDM, JointKDM, TreeKDM
-from kdmkit.kernels import RBF, Categorical, Composed, Cosine, Epanechnikov, Interval, Kernel, OneOf, Tricube
+from kdmkit.kernels import (
+    RBF,
+    Categorical,
+    Composed,
+    Cosine,
+    Epanechnikov,
+    Inflated,
+    Interval,
+    Kernel,
+    Levels,
+    OneOf,
+    QuantileNormal,
+    Rounded,
+    Transformed,
+    Tricube,
+    Truncated,
+    find_atoms,
+    find_resolution,
+)
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
@@ -20,6 +38,7 @@ __all__ = [
     "Composed",
     "Cosine",
     "Epanechnikov",
+    "Inflated",
     "Interval",
     "JointKDM",
     "KDMClassifier",
@@ -27,10 +46,17 @@ __all__ = [
     "KDMProportionClassifier",
     "KDMRegressor",
     "Kernel",
+    "Levels",
     "OneOf",
+    "QuantileNormal",
+    "Rounded",
+    "Transformed",
     "TreeKDM",
     "Tricube",
+    "Truncated",
     "datasets",
+    "find_atoms",
+    "find_resolution",
     "load",
     "metrics",
     "nn",

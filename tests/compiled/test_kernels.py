@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import KERNELS, M, events
+from helpers import KERNELS, M, components, events
 from kdmkit.ops import attend
 
 
@@ -12,7 +12,7 @@ from kdmkit.ops import attend
 def test_compiles_as_one_graph(name: str) -> None:
     kernel = KERNELS[name]()
     parameters = [p.requires_grad_() for p in kernel.parameters() if torch.isfinite(p).all()]
-    x, c = events(kernel, 5, seed=0), events(kernel, M, seed=1)
+    x, c = events(kernel, 5, seed=0), components(kernel, M, seed=1)
     values = torch.eye(M).double()
 
     def function(x: Tensor, c: Tensor) -> Tensor:

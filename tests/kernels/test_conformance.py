@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from helpers import KERNELS, M, events, normal, seeded
+from helpers import KERNELS, M, components, event_shape, events, normal, seeded
 from kdmkit.kernels import Kernel, LocationScale, kernel_from_config
 from kdmkit.ops import log_mix
 
@@ -21,8 +21,10 @@ def parametrized(keep: Callable[[Kernel], bool]) -> pytest.MarkDecorator:
 every_kernel = parametrized(lambda kernel: True)
 every_density = parametrized(lambda kernel: kernel.has_density)
 every_continuous = parametrized(lambda kernel: isinstance(kernel, LocationScale))
+# Overlaps of a kernel whose components are events are those of two points.
+every_overlap = parametrized(lambda kernel: kernel.components_are_events)
 # Codes have no floating dtype, and an encoder has one of its own.
-every_vector = parametrized(lambda kernel: isinstance(kernel, LocationScale | kdm.Cosine))
+every_vector = parametrized(lambda kernel: kernel.event_dim > 0 and not isinstance(kernel, kdm.Composed))
 every_differentiable = parametrized(
     lambda kernel: not isinstance(kernel, kdm.Categorical) or bool(kernel.smoothing > 0)
 )
@@ -30,38 +32,40 @@ every_differentiable = parametrized(
 
 def pairs(kernel: Kernel, seed: int = 1) -> tuple[Tensor, Tensor]:
     """M pairs, as close as to lie inside compact supports."""
-    c = events(kernel, M, seed=seed)
+    c = components(kernel, M, seed=seed)
+    if not kernel.components_are_events:
+        return kernel.sample(c, torch.arange(M), seeded(seed)), c
     return (c + 0.1 * normal(*c.shape, seed=seed + 1) if c.is_floating_point() else c), c
 
 
 def matrix_by_pairs(kernel: Kernel, x: Tensor, c: Tensor) -> Tensor:
-    rank = kernel.event_dim
-    return kernel.log_overlap(x.unsqueeze(-1 - rank), c.unsqueeze(-2 - rank))
+    return kernel.log_overlap(x.unsqueeze(-1 - kernel.event_dim), c.unsqueeze(-2 - kernel.component_dim))
 
 
 def log_density(kernel: Kernel, x: Tensor, c: Tensor) -> Tensor:
-    return kernel.log_overlap(x, c) + kernel.log_norm(c)
+    jacobian = kernel.log_jacobian(x)
+    return kernel.log_overlap(x, c) + kernel.log_norm(c) + (0.0 if jacobian is None else jacobian)
 
 
 def parameters(kernel: Kernel) -> list[Tensor]:
     return [p.requires_grad_() for p in kernel.parameters() if torch.isfinite(p).all()]
 
 
-@every_kernel
+@every_overlap
 def test_overlap_with_itself_is_one(name: str) -> None:
     kernel = KERNELS[name]()
     x = events(kernel, M, seed=0)
     torch.testing.assert_close(kernel.log_overlap(x, x), torch.zeros(M), check_dtype=False)
 
 
-@every_kernel
+@every_overlap
 def test_overlap_is_symmetric(name: str) -> None:
     kernel = KERNELS[name]()
     x, c = pairs(kernel)
     torch.testing.assert_close(kernel.log_overlap(x, c), kernel.log_overlap(c, x))
 
 
-@every_kernel
+@every_overlap
 def test_overlap_is_at_most_one(name: str) -> None:
     kernel = KERNELS[name]()
     scores = matrix_by_pairs(kernel, events(kernel, 200, seed=0), events(kernel, M, seed=1))
@@ -73,7 +77,7 @@ def test_overlap_is_at_most_one(name: str) -> None:
 @every_kernel
 def test_terms_are_the_overlaps_of_all_pairs(name: str) -> None:
     kernel = KERNELS[name]()
-    x, c = events(kernel, 5, seed=0), events(kernel, M, seed=1)
+    x, c = events(kernel, 5, seed=0), components(kernel, M, seed=1)
     term, wanted = kernel.term(x, c), matrix_by_pairs(kernel, x, c)
     assert term.shape == ((), 5, M)
     prepared = term.prepared()
@@ -87,14 +91,14 @@ def test_terms_are_the_overlaps_of_all_pairs(name: str) -> None:
 def test_terms_with_leading_dimensions(name: str) -> None:
     kernel = KERNELS[name]()
     x = torch.stack([events(kernel, 5, seed=seed) for seed in (0, 1)])
-    batches = torch.stack([events(kernel, M, seed=seed) for seed in (2, 3)])
+    batches = torch.stack([components(kernel, M, seed=seed) for seed in (2, 3)])
     for c in (batches, batches[0]):
         wanted = torch.stack([kernel.term(x[b], c[b] if c is batches else c).exact() for b in (0, 1)])
         torch.testing.assert_close(kernel.term(x, c).exact(), wanted)
         torch.testing.assert_close(matrix_by_pairs(kernel, x, c), wanted)
 
 
-@every_kernel
+@every_overlap
 def test_no_gradient_and_no_nan_at_minus_infinity(name: str) -> None:
     kernel = KERNELS[name]()
     c = events(kernel, M, seed=1)
@@ -117,7 +121,8 @@ def test_no_gradient_and_no_nan_at_minus_infinity(name: str) -> None:
 def test_gradients_inside_the_support(name: str) -> None:
     kernel = KERNELS[name]()
     x, c = pairs(kernel)
-    inputs = [t.requires_grad_() for t in (x, c) if t.is_floating_point()]
+    # Probabilities of single events jump from one to the next.
+    inputs = [t.requires_grad_() for t in ([c] if kernel.has_atoms else [x, c]) if t.is_floating_point()]
     weights = parameters(kernel)
 
     def function(*_: Tensor) -> tuple[Tensor, ...]:
@@ -138,7 +143,7 @@ def test_gradients_inside_the_support(name: str) -> None:
 def test_precision_follows_the_values(name: str) -> None:
     kernel = KERNELS[name]()
     for dtype in (torch.float32, torch.float64):
-        x, c = events(kernel, M, seed=0, dtype=dtype), events(kernel, M, seed=1, dtype=dtype)
+        x, c = events(kernel, M, seed=0, dtype=dtype), components(kernel, M, seed=1, dtype=dtype)
         assert kernel.log_overlap(x, c).dtype == dtype
         assert log_mix(kernel.term(x, c), torch.zeros(M, dtype=dtype)).dtype == dtype
         assert kernel.sample(c, torch.arange(M), seeded(0)).dtype == dtype
@@ -148,7 +153,7 @@ def test_precision_follows_the_values(name: str) -> None:
 def test_half_precision_components_keep_the_bandwidth(name: str) -> None:
     """Values are rounded by whoever stores them so; the kernel adds no error of its own."""
     kernel = KERNELS[name]()
-    x, c = (events(kernel, M, seed=seed, dtype=torch.bfloat16) for seed in (0, 1))
+    x, c = (make(kernel, M, seed=0, dtype=torch.bfloat16) for make in (events, components))
     got = log_mix(kernel.term(x, c), torch.zeros(M))
     wanted = log_mix(kernel.term(x.double(), c.double()), torch.zeros(M))
     torch.testing.assert_close(got, wanted.float(), rtol=1e-5, atol=1e-5)
@@ -157,7 +162,7 @@ def test_half_precision_components_keep_the_bandwidth(name: str) -> None:
 @every_vector
 def test_autocast_changes_nothing(name: str) -> None:
     kernel = KERNELS[name]()
-    x, c = (events(kernel, M, seed=seed, dtype=torch.float32) for seed in (0, 1))
+    x, c = (make(kernel, M, seed=0, dtype=torch.float32) for make in (events, components))
     methods = [kernel.log_overlap, lambda x, c: log_mix(kernel.term(x, c), torch.zeros(M))]
     if isinstance(kernel, LocationScale):
         methods.append(lambda x, c: kernel.unwhiten(kernel.whiten(x) - kernel.whiten(c)))
@@ -212,7 +217,7 @@ def test_parameters_are_frozen_unless_asked(name: str) -> None:
 def test_vmap_over_components(name: str) -> None:
     kernel = KERNELS[name]()
     x = events(kernel, 5, seed=0)
-    batches = torch.stack([events(kernel, M, seed=seed) for seed in (1, 2)])
+    batches = torch.stack([components(kernel, M, seed=seed) for seed in (1, 2)])
 
     def reduce(c: Tensor) -> Tensor:
         return log_mix(kernel.term(x, c), torch.zeros(M, dtype=torch.float64))
@@ -238,7 +243,7 @@ def test_repr_names_the_kernel(name: str) -> None:
 @every_kernel
 def test_moments_and_probabilities_belong_to_their_kind(name: str) -> None:
     kernel = KERNELS[name]()
-    c = events(kernel, M, seed=0)
+    c = components(kernel, M, seed=0)
     wrong = [kernel.variance] if kernel.discrete or not kernel.has_density else []
     wrong += [kernel.probs] if not kernel.discrete or not kernel.has_density else []
     assert wrong
@@ -250,12 +255,12 @@ def test_moments_and_probabilities_belong_to_their_kind(name: str) -> None:
 @every_density
 def test_draws_follow_the_generator(name: str) -> None:
     kernel = KERNELS[name]()
-    c = events(kernel, M, seed=0).repeat(50, *[1] * kernel.event_dim)
+    c = components(kernel, M, seed=0).repeat(50, *[1] * kernel.component_dim)
     index = torch.arange(M).repeat(50)
     first, second = (kernel.sample(c, index, seeded(7)) for _ in range(2))
-    assert torch.equal(first, second)
-    assert first.shape == c.shape
-    assert first.dtype == c.dtype
+    assert first.nan_to_num(9.0).equal(second.nan_to_num(9.0))
+    assert first.shape == (len(c), *event_shape(kernel))
+    assert first.dtype == events(kernel, 1, seed=0).dtype
     if name != "categorical":
         assert not torch.equal(first, kernel.sample(c, index, seeded(8)))
     # Draws are events of the kernel, and likely ones.
@@ -267,8 +272,8 @@ def test_draws_follow_the_generator(name: str) -> None:
 def test_draws_of_any_shape(name: str, lead: tuple[int, ...]) -> None:
     kernel = KERNELS[name]()
     index = torch.randint(M, lead, generator=seeded(0))
-    c = events(kernel, M, seed=0)[index]
-    assert kernel.sample(c, index, seeded(0)).shape == c.shape
+    c = components(kernel, M, seed=0)[index]
+    assert kernel.sample(c, index, seeded(0)).shape == (*lead, *event_shape(kernel))
 
 
 @every_continuous

@@ -1,6 +1,7 @@
 """Log-domain arithmetic in which −∞ is a valid value: weight 0, gradient 0, never NaN."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,22 @@ def safe_logsumexp(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch"]
     """
     top = finite_max(scores)
     return safe_log((scores - top).exp().sum(-1)) + top.squeeze(-1)
+
+
+def log_add(parts: Sequence[Tensor]) -> Tensor:
+    """log Σ_i exp(part_i) of tensors that broadcast with each other: −∞ and no gradient where all are −∞.
+
+    >>> log_add([torch.tensor([0.0, -torch.inf]), torch.tensor([0.0, -torch.inf])])
+    tensor([0.6931,   -inf])
+    """
+    top = parts[0].detach()
+    for part in parts[1:]:
+        top = torch.maximum(top, part.detach())
+    top = torch.where(torch.isneginf(top), torch.zeros_like(top), top)
+    total = (parts[0] - top).exp()
+    for part in parts[1:]:
+        total = total + (part - top).exp()
+    return safe_log(total) + top
 
 
 def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -100,7 +100,9 @@ def _parts(
             together |= _of_kdm(joint, name, given.marginal(name), noisy)
         parts.append((together, given._weights))
     for name, value in evidence.items():
-        if isinstance(value, KDM):
+        if isinstance(value, KDM) and not joint.kernels[name].components_are_events:
+            parts.append(_of_distribution(joint, name, value, noisy))
+        elif isinstance(value, KDM):
             parts.append((_of_kdm(joint, name, value, noisy), value._weights))
         else:
             point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
@@ -121,18 +123,33 @@ def _of_kdm(joint: Variables, name: str, rho: KDM, noisy: bool) -> Parts:
     return parts
 
 
+def _of_distribution(joint: Variables, name: str, rho: KDM, noisy: bool) -> tuple[Parts, Weights]:
+    """An input KDM whose components are not events, as the weighted events that its kernel makes of it."""
+    _check_same_kind(joint, name, rho)
+    if noisy:
+        raise TypeError(bad_argument("noisy", f"False, for {rho.kernel}", noisy))
+    points, log_weights = rho.kernel.evidence_points(rho.components, rho.log_weights)
+    points = points.movedim(points.ndim - rho.kernel.event_dim - 1, 0)
+    return {("value", name): points}, Given(log_weights)
+
+
 def _points(joint: Variables, name: str, rho: KDM) -> Tensor:
     """The components of an input KDM, with the dimension that counts them in front."""
     kernel = joint.kernels[name]
     if not kernel.components_are_events:
-        raise TypeError(bad_argument(name, f"points or a region for {kernel}", "a KDM"))
+        raise TypeError(bad_argument(name, f"points, a region or a KDM for {kernel}", "a joint KDM"))
+    _check_same_kind(joint, name, rho)
+    return rho.components.movedim(rho.components.ndim - kernel.component_dim - 1, 0)
+
+
+def _check_same_kind(joint: Variables, name: str, rho: KDM) -> None:
+    kernel = joint.kernels[name]
     if not kernel.same_family(rho.kernel):
         raise ValueError(bad_argument(name, f"a KDM with the kernel {kernel}", rho.kernel))
     if rho.event_shape != joint.event_shapes[name]:
         raise ValueError(
             bad_argument(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
         )
-    return rho.components.movedim(rho.components.ndim - kernel.component_dim - 1, 0)
 
 
 def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) -> Tensor:

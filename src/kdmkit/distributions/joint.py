@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
-from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_components,
     common_batch,
@@ -241,8 +240,7 @@ class JointKDM(Mixture):
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
             for name, kernel in self.kernels.items():
-                chosen = pick(self.components[name], index, kernel.component_dim)
-                value = kernel.sample(chosen, index, generator)
+                value = kernel.draw(self.components[name], index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn
 

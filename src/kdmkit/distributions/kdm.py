@@ -20,7 +20,6 @@ from kdmkit._core.checks import (
     check_number,
     check_weights,
 )
-from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import (
     check_components,
     check_index,
@@ -259,8 +258,7 @@ class KDM(Mixture, Distribution):
         shape = as_shape("sample_shape", sample_shape)
         with torch.no_grad():
             index = choose(self.log_weights, shape.numel(), generator)
-            chosen = pick(self.components, index, self.kernel.component_dim)
-            drawn = self.kernel.sample(chosen, index, generator)
+            drawn = self.kernel.draw(self.components, index, generator)
         return drawn.reshape(self._extended_shape(shape))
 
     def rsample(

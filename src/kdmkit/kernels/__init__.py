@@ -7,13 +7,20 @@ from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
+from kdmkit.kernels.inflated import Inflated, find_atoms
+from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config, register
+from kdmkit.kernels.rounded import Resolution, Rounded, find_resolution
+from kdmkit.kernels.transformed import Transformed
+from kdmkit.kernels.transforms import QuantileNormal
 from kdmkit.kernels.tricube import Tricube
+from kdmkit.kernels.truncated import Truncated
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
+register(Levels, Transformed, Truncated, Inflated, Rounded)
 
 __all__ = [
     "RBF",
@@ -23,15 +30,24 @@ __all__ = [
     "Cosine",
     "Epanechnikov",
     "FixedBandwidth",
+    "Inflated",
     "Interval",
     "Kernel",
     "LearnedBandwidth",
+    "Levels",
     "LocationScale",
     "OneOf",
+    "QuantileNormal",
     "Region",
+    "Resolution",
+    "Rounded",
+    "Transformed",
     "Tricube",
+    "Truncated",
     "check_continuous",
     "check_kernel",
+    "find_atoms",
+    "find_resolution",
     "kernel_from_config",
     "register",
     "typical_distance",

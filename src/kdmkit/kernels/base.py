@@ -13,6 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
+from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
@@ -93,6 +94,18 @@ class Kernel(nn.Module, ABC):
             generator: source of randomness; None is torch's global one.
         """
 
+    def draw(
+        self, components: Tensor, index: Int[Tensor, "n *batch"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        """One exact draw from the density of every chosen component.
+
+        Args:
+            components: all of them, of shape `(m, *component)` or `(*batch, m, *component)`.
+            index: which of them are chosen.
+            generator: source of randomness; None is torch's global one.
+        """
+        return self.sample(pick(components, index, self.component_dim), index, generator)
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal kernel.
@@ -123,6 +136,21 @@ class Kernel(nn.Module, ABC):
     def components_from(self, events: Tensor) -> Tensor:
         """Components `(*batch, m, *component)` that sit at events `(*batch, m, *event)`."""
         return events
+
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
+        """What a KDM of this kernel means as evidence: weighted events.
+
+        Args:
+            components: of shape `(*own, m, *component)`; `own` broadcasts with `batch`.
+
+        Returns:
+            events, of shape `(*own, points, *event)`, and their log-weights.
+        """
+        if not self.components_are_events:
+            self._cannot("one whose components are events, where a KDM is evidence")
+        return components, log_weights
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
         """Raises where components `(*batch, m, *component)` hold no numbers that the kernel can use."""
@@ -189,6 +217,10 @@ class Kernel(nn.Module, ABC):
     def mode(self, components: Tensor) -> Tensor:
         """The most probable event of each component, `(*batch, m, *event)`."""
         self._cannot("one with a most probable event")
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        """An event inside the support of each component, cheap to compute, of shape `(*batch, m, *event)`."""
+        return components if self.components_are_events else self.mode(components)
 
     # ---- parameters
 
@@ -257,8 +289,7 @@ class Kernel(nn.Module, ABC):
             return torch.where(keep, value, torch.zeros_like(value))
         shape = components.shape[components.ndim - self.component_dim :]
         stand_in = components.detach().reshape(-1, *shape)[:1]
-        stand_in = (stand_in if self.components_are_events else self.mode(stand_in)).squeeze(0)
-        return torch.where(keep, value, stand_in.to(value.dtype))
+        return torch.where(keep, value, self.typical_event(stand_in).squeeze(0).to(value.dtype))
 
     def event_rank(self, value: Tensor) -> int:
         """The number of trailing dimensions of `value` that are one event: 0 for labels."""

@@ -77,9 +77,15 @@ class Interval(Region):
     @classmethod
     def unpacked(cls, packed: Float[Tensor, "*lead p"], event_shape: torch.Size) -> Interval:
         shape = (*packed.shape[:-1], *event_shape)
+        low, high = (end.reshape(shape) for end in packed.chunk(2, -1))
+        return cls.unchecked(low, high)
+
+    @classmethod
+    def unchecked(cls, low: Tensor, high: Tensor) -> Interval:
+        """The interval between ends that the library has computed."""
         region = object.__new__(cls)
-        for name, end in zip(("low", "high"), packed.chunk(2, -1), strict=True):
-            object.__setattr__(region, name, end.reshape(shape))
+        object.__setattr__(region, "low", low)
+        object.__setattr__(region, "high", high)
         return region
 
 
@@ -112,6 +118,11 @@ class OneOf(Region):
 
     @classmethod
     def unpacked(cls, packed: Tensor, event_shape: torch.Size) -> OneOf:
+        return cls.unchecked(packed)
+
+    @classmethod
+    def unchecked(cls, values: Tensor) -> OneOf:
+        """The set of events that the library has computed."""
         region = object.__new__(cls)
-        object.__setattr__(region, "values", packed)
+        object.__setattr__(region, "values", values)
         return region

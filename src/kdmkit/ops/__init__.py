@@ -4,24 +4,44 @@ from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, relative_scores, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
-from kdmkit.ops.terms import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term, score_dtype
+from kdmkit.ops.terms import (
+    ComponentDistance,
+    InDtype,
+    LogSum,
+    Lookup,
+    Masked,
+    Restricted,
+    Score,
+    SquaredDistance,
+    Sum,
+    Term,
+    common_dtype,
+    score_dtype,
+    whole,
+)
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "ComponentDistance",
+    "InDtype",
+    "LogSum",
     "Lookup",
     "Masked",
+    "Restricted",
     "Score",
     "SquaredDistance",
+    "Sum",
     "Term",
     "attend",
     "choose_backend",
     "combine",
+    "common_dtype",
     "log_mix",
     "log_mix_given",
     "log_posterior",
     "relative_scores",
     "score_dtype",
     "score_matrix",
+    "whole",
 ]

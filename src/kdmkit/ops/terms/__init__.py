@@ -1,6 +1,7 @@
 """Terms: the summands of the scores."""
 
 from kdmkit.ops.terms.base import Term, common_dtype, total_shape
+from kdmkit.ops.terms.combined import InDtype, LogSum, Restricted, Sum, whole
 from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
 from kdmkit.ops.terms.lookup import Lookup
 from kdmkit.ops.terms.masked import Masked
@@ -8,13 +9,18 @@ from kdmkit.ops.terms.score import Score
 
 __all__ = [
     "ComponentDistance",
+    "InDtype",
+    "LogSum",
     "Lookup",
     "Masked",
+    "Restricted",
     "Score",
     "SquaredDistance",
+    "Sum",
     "Term",
     "common_dtype",
     "robust_centre",
     "score_dtype",
     "total_shape",
+    "whole",
 ]

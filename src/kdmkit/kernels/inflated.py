@@ -1,0 +1,385 @@
+"""Point masses beside a continuous kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import (
+    as_tensor,
+    bad_argument,
+    check_count,
+    check_event,
+    check_finite,
+    check_floating,
+    check_number,
+)
+from kdmkit._core.logspace import log_add
+from kdmkit._core.precision import at_least_float32
+from kdmkit._core.shapes import broadcast
+from kdmkit.kernels.bandwidth import LearnedBandwidth
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.registry import kernel_from_config
+from kdmkit.kernels.rounded import Rounded
+from kdmkit.kernels.transformed import Transformed
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term
+
+
+class Inflated(Kernel):
+    """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
+
+    A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a
+    log mass at atoms and a log-density elsewhere. NaN may be an atom: missing as a state of its own.
+
+    With a `Rounded` inner kernel every number has a mass. The mass of an atom is then p_a plus p₀ times the
+    mass of its cell, so that all masses sum to 1.
+
+    Args:
+        kernel: a kernel of one dimension: RBF, Epanechnikov, Tricube, `Transformed`, `Truncated`, `Rounded`.
+        atoms: one or more numbers, of which NaN may be one. See `find_atoms`.
+
+    >>> import kdmkit as kdm
+    >>> kernel = Inflated(kdm.RBF.from_std(1.0), [0.0])
+    >>> c = torch.tensor([[0.0, 0.0, 5.0]])                   # half of the mass at 0, the rest about 5
+    >>> kernel.log_mass(kdm.Interval(None, 0.0), c).exp(), kernel.mean(c)
+    (tensor([[0.5000]]), tensor([[2.5000]]))
+    """
+
+    discrete: ClassVar[bool] = False
+    has_moments: ClassVar[bool] = True
+    has_atoms: bool = True
+    unit_norm: ClassVar[bool] = True
+    components_are_events: ClassVar[bool] = False
+    atoms: Tensor
+
+    def __init__(self, kernel: Kernel, atoms: Any) -> None:
+        super().__init__()
+        if not isinstance(kernel, LocationScale | Transformed | Truncated | Rounded):
+            wanted = "a kernel of numbers (RBF, Epanechnikov, Tricube, Transformed, Truncated, Rounded)"
+            raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
+        self.kernel = kernel
+        # Not in `state_dict`, which holds finite numbers: the configuration has them.
+        self.register_buffer("atoms", _atoms(atoms), persistent=False)
+        self.has_missing = bool(self.atoms.isnan().any())
+
+    @property
+    def n_atoms(self) -> int:
+        return self.atoms.shape[0]
+
+    # ---- parameters
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.kernel.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Inflated:
+        return Inflated(self.kernel.arranged(place), self.atoms) if self.batch_shape else self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        return self.kernel.learned_bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        self.kernel.initialize_bandwidth(self._split(components)[1], sigma, distance=distance)
+
+    # ---- components
+
+    def event_shape(self, component_shape: torch.Size) -> torch.Size:
+        return torch.Size([component_shape[-1] - 1 - self.n_atoms])
+
+    def component_shape(self, event_shape: torch.Size) -> torch.Size:
+        return torch.Size([1 + self.n_atoms + event_shape[-1]])
+
+    def _split(self, components: Tensor) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch d"]]:
+        """Log-probabilities of (continuous, atoms), and the inner components."""
+        logits, inner = components.tensor_split([1 + self.n_atoms], -1)
+        return torch.log_softmax(at_least_float32(logits), -1), inner
+
+    def components_from(self, events: Float[Tensor, "*batch m 1"]) -> Float[Tensor, "*batch m c"]:
+        """Components with .99 of their mass at an atom, or in the continuous part about any other number.
+
+        Those at atoms have the continuous parts of the other events, in turn.
+        """
+        match = self._match(events)
+        state = torch.cat([~match.any(-1, keepdim=True), match], -1).to(events.dtype)
+        states = 1 + self.n_atoms
+        probs = (1 - LABEL_SMOOTHING) * state + LABEL_SMOOTHING / states
+        return torch.cat([probs.log(), self._inner_components(events, match.any(-1))], -1)
+
+    def _inner_components(self, events: Tensor, is_atom: Bool[Tensor, "*batch m"]) -> Tensor:
+        numbers = events[~is_atom]
+        if not len(numbers):
+            return torch.zeros_like(events)
+        turn = (is_atom.flatten().cumsum(0) - 1).clamp_min(0) % len(numbers)
+        filled = torch.where(is_atom.unsqueeze(-1), numbers[turn].reshape(events.shape), events)
+        return self.kernel.components_from(filled)
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m c"]:
+        return self.components_from(values)
+
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
+        """The atoms, and one point of the continuous part for every component."""
+        log_p, inner = self._split(components)
+        points, weights = self.kernel.evidence_points(inner, log_weights.to(log_p) + log_p[..., 0])
+        shares = log_weights.to(log_p).unsqueeze(-1) + log_p[..., 1:]
+        atoms = self.atoms.to(points).unsqueeze(-1).expand(*points.shape[:-2], self.n_atoms, 1)
+        return torch.cat([atoms, points], -2), torch.cat([shares.logsumexp(-2), weights], -1)
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        check_event(argument, components, self.component_shape(torch.Size([1])))
+        check_floating(argument, components)
+        check_finite(argument, components)
+
+    # ---- events
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        check_floating(argument, value)
+        check_finite(argument, value[~value.isnan()] if self.has_missing else value)
+
+    def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
+        """Which atom each event is, in the precision of the events; on a grid, which cell it lies in."""
+        atoms = self.atoms.to(x)
+        if isinstance(self.kernel, Rounded):
+            x, atoms = self.kernel.snap(x), self.kernel.snap(atoms)
+        return (x == atoms) | (x.isnan() & atoms.isnan())
+
+    def _stand_in(self, x: Tensor, is_atom: Tensor, inner: Tensor) -> Tensor:
+        """x, and in place of atoms a number of which the inner kernel has a density."""
+        some = self.kernel.typical_event(inner.detach().reshape(-1, inner.shape[-1])[:1]).squeeze(0)
+        return torch.where(is_atom.unsqueeze(-1), some.to(x), x)
+
+    # ---- probabilities
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        check_event("x", x, torch.Size([1]))
+        log_p, inner = self._split(components)
+        match = self._match(x)
+        is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
+        atoms = Lookup(code, log_p[..., 1:])
+        if isinstance(self.kernel, Rounded):
+            missing = x.isnan()
+            rest = self._weighted(self.kernel.term(torch.where(missing, 0.0, x), inner), log_p, x.shape[-2])
+            return LogSum((Restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
+        term = self.kernel.term(self._stand_in(x, is_atom, inner), inner)
+        offset = log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
+        none = torch.zeros_like(log_p[..., :1])
+        rest = Masked(term, offset.unsqueeze(-1), ~is_atom.unsqueeze(-1))
+        return Sum((rest, Masked(atoms, none, is_atom.unsqueeze(-1))))
+
+    def _weighted(self, term: Term, log_p: Tensor, n: int) -> Term:
+        """A term of n queries plus log p₀."""
+        codes = torch.zeros(n, 1, dtype=torch.long, device=log_p.device)
+        return Sum((term, Lookup(codes, log_p[..., :1])))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        log_p, inner = self._split(components)
+        match = self._match(x)
+        is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
+        lead = broadcast(is_atom.shape, log_p.shape[:-1])
+        table = log_p[..., 1:].expand(*lead, self.n_atoms)
+        atoms = table.gather(-1, code.long().expand(*lead, 1)).squeeze(-1)
+        rest = self.kernel.log_overlap(self._stand_in(x, is_atom & self._replaced(x), inner), inner)
+        rest = rest + log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
+        if isinstance(self.kernel, Rounded):
+            rest = torch.where(x.isnan().squeeze(-1), -math.inf, rest)
+            return log_add([rest, torch.where(is_atom, atoms, -math.inf)])
+        return torch.where(is_atom, atoms, rest)
+
+    def _replaced(self, x: Tensor) -> Tensor:
+        """Which atoms the inner kernel cannot be asked about: all, or NaN where it gives masses."""
+        return x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else torch.ones_like(x[..., 0]).bool()
+
+    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
+        return torch.zeros(())
+
+    def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"] | None:
+        """That of the inner kernel, and 0 at atoms."""
+        jacobian = self.kernel.log_jacobian(torch.where(x.isnan(), torch.zeros_like(x), x))
+        if jacobian is None:
+            return None
+        return torch.where(self._match(x).any(-1), torch.zeros_like(jacobian), jacobian)
+
+    # ---- regions
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        """Atoms in the region, and the mass of the continuous part there. Sets have none of a density."""
+        self._accept("region", region, Interval, OneOf)
+        log_p, inner = self._split(components)
+        if isinstance(region, Interval):
+            atoms = self.atoms.to(region.low)
+            member = (atoms >= region.low) & (atoms <= region.high)
+        else:
+            assert isinstance(region, OneOf)
+            values = region.values.to(components.dtype)
+            region = OneOf.unchecked(values)
+            member = self._match(values.unsqueeze(-1)).any(-2)
+        held = Score(_atom_masses, member, log_p[..., 1:])
+        if isinstance(region, OneOf) and not isinstance(self.kernel, Rounded):
+            return held
+        rest = self._weighted(self.kernel.region_term(region, inner), log_p, member.shape[-2])
+        return LogSum((rest, held))
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval, OneOf)
+        if isinstance(region, OneOf):
+            values = region.values
+            check_finite(argument, values[~values.isnan()] if self.has_missing else values)
+
+    def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """P(number ≤ x): at most 1 − p(NaN) where NaN is an atom."""
+        log_p, inner = self._split(components)
+        probs = log_p.exp()
+        steps = (self.atoms.to(x) <= x.unsqueeze(-1)).unsqueeze(-2)
+        return probs[..., 0] * self.kernel.cdf(x, inner) + (probs[..., 1:] * steps).sum(-1)
+
+    def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the continuous part, and all atoms.
+
+        Where NaN is an atom, levels from 1 − p(NaN) on have no quantile: the upper end stands for it.
+        """
+        inner = self._split(components)[1]
+        low = self.kernel.quantile_bounds(q, inner)[0]
+        eps = torch.finfo(q.dtype).eps
+        high = self.kernel.quantile_bounds(q.clamp_min(1 - eps) if self.has_missing else q, inner)[1]
+        numbers = self.atoms[~self.atoms.isnan()].to(low)
+        if len(numbers):
+            # A little further out: a bracket holds the quantile strictly inside.
+            margin = 1e-3 * (1 + numbers.abs().amax())
+            low, high = low.clamp_max(numbers.min() - margin), high.clamp_min(numbers.max() + margin)
+        return low, high
+
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        numbers = self.atoms[~self.atoms.isnan()].to(x)
+        near = self.kernel.nearest_atom(x)
+        if not len(numbers):
+            return near
+        atom = numbers[(x.unsqueeze(-1) - numbers).abs().argmin(-1)]
+        if not self.kernel.has_atoms:
+            return atom
+        return torch.where((x - atom).abs() <= (x - near).abs(), atom, near)
+
+    # ---- moments, modes and draws
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """The mean of the numbers: where NaN is an atom, given that there is one."""
+        return self.mean_of(self.mean_features(components))
+
+    def mean_features(self, components: Tensor) -> Float[Tensor, "*batch 2"]:
+        """The probability of a number times the mean, and that probability."""
+        log_p, inner = self._split(components)
+        atoms, probs = self.atoms.nan_to_num(0.0).to(log_p), log_p.exp()
+        total = probs[..., :1] * self.kernel.mean(inner) + (probs[..., 1:] * atoms).sum(-1, keepdim=True)
+        numbers = (probs[..., 1:] * ~self.atoms.isnan()).sum(-1, keepdim=True) + probs[..., :1]
+        return torch.cat([total, numbers], -1)
+
+    def mean_of(self, features: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch d"]:
+        return features[..., :1] / features[..., 1:]
+
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        if self.has_missing:
+            self._cannot("one without NaN among the atoms")
+        log_p, inner = self._split(components)
+        probs, mean = log_p.exp(), self.mean(components)
+        inside = self.kernel.variance(inner) + (self.kernel.mean(inner) - mean).square()
+        atoms = (self.atoms.to(probs) - mean).square()
+        return probs[..., :1] * inside + (probs[..., 1:] * atoms).sum(-1, keepdim=True)
+
+    def mode(self, components: Tensor) -> Tensor:
+        """The most probable atom, or the inner mode where the continuous part is more probable than it.
+
+        A density and a mass cannot be compared: the whole continuous part competes with the atoms.
+        """
+        log_p, inner = self._split(components.detach())
+        best, where = log_p[..., 1:].max(-1, keepdim=True)
+        atom = self.atoms.to(components)[where]
+        rest = log_p[..., :1]
+        inner_mode = self.kernel.mode(inner)
+        if isinstance(self.kernel, Rounded):
+            rest = rest + self.kernel.log_overlap(inner_mode, inner).unsqueeze(-1).to(rest)
+        return torch.where(best > rest, atom, inner_mode)
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        return self.kernel.typical_event(self._split(components)[1])
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        log_p, inner = self._split(components.detach())
+        probs = log_p.exp().reshape(-1, 1 + self.n_atoms)
+        state = torch.multinomial(probs, 1, generator=generator) if len(probs) else probs[:, :1].long()
+        state = state.reshape(*components.shape[:-1], 1)
+        values = torch.cat([torch.zeros_like(self.atoms[:1]), self.atoms]).to(components)[state]
+        return torch.where(state > 0, values, self.kernel.sample(inner, index, generator))
+
+    # ---- description
+
+    def same_family(self, other: Kernel) -> bool:
+        if not isinstance(other, Inflated) or not self.kernel.same_family(other.kernel):
+            return False
+        return torch.equal(self.atoms.nan_to_num(math.inf), other.atoms.to(self.atoms).nan_to_num(math.inf))
+
+    def config(self) -> dict[str, Any]:
+        atoms = [None if math.isnan(atom) else atom for atom in self.atoms.tolist()]
+        return {"kernel": "Inflated", "inner": self.kernel.config(), "atoms": atoms}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Inflated:
+        atoms = [math.nan if atom is None else atom for atom in config["atoms"]]
+        return cls(kernel_from_config(config["inner"]), atoms)
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel!r}, atoms={self.atoms.tolist()}"
+
+
+def _atoms(atoms: Any) -> Float[Tensor, " a"]:
+    """Distinct numbers in ascending order, NaN last."""
+    tensor = as_tensor("atoms", atoms, like=torch.empty((), dtype=torch.float64)).detach().double()
+    if tensor.ndim != 1 or not len(tensor) or bool(tensor.isinf().any()):
+        raise ValueError(bad_argument("atoms", "one or more numbers, of which NaN may be one", repr(atoms)))
+    missing = tensor.isnan()
+    return torch.cat([tensor[~missing].unique(), tensor[missing][:1]])
+
+
+def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """log Σ_a p_a over the atoms of each region, `(n, a)` booleans, under each component, `(m, a)`."""
+    parts = []
+    for here, share in zip(member.unbind(-1), log_p.unbind(-1), strict=True):
+        scores = share.unsqueeze(-2)
+        parts.append(torch.where(here.unsqueeze(-1), scores, torch.full_like(scores, -math.inf)))
+    return log_add(parts)
+
+
+def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Tensor, " a"]:
+    """The numbers that make up at least a share of the values, ascending; NaN last, if it does.
+
+    Args:
+        values: numbers in any shape, of which some may be NaN.
+        share: the least share of an atom, in (0, 1].
+        most: at most so many atoms, the most frequent ones.
+
+    >>> find_atoms([0.0, 0.0, 1.5, 2.5, torch.nan, torch.nan], share=0.3)
+    tensor([0., nan], dtype=torch.float64)
+    """
+    share = check_number("share", share, "0 < share ≤ 1", positive=True, below=1, most=1)
+    most = check_count("most", most)
+    flat = as_tensor("values", values, wide=True).detach().double().flatten()
+    missing = flat.isnan()
+    found, counts = flat[~missing].unique(return_counts=True)
+    least = share * len(flat)
+    order = counts.argsort(descending=True, stable=True)[:most]
+    frequent = found[order[counts[order] >= least]].sort().values
+    lost = flat.new_full((1,), math.nan) if missing.sum() >= max(least, 1) else flat[:0]
+    return torch.cat([frequent, lost])

@@ -1,0 +1,256 @@
+"""A distribution over levels for every component."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, SupportsIndex
+
+import torch
+from jaxtyping import Float, Int, Integer
+from torch import Tensor, nn
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
+
+from kdmkit._core.checks import (
+    as_tensor,
+    bad_argument,
+    check_event,
+    check_finite,
+    check_floating,
+    check_label,
+    check_number,
+    is_integer,
+)
+from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
+from kdmkit._core.precision import at_least_float32
+from kdmkit._core.shapes import broadcast
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.regions import OneOf, Region
+from kdmkit.ops import Lookup, Score, Term
+
+# Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
+_NUMBERS = 1 << 22
+
+
+class Levels(Kernel):
+    """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component has a distribution of its own.
+
+    A component is a vector of n logits, an event is one code. Probabilities are read from a table of m × n
+    numbers, so that thousands of levels are no burden. The smoothing s gives every level, also one that the
+    training rows lack, at least s/n under every component.
+
+    Args:
+        n: the number of levels.
+        smoothing: s, in [0, 1).
+        trainable: whether s is trained (it must be positive then); otherwise layers leave it as it is.
+
+    >>> kernel = Levels(3, smoothing=0.3)
+    >>> kernel.probs(torch.tensor([[0.0, 0.0, -torch.inf]]))
+    tensor([[0.4500, 0.4500, 0.1000]])
+    >>> kernel.log_mass(OneOf([0, 2]), torch.zeros(1, 3)).exp()
+    tensor([[0.6667]])
+    """
+
+    discrete: ClassVar[bool] = True
+    has_atoms: bool = True
+    unit_norm: ClassVar[bool] = True
+    components_are_events: ClassVar[bool] = False
+    event_dim: int = 0
+    support: ClassVar[Constraint] = constraints.nonnegative_integer
+    logit: Tensor
+
+    def __init__(self, n: SupportsIndex, smoothing: float = 0.0, *, trainable: bool = False) -> None:
+        super().__init__()
+        self.n = n.__index__() if hasattr(n, "__index__") else 0
+        if self.n < 1:
+            raise ValueError(bad_argument("n", "a number of levels ≥ 1", n))
+        smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
+        if trainable and smoothing == 0:
+            raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
+        logit = torch.tensor(-math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing))
+        if trainable:
+            self.logit = nn.Parameter(logit)
+        else:
+            self.register_buffer("logit", logit)
+
+    @property
+    def smoothing(self) -> Float[Tensor, ""]:
+        return self.logit.sigmoid()
+
+    @property
+    def component_dim(self) -> int:
+        return 1
+
+    def event_shape(self, component_shape: torch.Size) -> torch.Size:
+        return torch.Size()
+
+    def component_shape(self, event_shape: torch.Size) -> torch.Size:
+        return torch.Size([self.n])
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        # Logits are finite.
+        return True
+
+    def log_probs(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The log-probability of every level under each component."""
+        free = torch.log_softmax(at_least_float32(components), -1)
+        finite = torch.isfinite(self.logit)
+        logit = torch.where(finite, self.logit, torch.zeros_like(self.logit)).to(free)
+        log_smoothing = nn.functional.logsigmoid(logit) - math.log(self.n)
+        log_smoothing = torch.where(finite.to(free.device), log_smoothing, -math.inf)
+        log_rest = torch.where(finite.to(free.device), nn.functional.logsigmoid(-logit), 0.0)
+        return log_add([log_rest + free, log_smoothing])
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        return Lookup(x.unsqueeze(-1), self.log_probs(components))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        table = self.log_probs(components)
+        lead = broadcast(x.shape, table.shape[:-1])
+        index = x.long().expand(lead).unsqueeze(-1)
+        return table.expand(*lead, self.n).gather(-1, index).squeeze(-1)
+
+    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
+        return torch.zeros(())
+
+    def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
+        return self.log_probs(components).exp()
+
+    def mode(self, components: Tensor) -> Int[Tensor, "*batch"]:
+        return components.argmax(-1)
+
+    # ---- regions
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        """The log mass of a set of levels."""
+        self._accept("region", region, OneOf)
+        assert isinstance(region, OneOf)
+        return Score(_set_masses, distinct(region.values), self.log_probs(components))
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, OneOf)
+        assert isinstance(region, OneOf)
+        self.check_events(argument, region.values, event_shape)
+
+    # ---- draws
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*lead"]:
+        logits = components.detach().reshape(-1, self.n)
+        uniform = torch.rand(len(logits), 1, dtype=torch.float64, device=logits.device, generator=generator)
+        rows = max(1, _NUMBERS // self.n)
+        parts = [
+            _invert(self.probs(part), draw)
+            for part, draw in zip(logits.split(rows), uniform.split(rows), strict=True)
+        ]
+        drawn = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long, device=logits.device)
+        return drawn.reshape(components.shape[:-1])
+
+    def draw(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*lead"]:
+        """As `sample`, from one table of m × n numbers where all draws share the components."""
+        if components.ndim > 2:
+            return super().draw(components, index, generator)
+        probs = self.probs(components.detach())
+        uniform = torch.rand(index.shape, dtype=torch.float64, device=probs.device, generator=generator)
+        order, drawn = index.flatten().argsort(), torch.zeros(index.numel(), dtype=torch.long)
+        drawn = drawn.to(index.device)
+        counts = torch.bincount(index.flatten(), minlength=len(probs)).tolist()
+        for row, here in zip(probs, order.split(counts), strict=True):
+            drawn[here] = _invert(row, uniform.flatten()[here])
+        return drawn.reshape(index.shape)
+
+    # ---- events and components
+
+    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
+        value = as_tensor(argument, value, like=like)
+        return value.long() if is_integer(value) else value
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        if not is_integer(value):
+            raise TypeError(bad_argument(argument, "integer codes", value.dtype))
+        check_label(argument, value, self.n)
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        check_floating(argument, components)
+        check_event(argument, components, torch.Size([self.n]))
+        check_finite(argument, components)
+
+    def components_from(self, events: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+        """Logits of distributions that have .99 at the code and share the rest among all levels.
+
+        >>> Levels(2).probs(Levels(2).components_from(torch.tensor([1])))
+        tensor([[0.0050, 0.9950]], dtype=torch.float64)
+        """
+        top = math.log1p(self.n * (1 - LABEL_SMOOTHING) / LABEL_SMOOTHING)
+        logits = torch.zeros(*events.shape, self.n, dtype=torch.float64, device=events.device)
+        return logits.scatter_(-1, events.long().unsqueeze(-1), top)
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
+        return self.components_from(values)
+
+    def evidence_points(
+        self, components: Float[Tensor, "*own m n"], log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, "*batch n"]]:
+        """All levels, with their log-probabilities under the mixture."""
+        probs = self.probs(components)
+        mixed = torch.matmul(log_weights.to(probs).exp().unsqueeze(-2), probs).squeeze(-2)
+        return torch.arange(self.n, device=components.device), safe_log(mixed)
+
+    def same_family(self, other: Kernel) -> bool:
+        return isinstance(other, Levels) and other.n == self.n
+
+    # ---- description
+
+    def config(self) -> dict[str, Any]:
+        smoothing = self.logit.detach().double().sigmoid().item()
+        trainable = isinstance(self.logit, nn.Parameter)
+        return {"kernel": "Levels", "n": self.n, "smoothing": smoothing, "trainable": trainable}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Levels:
+        return cls(config["n"], config["smoothing"], trainable=config["trainable"])
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
+
+
+def distinct(values: Integer[Tensor, "*lead k"]) -> Integer[Tensor, "*lead k"]:
+    """The values in ascending order, with −1 in place of repetitions.
+
+    >>> distinct(torch.tensor([2, 0, 2]))
+    tensor([ 0,  2, -1])
+    """
+    ordered = values.sort(-1).values
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    return ordered.masked_fill(repeated, -1)
+
+
+def _set_masses(codes: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """log Σ_k exp(table[j, code_ik]) of all pairs, in blocks of k; codes of −1 are left out."""
+    columns, (n, k), m = table.mT, codes.shape[-2:], table.shape[-2]
+    lead = broadcast(codes.shape[:-2], table.shape[:-2])
+    columns = columns.expand(*lead, *columns.shape[-2:])
+    step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
+    parts = []
+    for some in codes.long().split(step, -1):
+        index = some.clamp_min(0).reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
+        scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
+        kept = (some >= 0).unsqueeze(-1)
+        parts.append(safe_logsumexp(torch.where(kept, scores, -math.inf).mT))
+    return log_add(parts)
+
+
+def _invert(probs: Float[Tensor, "*r n"], uniform: Float[Tensor, "*r k"]) -> Int[Tensor, "*r k"]:
+    """The levels at which the cumulative probabilities exceed the draws; levels of probability 0 never."""
+    cumulative = probs.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    found = torch.searchsorted(cumulative, uniform * total, right=True)
+    last = (cumulative < total).sum(-1, keepdim=True)
+    return torch.minimum(found, last)

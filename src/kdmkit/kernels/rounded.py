@@ -1,0 +1,346 @@
+"""Numbers that were recorded to a resolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import (
+    as_tensor,
+    bad_argument,
+    check_count,
+    check_event,
+    check_finite,
+    check_floating,
+    check_number,
+)
+from kdmkit.kernels.bandwidth import LearnedBandwidth
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.levels import distinct
+from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.pairs import pair_masses
+from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.registry import kernel_from_config
+from kdmkit.kernels.transformed import Transformed
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.ops import InDtype, LogSum, Restricted, Term, common_dtype
+
+# Moments are sums over at most this many cells of a component; beyond, rounding hardly moves them.
+_CELLS = 1 << 13
+# Components that moments are computed of at once.
+_BLOCK = 64
+
+
+class Rounded(Kernel):
+    """p(x | c) = P_c(x − δ/2 ≤ t ≤ x + δ/2): x is t, recorded to the nearest multiple of δ.
+
+    Events are the points origin + k·δ of a grid, and their probabilities sum to 1. A number between two
+    points stands for the nearer one. At a bound of the inner kernel's support a cell holds what lies inside
+    of it.
+
+    Args:
+        kernel: a continuous kernel of one dimension: RBF, Epanechnikov, Tricube, `Transformed`, `Truncated`.
+        step: δ.
+        origin: a point of the grid.
+
+    >>> import kdmkit as kdm
+    >>> kernel = Rounded(kdm.RBF.from_std(1.0), step=1.0)
+    >>> x, c = torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    >>> kernel.log_overlap(x, c).exp()
+    tensor([0.3829, 0.2417], dtype=torch.float64)
+    """
+
+    discrete: ClassVar[bool] = False
+    is_continuous: ClassVar[bool] = True
+    has_moments: ClassVar[bool] = True
+    has_atoms: bool = True
+    unit_norm: ClassVar[bool] = True
+    components_are_events: ClassVar[bool] = False
+
+    def __init__(self, kernel: Kernel, step: float = 1.0, *, origin: float = 0.0) -> None:
+        super().__init__()
+        if not isinstance(kernel, LocationScale | Transformed | Truncated):
+            wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Transformed, Truncated)"
+            raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
+        self.kernel = kernel
+        self.step = check_number("step", step, "a finite number > 0", positive=True)
+        self.origin = float(origin)
+        if not math.isfinite(self.origin):
+            raise ValueError(bad_argument("origin", "a finite number", origin))
+
+    # ---- parameters
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        return self.kernel.overlaps_everywhere
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.kernel.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Rounded:
+        if not self.batch_shape:
+            return self
+        return Rounded(self.kernel.arranged(place), self.step, origin=self.origin)
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        return self.kernel.learned_bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
+
+    # ---- the grid
+
+    def position(self, x: Tensor) -> Float[Tensor, "*shape"]:
+        """(x − origin)/δ in float64: whole numbers at points of the grid."""
+        return (x.double() - self.origin) / self.step
+
+    def at(self, position: Tensor) -> Float[Tensor, "*shape"]:
+        """origin + δ·position."""
+        return self.origin + self.step * position
+
+    def snap(self, x: Tensor) -> Tensor:
+        """The nearest point of the grid, in the precision of x."""
+        return self.at(self.position(x).round()).to(x.dtype)
+
+    def _cell(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The ends of the cell of x, in float64: rounded, they would lose the width of narrow cells."""
+        k = self.position(x.detach()).round()
+        return self.at(k - 0.5), self.at(k + 0.5)
+
+    # ---- probabilities
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        check_event("x", x, components.shape[-1:])
+        return self._masses(*self._cell(x), x, components)
+
+    def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
+        term = self.kernel.region_term(Interval.unchecked(low, high), components)
+        return InDtype(term, common_dtype((x, components)))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        masses = pair_masses(self.kernel, *self._cell(x), components)
+        return masses.to(common_dtype((x, components)))
+
+    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
+        return torch.zeros(())
+
+    # ---- regions
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        """Intervals and sets are sums of cells; NaN in a set has no mass."""
+        if isinstance(region, Interval):
+            low, high = self._edges(region)
+            return self._masses(low, high, region.low, components)
+        self._accept("region", region, Interval, OneOf)
+        assert isinstance(region, OneOf)
+        return self._set_term(region.values, components)
+
+    def _edges(self, region: Interval) -> tuple[Tensor, Tensor]:
+        """The outer edges of the cells whose points lie in an interval; equal where there are none."""
+        first, last = (self.position(end) for end in (region.low, region.high))
+        first = (first - _slack(first, region.low)).ceil() - 0.5
+        last = (last + _slack(last, region.high)).floor() + 0.5
+        return self.at(first), self.at(torch.maximum(first, last))
+
+    def _set_term(self, values: Tensor, components: Tensor) -> Term:
+        values = values.to(components.dtype) if not values.is_floating_point() else values
+        known = ~values.isnan()
+        position = self.position(torch.where(known, values, 0.0)).round()
+        # Ranks from 0 on, so that −1 is free to mark repetitions.
+        order = torch.where(known, position - position.amin(-1, keepdim=True), -1.0)
+        order = distinct(order.long())
+        position = order + position.amin(-1, keepdim=True)
+        parts = []
+        for i in range(values.shape[-1]):
+            k = position[..., i : i + 1]
+            term = self._masses(self.at(k - 0.5), self.at(k + 0.5), values, components)
+            parts.append(Restricted(term, order[..., i : i + 1] >= 0))
+        return LogSum(tuple(parts))
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval, OneOf)
+        if isinstance(region, OneOf):
+            check_finite(argument, region.values)
+        else:
+            self.kernel.check_region(argument, region, event_shape)
+
+    def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        position = self.position(x)
+        last = (position + _slack(position, x)).floor() + 0.5
+        return self.kernel.cdf(self.at(last), components).to(x.dtype)
+
+    def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self.kernel.quantile_bounds(q, components)
+        return low - self.step, high + self.step
+
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        return self.snap(x)
+
+    # ---- moments, modes and draws
+
+    def mode(self, components: Tensor) -> Tensor:
+        """The most probable point: that of the inner mode's cell, or one of its neighbours."""
+        c = components.detach()
+        middle = self.position(self.kernel.mode(c)).round()
+        points = [self.at(middle + step) for step in (0.0, -1.0, 1.0)]
+        masses = torch.stack([self.log_overlap(point, c) for point in points])
+        best = masses.argmax(0).unsqueeze(-1)
+        return torch.stack(points).gather(0, best.unsqueeze(0)).squeeze(0).to(components.dtype)
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        return self.snap(self.kernel.typical_event(components))
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """By the sum over all cells, or the inner mean where a component has more than 8,192 of them."""
+        return self._moments(components)[0]
+
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """As `mean`."""
+        return self._moments(components)[1]
+
+    def _moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        q = torch.tensor([1e-15, 1 - 1e-15], dtype=torch.float64, device=components.device)
+        q = q.reshape(2, *([1] * (components.ndim - 2)))
+        bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
+        low, high = bounds[0][0], bounds[1][1]
+        first, last = self.position(low).round(), self.position(high).round()
+        count = int((last - first).amax()) + 1 if torch.isfinite(last - first).all() else _CELLS + 1
+        if count > _CELLS:
+            return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
+        return self._sums(components, first, count)
+
+    def _sums(self, components: Tensor, first: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        k = torch.arange(count, dtype=torch.float64, device=first.device)
+        points = self.at(first + k.reshape(-1, *([1] * first.ndim)))
+        probs = self.log_overlap(points.unsqueeze(-1), components.double()).exp()
+        centre = points[count // 2]
+        mean = (probs * (points - centre)).sum(0) / probs.sum(0)
+        variance = (probs * (points - centre - mean).square()).sum(0) / probs.sum(0)
+        return ((centre + mean).unsqueeze(-1).to(components), variance.unsqueeze(-1).to(components))
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        return self.snap(self.kernel.sample(components, index, generator))
+
+    # ---- events and components
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        check_event(argument, components, torch.Size([1]))
+        self.kernel.check_component_values(argument, components, event_shape)
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        check_floating(argument, value)
+        check_finite(argument, value)
+
+    def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
+        """Components of the inner kernel; events at the end of a support move half a cell inside."""
+        if isinstance(self.kernel, Transformed):
+            change, half = self.kernel.change, 0.5 * self.step
+            low, high = (end.to(events) for end in change.ends(events.device))
+            events = torch.where(events <= low, low + 0.5 * half, events)
+            events = torch.where(events >= high, high - 0.5 * half, events)
+        return self.kernel.components_from(events)
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m d"]:
+        return self.components_from(values)
+
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
+        """The points of the grid nearest to the components."""
+        return self.typical_event(components), log_weights
+
+    def same_family(self, other: Kernel) -> bool:
+        return isinstance(other, Rounded) and self.kernel.same_family(other.kernel)
+
+    # ---- description
+
+    def config(self) -> dict[str, Any]:
+        inner = self.kernel.config()
+        return {"kernel": "Rounded", "inner": inner, "step": self.step, "origin": self.origin}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Rounded:
+        return cls(kernel_from_config(config["inner"]), config["step"], origin=config["origin"])
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel!r}, step={self.step:g}"
+
+
+def _slack(position: Tensor, x: Tensor) -> Tensor:
+    """How far rounding may have moved a bound off the point of the grid that was meant, in cells."""
+    eps = torch.finfo(x.dtype).eps if x.is_floating_point() else torch.finfo(torch.float64).eps
+    return (16 * eps * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.25)
+
+
+class Resolution(NamedTuple):
+    """Numbers are origin + k·step."""
+
+    step: float
+    origin: float
+
+
+def find_resolution(values: Any, *, most_cells: int = 1_000_000) -> Resolution | None:
+    """The grid on which all values lie, None where there is none.
+
+    The step is the greatest common divisor of the differences, up to rounding errors.
+
+    Args:
+        values: numbers in any shape; NaN is left out.
+        most_cells: a grid with more points between the extreme values does not count.
+
+    >>> find_resolution([0.25, 1.75, 2.25])
+    Resolution(step=0.5, origin=0.25)
+    >>> find_resolution([0.1, 0.2, 0.3337218])
+    """
+    tensor = as_tensor("values", values, wide=True).detach()
+    most_cells = check_count("most_cells", most_cells)
+    eps = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
+    flat = tensor.double().flatten()
+    flat = flat[flat.isfinite()].unique()
+    if len(flat) < 2:
+        return None
+    # Decimal fractions that were stored in the dtype are off by half a unit in the last place.
+    error = 4 * eps * float(flat.abs().max())
+    spread = float(flat[-1] - flat[0])
+    least = max(spread / most_cells, 16 * error)
+    step = _common_divisor(flat.diff().unique(), least, error)
+    if step is None:
+        return None
+    # Over the whole range, the errors of a small step average out.
+    step = _tidy(spread / round(spread / step))
+    origin = _tidy(float(flat[0]) - math.floor(float(flat[0]) / step + 1e-6) * step)
+    origin = 0.0 if abs(origin) <= 1e-6 * step else origin
+    off = (flat - origin) / step
+    within = (off - off.round()).abs() * step <= error + 1e-9 * step + 1e-12 * spread
+    return Resolution(step, origin) if bool(within.all()) else None
+
+
+def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
+    """Euclid's algorithm on all gaps at once, None where it comes below `least`."""
+    step = float(gaps.min())
+    while step >= least:
+        rest = gaps - (gaps / step).round() * step
+        rest = rest.abs()
+        # A multiple of the step is off by as many errors as it has steps.
+        tolerance = error * (2 + gaps / step) + 1e-9 * gaps
+        remaining = rest[rest > tolerance]
+        if not len(remaining):
+            return step
+        step = float(remaining.min())
+    return None
+
+
+def _tidy(number: float) -> float:
+    """The number with twelve digits, which drops rounding errors."""
+    return float(f"{number:.12g}")

@@ -1,0 +1,292 @@
+"""A continuous kernel of a changed variable: positive and bounded supports, skewed data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.distributions import ComposeTransform, Transform, constraints
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import AffineTransform, ExpTransform, SigmoidTransform
+
+from kdmkit._core.checks import bad_argument, check_event
+from kdmkit._core.precision import at_least_float32
+from kdmkit.kernels.bandwidth import LearnedBandwidth
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.quadrature import argmax, moments
+from kdmkit.kernels.rbf import RBF
+from kdmkit.kernels.regions import Interval, Region
+from kdmkit.kernels.registry import kernel_from_config
+from kdmkit.kernels.transforms import Change, QuantileNormal
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.ops import Restricted, Term
+
+
+class Transformed(Kernel):
+    """The density M·k²(T(x), c)·|T′(x)| for a monotone T, applied to every dimension.
+
+    Components are points of T's image: unconstrained and of one scale, whatever the units of x. In the user's
+    units a component is T⁻¹(c). Outside the domain of T the density is 0.
+
+    Args:
+        kernel: RBF, Epanechnikov, Tricube, or a `Truncated` one: the kernel of T(x).
+        transform: T, made of affine, exp, sigmoid and `QuantileNormal` transforms and their inverses.
+
+    >>> kernel = Transformed.log(RBF.from_std(0.5))   # a log-normal density
+    >>> c = kernel.components_from(torch.tensor([[2.0]]))
+    >>> kernel.mode(c), kernel.mean(c)
+    (tensor([[1.5576]]), tensor([[2.2663]]))
+    """
+
+    discrete: ClassVar[bool] = False
+    is_continuous: ClassVar[bool] = True
+    has_moments: ClassVar[bool] = True
+    components_are_events: ClassVar[bool] = False
+
+    def __init__(self, kernel: Kernel, transform: Transform | Change) -> None:
+        super().__init__()
+        if not isinstance(kernel, LocationScale | Truncated):
+            wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Truncated)"
+            raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
+        self.kernel = kernel
+        self.change = transform if isinstance(transform, Change) else Change(transform)
+        self._check_image()
+
+    def _check_image(self) -> None:
+        """All of the inner kernel's mass has to lie in T's image."""
+        low, high = self.change.image()
+        inner_low, inner_high = (
+            (end.cpu() for end in (self.kernel.low, self.kernel.high))
+            if isinstance(self.kernel, Truncated)
+            else (-torch.inf, torch.inf)
+        )
+        if bool((inner_low < low).any()) or bool((inner_high > high).any()):
+            wanted = "one whose image holds the support of the kernel (a transform onto ℝ)"
+            raise ValueError(bad_argument("transform", wanted, f"values in ({low}, {high})"))
+
+    @classmethod
+    def log(cls, kernel: Kernel, low: float = 0.0) -> Transformed:
+        """T(x) = log(x − low): values above `low`."""
+        return cls(kernel, ComposeTransform([AffineTransform(-float(low), 1.0), ExpTransform().inv]))
+
+    @classmethod
+    def logit(cls, kernel: Kernel, low: float = 0.0, high: float = 1.0) -> Transformed:
+        """T(x) = logit((x − low)/(high − low)): values between `low` and `high`."""
+        if not -torch.inf < low < high < torch.inf:
+            raise ValueError(bad_argument("low, high", "finite numbers with low < high", (low, high)))
+        scaled = AffineTransform(float(low), float(high) - float(low)).inv
+        return cls(kernel, ComposeTransform([scaled, SigmoidTransform().inv]))
+
+    @classmethod
+    def affine(cls, kernel: Kernel, loc: Any, scale: Any) -> Transformed:
+        """T(x) = (x − loc)/scale: other units."""
+        return cls(kernel, AffineTransform(loc, scale).inv)
+
+    @classmethod
+    def quantile_normal(cls, values: Any, kernel: Kernel, n_knots: int | None = None) -> Transformed:
+        """T maps the quantiles of `values` to those of a standard normal: see `QuantileNormal.from_data`."""
+        return cls(kernel, QuantileNormal.from_data(values, n_knots))
+
+    # ---- parameters
+
+    @property
+    def support(self) -> Constraint:  # type: ignore[override]
+        if self.change.everywhere:
+            return constraints.real_vector
+        return constraints.independent(constraints.interval(*self.change.ends()), 1)
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        return self.kernel.overlaps_everywhere and self.change.everywhere
+
+    @property
+    def per_component(self) -> bool:
+        return self.kernel.per_component
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.kernel.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Transformed:
+        return Transformed(self.kernel.arranged(place), self.change) if self.batch_shape else self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        return self.kernel.learned_bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        """From the distances in the space of T(x)."""
+        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
+
+    # ---- densities
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        check_event("x", x, components.shape[-1:])
+        x = at_least_float32(x)
+        term = self.kernel.term(self.change(self.change.stand_in(x)), components)
+        if self.change.everywhere:
+            return term
+        return Restricted(term, self.change.inside(x).all(-1, keepdim=True))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        x = at_least_float32(x)
+        overlap = self.kernel.log_overlap(self.change(self.change.stand_in(x)), components)
+        if self.change.everywhere:
+            return overlap
+        return torch.where(self.change.inside(x).all(-1), overlap, -torch.inf)
+
+    def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
+        return self.kernel.log_norm(components)
+
+    def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"]:
+        """Σ_i log|T′(x_i)|; 0 where T is not defined: the overlap is −∞ there."""
+        slope = self.change.log_slope(self.change.stand_in(x)).sum(-1)
+        inner = self.kernel.log_jacobian(x)
+        slope = slope if inner is None else slope + inner
+        return slope if self.change.everywhere else torch.where(self.change.inside(x).all(-1), slope, 0.0)
+
+    # ---- regions
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        if isinstance(region, Interval):
+            region = Interval.unchecked(*self.inner_ends(region.low, region.high))
+        return self.kernel.region_term(region, components)
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self.kernel.check_region(argument, region, event_shape)
+
+    def inner_ends(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The ends of T([low, high])."""
+        low, high = self.change.bound(low), self.change.bound(high)
+        return (low, high) if self.change.increasing else (high, low)
+
+    def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        cdf = self.kernel.cdf(self.change.bound(x), components)
+        return cdf if self.change.increasing else 1 - cdf
+
+    def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
+        increasing = self.change.increasing
+        low, high = self.kernel.quantile_bounds(q if increasing else 1 - q, components)
+        low, high = self.change.inverse(low), self.change.inverse(high)
+        return (low, high) if increasing else (high, low)
+
+    # ---- moments, modes and draws
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """Closed for affine transforms and for log-normal densities, otherwise by quadrature.
+
+        The quadrature has 32 panels of 12 nodes. Its relative error is below 1e-8 for smooth transforms, and
+        about 1e-5 for `QuantileNormal`.
+        """
+        return self._moments(components)[0]
+
+    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        """As `mean`."""
+        return self._moments(components)[1]
+
+    def _moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        kinds = [kind for kind in self.change.kinds if kind not in ("affine", "-affine")]
+        if not kinds:
+            slope = (-self.change.log_slope(self.change.inverse(components))).exp()
+            variance = self.kernel.variance(components) * slope.square()
+            return self.change.inverse(self.kernel.mean(components)), variance
+        if kinds == ["-exp"] and isinstance(self.kernel, RBF):
+            return self._log_normal_moments(components)
+        low, high = self._reach(components)
+        return moments(lambda z: self._log_bump(z, components), self.change.inverse, low, high)
+
+    def _log_normal_moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        """x = a + b·e^(α + βz) with a normal z."""
+        base = self.change.inverse(torch.full_like(components, -torch.inf))
+        if not self.change.increasing:
+            high = self.change.inverse(torch.full_like(components, torch.inf))
+            base = torch.where(base.isinf(), high, base)
+        mean = self.kernel.mean(components)
+        at_mean, at_next = (self.change.inverse(mean + step) - base for step in (0.0, 1.0))
+        rate = (at_next / at_mean).log().square() * self.kernel.variance(components)
+        mean = at_mean * (0.5 * rate).exp()
+        return base + mean, mean.square() * torch.expm1(rate)
+
+    def mode(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
+        """The highest point of each component's density, to about 1e-9 of its width (kernels of products)."""
+        kinds = {kind.removeprefix("-") for kind in self.change.kinds}
+        if kinds <= {"affine"}:
+            return self.change.inverse(self.kernel.mode(components))
+        c = components.detach()
+        low, high = self._reach(c)
+
+        def objective(z: Tensor) -> Tensor:
+            return self._log_bump(z, c) + self.change.log_slope(self.change.inverse(z))
+
+        return self._in_support(self.change.inverse(argmax(objective, low, high)))
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        """T⁻¹(c)."""
+        return self._in_support(self.change.inverse(self.kernel.typical_event(components)))
+
+    def _log_bump(self, z: Tensor, components: Tensor) -> Tensor:
+        """The log-density of z in every dimension, up to a constant."""
+        return self._product().log_bump(z, components)
+
+    def _reach(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        return self._product().reach(components)
+
+    def _product(self) -> Truncated:
+        if isinstance(self.kernel, Truncated):
+            return self.kernel
+        if isinstance(self.kernel, RBF) and self.kernel.shear is not None:
+            self._cannot("a kernel without a metric")
+        return Truncated(self.kernel)
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        return self._in_support(self.change.inverse(self.kernel.sample(components, index, generator)))
+
+    def _in_support(self, x: Tensor) -> Tensor:
+        """x, moved inside where rounding has put it on the end of an open support."""
+        if self.change.everywhere:
+            return x
+        low, high = (end.to(x.dtype).expand_as(x) for end in self.change.ends(x.device))
+        inner = torch.maximum(x, torch.nextafter(low, high))
+        return torch.minimum(inner, torch.nextafter(high, low))
+
+    # ---- events and components
+
+    def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
+        outside = events[~self.change.inside(events)]
+        if outside.numel():
+            low, high = self.change.ends()
+            wanted = f"values between {low.tolist()} and {high.tolist()}"
+            raise ValueError(bad_argument("events", wanted, outside[0].item()))
+        return self.change(events)
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m d"]:
+        return self.components_from(values)
+
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
+        """The components in the user's units."""
+        return self.typical_event(components), log_weights
+
+    def same_family(self, other: Kernel) -> bool:
+        return isinstance(other, Transformed) and self.kernel.same_family(other.kernel)
+
+    # ---- description
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": "Transformed", "inner": self.kernel.config(), "transform": self.change.config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Transformed:
+        return cls(kernel_from_config(config["inner"]), Change.from_config(config["transform"]))
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel!r}, {self.change.extra_repr()}"

@@ -1,0 +1,375 @@
+"""Monotone changes of variable, made of `torch.distributions` transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.distributions import Transform, constraints
+from torch.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    SigmoidTransform,
+)
+
+from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite
+
+# The default number of knots: every segment holds at least this many values, so that slopes are not noise.
+_VALUES_PER_KNOT = 50
+_MOST_KNOTS = 128
+_FEWEST_KNOTS = 8
+
+
+class QuantileNormal(Transform):
+    """z = T(x), increasing and piecewise linear through knots: the data's quantiles become a normal's.
+
+    Beyond the first and the last knot the outer segments go on, so that T maps the real line onto itself.
+
+    Args:
+        values: x at the knots, strictly increasing, `(k,)` with k ≥ 2.
+        scores: z at the knots, strictly increasing, `(k,)`.
+
+    >>> transform = QuantileNormal.from_data(torch.arange(1000.0))
+    >>> transform(torch.tensor(499.5)).abs() < 1e-4
+    tensor(True)
+    """
+
+    bijective = True
+    domain = constraints.real
+    codomain = constraints.real
+    sign = 1
+
+    def __init__(self, values: Any, scores: Any, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        like = torch.empty((), dtype=torch.float64)
+        self.values = _knots("values", as_tensor("values", values, like=like).double())
+        self.scores = _knots("scores", as_tensor("scores", scores, like=like).double())
+        if self.values.shape != self.scores.shape:
+            wanted = f"as many numbers as values ({len(self.values)})"
+            raise ValueError(bad_argument("scores", wanted, len(self.scores)))
+
+    @classmethod
+    def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
+        """Knots at quantiles of the finite values; a repeated value counts with the middle of its ranks.
+
+        Args:
+            values: numbers in any shape; NaN is left out.
+            n_knots: at most so many knots; None: one for 50 values, from 8 to 128.
+        """
+        flat = as_tensor("values", values, wide=True).detach().double().flatten()
+        flat = flat[~flat.isnan()]
+        check_finite("values", flat)
+        distinct, counts = flat.unique(return_counts=True)
+        if len(distinct) < 2:
+            got = f"{len(distinct)} distinct value(s)"
+            raise ValueError(bad_argument("values", "at least two distinct numbers", got))
+        if n_knots is None:
+            n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
+        n_knots = check_count("n_knots", n_knots, least=2)
+        rank = (counts.cumsum(0) - 0.5 * counts) / len(flat)
+        wanted = torch.linspace(float(rank[0]), float(rank[-1]), n_knots, dtype=torch.float64)
+        chosen = _apart(distinct, torch.searchsorted(rank, wanted.clamp_max(float(rank[-1]))).unique())
+        return cls(distinct[chosen], torch.special.ndtri(rank[chosen]))
+
+    @classmethod
+    def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
+        """The transform with knots that are known to be in order."""
+        made = cls.__new__(cls)
+        Transform.__init__(made)
+        made.values, made.scores = values, scores
+        return made
+
+    def _call(self, x: Tensor) -> Tensor:
+        return _interpolate(x, self.values, self.scores)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return _interpolate(y, self.scores, self.values)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        values, scores = self.values.to(x.device), self.scores.to(x.device)
+        slopes = (scores.diff() / values.diff()).log()
+        return slopes[_segment(x, values)].to(x.dtype)
+
+    def with_cache(self, cache_size: int = 1) -> QuantileNormal:
+        return QuantileNormal(self.values, self.scores, cache_size=cache_size)
+
+
+def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
+    if knots.ndim != 1 or len(knots) < 2 or not bool((knots.diff() > 0).all()):
+        raise ValueError(bad_argument(argument, "two or more strictly increasing numbers", knots.tolist()))
+    check_finite(argument, knots)
+    return knots
+
+
+def _apart(values: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen indices, without those whose values differ by rounding only from the last one kept."""
+    least = 1e-9 * float(values[-1] - values[0])
+    kept: list[int] = []
+    for i in chosen.tolist():
+        if not kept or float(values[i] - values[kept[-1]]) > least:
+            kept.append(i)
+    return torch.tensor(kept)
+
+
+def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
+    """The segment that each number lies in; the outer ones have no end."""
+    inner = knots[1:-1].contiguous()
+    return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
+
+
+def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
+    knots, heights = knots.to(x.device), heights.to(x.device)
+    i = _segment(x, knots)
+    slope = heights.diff() / knots.diff()
+    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
+
+
+class Change(nn.Module):
+    """A monotone change of variable z = T(x) as a module: it moves, copies and is saved with its numbers.
+
+    Args:
+        transform: an `AffineTransform`, `ExpTransform`, `SigmoidTransform` or `QuantileNormal`, the inverse
+            of one, or a `ComposeTransform` of such.
+    """
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(_steps(transform))
+
+    @property
+    def _chain(self) -> list[Step]:
+        return [cast("Step", step) for step in self.steps]
+
+    @property
+    def transform(self) -> Transform:
+        """T as a `torch.distributions` transform."""
+        return ComposeTransform([step.transform for step in self._chain])
+
+    @property
+    def increasing(self) -> bool:
+        return math.prod(step.sign for step in self._chain) > 0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the steps, with a minus sign for an inverse."""
+        return tuple(step.name for step in self._chain)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether T is defined on the whole real line."""
+        return all(step.domain == _REAL for step in self._chain)
+
+    def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """The open interval on which T is defined, per dimension where its numbers differ."""
+        low, high = _line(device)
+        for step in reversed(self._chain):
+            low, high = low.clamp_min(step.image[0]), high.clamp_max(step.image[1])
+            low, high = step.backward(low), step.backward(high)
+            low, high = (low, high) if step.sign > 0 else (high, low)
+        return low, high
+
+    def image(self) -> tuple[Tensor, Tensor]:
+        """The open interval of T's values."""
+        low, high = _line(None)
+        for step in self._chain:
+            low, high = low.clamp_min(step.domain[0]), high.clamp_max(step.domain[1])
+            low, high = step(low), step(high)
+            low, high = (low, high) if step.sign > 0 else (high, low)
+        return low, high
+
+    def inside(self, x: Tensor) -> Bool[Tensor, "*shape"]:
+        """Where T is defined."""
+        low, high = self.ends(x.device)
+        return (x > low) & (x < high)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """T⁻¹(z), also of ±∞."""
+        x = _wide(z)
+        for step in reversed(self._chain):
+            x = step.backward(x)
+        return x.to(z.dtype)
+
+    def stand_in(self, x: Tensor) -> Tensor:
+        """x where T is defined, and a point of its domain elsewhere."""
+        return x if self.everywhere else torch.where(self.inside(x), x, self._middle(x))
+
+    def _middle(self, like: Tensor) -> Tensor:
+        """T⁻¹(0)."""
+        return self.inverse(torch.zeros((), dtype=torch.float64, device=like.device)).to(like.dtype)
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """T(x) in the precision of x; x lies where T is defined."""
+        z = _wide(x)
+        for step in self._chain:
+            z = step(z)
+        return z.to(x.dtype)
+
+    def log_slope(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """log|T′(x)|."""
+        wide = _wide(x)
+        total, point = torch.zeros_like(wide), wide
+        for step in self._chain:
+            image = step(point)
+            total = total + step.transform.log_abs_det_jacobian(point, image)
+            point = image
+        return total.to(x.dtype)
+
+    def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
+        low, high = self.ends(x.device)
+        inside = (x > low) & (x < high)
+        z = self(torch.where(inside, x, self._middle(x)))
+        ends = (-math.inf, math.inf) if self.increasing else (math.inf, -math.inf)
+        outside = torch.where(x <= low, *(torch.full_like(z, end) for end in ends))
+        return torch.where(inside, z, outside)
+
+    def config(self) -> list[dict[str, Any]]:
+        return [step.config() for step in self._chain]
+
+    @classmethod
+    def from_config(cls, config: Sequence[dict[str, Any]]) -> Change:
+        return cls(ComposeTransform([step_from_config(step).transform for step in config]))
+
+    def extra_repr(self) -> str:
+        return " → ".join(self.kinds)
+
+
+class Step(nn.Module):
+    """One transform of a chain, with its numbers as buffers that stay in float64.
+
+    Rounded to float32, neighbouring knots may coincide and an offset may move values by more than their
+    spread.
+    """
+
+    def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
+        super().__init__()
+        self.kind, self.inverse, self.sign = kind, inverse, 1
+        self._names = tuple(numbers)
+        for name, number in numbers.items():
+            check_finite(name, number)
+            self.register_buffer(name, number.detach().double().clone())
+        if kind == "affine":
+            self.sign = _sign(numbers["scale"])
+
+    def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Step:
+        super()._apply(lambda tensor: _in_float64(function, tensor), recurse=recurse)
+        return self
+
+    @property
+    def name(self) -> str:
+        return f"-{self.kind}" if self.inverse else self.kind
+
+    @property
+    def _numbers(self) -> dict[str, Tensor]:
+        return {name: cast("Tensor", getattr(self, name)) for name in self._names}
+
+    @property
+    def transform(self) -> Transform:
+        return self._plain.inv if self.inverse else self._plain
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """The ends of the open interval on which the step is defined."""
+        return _IMAGES.get(self.kind, _REAL) if self.inverse else _REAL
+
+    @property
+    def image(self) -> tuple[float, float]:
+        """The ends of the step's image."""
+        return _REAL if self.inverse else _IMAGES.get(self.kind, _REAL)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The step's value, also at the ends of its domain."""
+        return self._backward(x) if self.inverse else self._forward(x)
+
+    def backward(self, z: Tensor) -> Tensor:
+        """The inverse of the step, also at the ends of its image."""
+        return self._forward(z) if self.inverse else self._backward(z)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        # torch's own sigmoid is cut off near 0 and 1.
+        return x.sigmoid() if self.kind == "sigmoid" else cast("Tensor", self._plain._call(x))
+
+    def _backward(self, z: Tensor) -> Tensor:
+        return z.logit() if self.kind == "sigmoid" else cast("Tensor", self._plain._inverse(z))
+
+    @property
+    def _plain(self) -> Transform:
+        return _KINDS[self.kind](**self._numbers)
+
+    def config(self) -> dict[str, Any]:
+        numbers = {name: number.tolist() for name, number in self._numbers.items()}
+        return {"kind": self.kind, "inverse": self.inverse, **numbers}
+
+
+_SIMPLE = (AffineTransform, ExpTransform, SigmoidTransform, QuantileNormal)
+_KINDS: dict[str, Callable[..., Transform]] = {
+    "affine": AffineTransform,
+    "exp": ExpTransform,
+    "sigmoid": SigmoidTransform,
+    "quantile_normal": QuantileNormal.unchecked,
+}
+_REAL = (-math.inf, math.inf)
+_IMAGES = {"exp": (0.0, math.inf), "sigmoid": (0.0, 1.0)}
+
+
+def _sign(scale: Tensor) -> int:
+    if bool((scale > 0).all()):
+        return 1
+    if bool((scale < 0).all()):
+        return -1
+    raise ValueError(bad_argument("scale", "numbers other than 0 of one sign", scale.tolist()))
+
+
+def step_from_config(config: dict[str, Any]) -> Step:
+    if config["kind"] not in _KINDS:
+        raise ValueError(bad_argument("kind", f"one of {', '.join(_KINDS)}", repr(config["kind"])))
+    numbers = {
+        name: torch.tensor(value, dtype=torch.float64)
+        for name, value in config.items()
+        if name not in ("kind", "inverse")
+    }
+    return Step(config["kind"], numbers, inverse=bool(config["inverse"]))
+
+
+def _steps(transform: Transform) -> list[Step]:
+    """The steps of a transform in the order in which x passes them."""
+    if isinstance(transform, ComposeTransform):
+        return [step for part in transform.parts for step in _steps(part)]
+    if isinstance(transform, _SIMPLE):
+        return [_step(transform, inverse=False)]
+    if isinstance(transform, Transform) and isinstance(transform.inv, _SIMPLE):
+        return [_step(transform.inv, inverse=True)]
+    wanted = "affine, exp, sigmoid or QuantileNormal transforms, their inverses or a composition"
+    raise TypeError(bad_argument("transform", wanted, type(transform).__name__))
+
+
+def _step(transform: Transform, *, inverse: bool) -> Step:
+    if isinstance(transform, AffineTransform):
+        loc, scale = (torch.as_tensor(n, dtype=torch.float64) for n in (transform.loc, transform.scale))
+        return Step("affine", {"loc": loc, "scale": scale}, inverse=inverse)
+    if isinstance(transform, QuantileNormal):
+        knots = {"values": transform.values, "scores": transform.scores}
+        return Step("quantile_normal", knots, inverse=inverse)
+    return Step("exp" if isinstance(transform, ExpTransform) else "sigmoid", {}, inverse=inverse)
+
+
+def _line(device: torch.device | None) -> tuple[Tensor, Tensor]:
+    """−∞ and +∞."""
+    low, high = (torch.full((), end, dtype=torch.float64, device=device) for end in _REAL)
+    return low, high
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float64, where the device has it."""
+    return x if x.device.type == "mps" else x.double()
+
+
+def _in_float64(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """`function` of a buffer, without its change of precision."""
+    moved = function(tensor)
+    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)

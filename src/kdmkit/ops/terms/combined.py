@@ -1,0 +1,175 @@
+"""Terms made of other terms: sums, sums of exponentials, and scores of some queries only."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kdmkit._core.logspace import log_add
+from kdmkit.ops.terms.base import Role, Term
+
+
+@dataclass(frozen=True)
+class _Combined(Term, ABC):
+    """Terms of the same queries and components.
+
+    Args:
+        parts: one or more terms.
+    """
+
+    parts: tuple[Term, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for part in self.parts for tensor in part.tensors)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(role for part in self.parts for role in part.roles)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype = self.parts[0].dtype
+        for part in self.parts[1:]:
+            dtype = torch.promote_types(dtype, part.dtype)
+        return dtype
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        parts, start = [], 0
+        for part in self.parts:
+            stop = start + len(part.tensors)
+            parts.append(part.with_tensors(tensors[start:stop]))
+            start = stop
+        return replace(self, parts=tuple(parts))
+
+    def prepared(self) -> Self:
+        return replace(self, parts=tuple(part.prepared() for part in self.parts))
+
+
+class Sum(_Combined):
+    """scores[i, j] = Σ_parts scores[i, j]."""
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return _sum([part.exact() for part in self.parts])
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return _sum([part.matrix() for part in self.parts])
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        rows = [row for row in (part.row() for part in self.parts) if row is not None]
+        return _sum(rows) if rows else None
+
+
+class LogSum(_Combined):
+    """scores[i, j] = log Σ_parts exp(scores[i, j]), −∞ with no gradient where all parts are −∞."""
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return log_add([part.exact() for part in self.parts])
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return log_add([whole(part) for part in self.parts])
+
+
+@dataclass(frozen=True)
+class Restricted(Term):
+    """scores[i, j] = term[i, j] for queries with `keep[i]`, and −∞ for all others.
+
+    Args:
+        term: the term to restrict; its scores of the other queries must not be NaN.
+        keep: of shape `(*lead, n, 1)`.
+    """
+
+    term: Term
+    keep: Bool[Tensor, "*#lead n 1"]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.keep, *self.term.tensors
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return "query", *self.term.roles
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.term.dtype
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Restricted:
+        keep, *inner = tensors
+        return replace(self, keep=keep, term=self.term.with_tensors(inner))
+
+    def prepared(self) -> Restricted:
+        return replace(self, term=self.term.prepared())
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self._restrict(self.term.exact())
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return self._restrict(self.term.matrix())
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        row = self.term.row()
+        return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
+
+    def _restrict(self, scores: Tensor) -> Tensor:
+        return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
+
+
+@dataclass(frozen=True)
+class InDtype(Term):
+    """The scores of a term whose tensors are more precise than its results need to be.
+
+    Args:
+        term: whose scores are computed in the precision of its own tensors.
+        result: the dtype of the results.
+    """
+
+    term: Term
+    result: torch.dtype
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.term.tensors
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return self.term.roles
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.result
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> InDtype:
+        return replace(self, term=self.term.with_tensors(tensors))
+
+    def prepared(self) -> InDtype:
+        return replace(self, term=self.term.prepared())
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self.term.exact()
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return self.term.matrix()
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        return self.term.row()
+
+
+def whole(term: Term) -> Float[Tensor, "*lead n m"]:
+    """The scores of a term, its constants per query included."""
+    matrix, row = term.matrix(), term.row()
+    return matrix if row is None else matrix + row.unsqueeze(-1)
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
