@@ -8,6 +8,8 @@ from kdmkit.training.options import Device, FitOptions, Precision, Schedule
 from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
+from kdmkit.training.table import Packing, Table
+from kdmkit.training.tree import TreeObjective, fit_tree, tree_options
 
 __all__ = [
     "ConditionalObjective",
@@ -16,18 +18,23 @@ __all__ = [
     "Device",
     "FitOptions",
     "JointObjective",
+    "Packing",
     "PhasedFit",
     "Precision",
     "Rows",
     "Schedule",
+    "Table",
+    "TreeObjective",
     "cross_entropy",
     "derive_seed",
     "encode_rows",
     "expected_nll",
     "fingerprint",
     "fit",
+    "fit_tree",
     "hybrid_nll",
     "joint_nll",
     "nll",
     "squared_error",
+    "tree_options",
 ]

@@ -1,0 +1,212 @@
+"""Learning a tree of joint KDMs: the penalised likelihood, and a fit with settings that suit most tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import check_instance, check_number
+from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.training.loop import fit
+from kdmkit.training.options import FitOptions
+from kdmkit.training.rows import Rows
+from kdmkit.training.table import Packing, Table
+
+# The defaults were chosen on validation rows of five binary tables: results/binary-notes.md.
+_STEPS = 1500
+_BATCH = 256
+_RATE = 0.1
+# Horizon of the averaged weights, and steps without a better validation loss before stopping, as shares of
+# all steps.
+_AVERAGING = 0.03
+_PATIENCE = 0.35
+# Pseudo-counts of every edge row: this times √k/n.
+_SHRINKAGE = 450.0
+
+
+class TreeObjective(DrawingModule):
+    """−log p(observed part of a row) of a tree, with three regularisers that fade while training.
+
+    At step t of T, with u = 1 − t/T:
+
+    - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v), the child's own
+      distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
+    - components of discrete kernels: β·u pseudo-counts of each are distributed as the column. The penalty is
+      −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
+    - cells: a cell is hidden with probability r·u, and integrated out.
+
+    Early stopping then chooses how much regularisation remains.
+
+    Args:
+        layer: the tree.
+        packing: how rows lie in the tensors of a batch.
+        rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
+            the shares of levels.
+        n_steps: T.
+        shrinkage: α; None is 450·√k/n: few rows and many states need more.
+        smoothing: β.
+        masking: r.
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        layer: TreeLayer,
+        packing: Packing,
+        rows: Rows,
+        *,
+        n_steps: int,
+        shrinkage: float | None = None,
+        smoothing: float = 0.5,
+        masking: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.layer, self.packing, self.n_steps = layer, packing, max(1, n_steps)
+        self.n_rows = _effective_rows(rows)
+        if shrinkage is None:
+            shrinkage = _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows
+        self.shrinkage = check_number("shrinkage", shrinkage, "a finite number ≥ 0")
+        self.smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
+        self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
+        self.has_missing = not bool(rows.tensors[2].all())
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self._groups = _level_groups(layer)
+        for i, names in enumerate(self._groups):
+            shares = [_shares(packing, rows, name, layer.kernel(name).n) for name in names]
+            self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
+
+    def forward(
+        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
+    ) -> Float[Tensor, " n"]:
+        edges = self.layer.edge_probs()
+        strength = 1 - self.step.double() / self.n_steps
+        hidden = self.training and self.masking > 0
+        if hidden:
+            seen = seen & (self.uniform(seen) >= self.masking * strength)
+        values, masks = self.packing.unpack(codes, numbers, seen if hidden or self.has_missing else None)
+        tree = self.layer.tree(edges=edges, validate_args=False)
+        losses = -tree.log_prob(observed=masks, **values)
+        if not self.training:
+            return losses
+        self.step += 1
+        return losses + (strength / self.n_rows).to(losses.dtype) * self._penalty(edges)
+
+    def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
+        total = edges.new_zeros(())
+        if self.shrinkage:
+            with torch.no_grad():
+                child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
+            total = total - self.shrinkage * (child * edges.log()).sum()
+        if self.smoothing:
+            for i, names in enumerate(self._groups):
+                components = torch.stack([self.layer.components[name] for name in names])
+                log_probs = self.layer.kernel(names[0]).probs(components).log()
+                total = total - self.smoothing * (self.get_buffer(f"shares_{i}").unsqueeze(-2) * log_probs).sum()
+        return total
+
+
+def fit_tree(
+    layer: TreeLayer,
+    train: Table,
+    validation: Table | None = None,
+    *,
+    options: FitOptions | None = None,
+    shrinkage: float | None = None,
+    smoothing: float = 0.5,
+    masking: float = 0.2,
+    identity: dict[str, Any] | None = None,
+) -> list[dict[str, float]]:
+    """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
+
+    Rows with missing cells count with their observed part. The layer ends with the averaged weights that are
+    best on the validation rows; without validation rows with the last ones.
+
+    Args:
+        layer: changed in place.
+        train: the rows to learn from.
+        validation: the rows that decide when to stop and which weights are best. They also decide how much
+            regularisation remains: a fit without them ends with almost none.
+        options: settings of the loop; None is `tree_options(len(rows))`.
+        shrinkage, smoothing, masking: regularisation, as in `TreeObjective`.
+        identity: what else a checkpoint depends on.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
+    >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**columns)
+    >>> options = kdm.training.tree_options(60, steps=6)
+    >>> len(kdm.training.fit_tree(layer, kdm.training.Table(columns), options=options))
+    6
+    """
+    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
+    packing = Packing(layer, train)
+    rows = packing.rows(train)
+    held = None if validation is None else packing.rows(validation)
+    options = tree_options(len(rows)) if options is None else options
+    check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
+    settings = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
+    n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
+    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, **settings)
+    described = {"parents": layer.parents, **settings, **(identity or {})}
+    try:
+        return fit(objective, rows, held, options=options, identity=described, description="tree")
+    finally:
+        objective.zero_grad(set_to_none=True)
+
+
+def tree_options(n_rows: int, *, steps: int = _STEPS, **changes: Any) -> FitOptions:
+    """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
+
+    Args:
+        n_rows: of the training rows.
+        steps: updates of the parameters.
+        changes: other settings of `FitOptions`.
+    """
+    batch = changes.get("batch_size", _BATCH)
+    epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
+    defaults: dict[str, Any] = {
+        "max_epochs": epochs,
+        "batch_size": batch,
+        "learning_rate": _RATE,
+        "averaging": _AVERAGING,
+        "patience": max(1, math.ceil(_PATIENCE * epochs)),
+        "clip_norm": None,
+    }
+    return FitOptions(**{**defaults, **changes})
+
+
+def _effective_rows(rows: Rows) -> float:
+    if rows.weights is None:
+        return float(len(rows))
+    weights = rows.weights.double()
+    return float(weights.sum().square() / weights.square().sum())
+
+
+def _level_groups(layer: TreeLayer) -> list[list[str]]:
+    """Variables whose components are distributions over levels, by kernel: equal ones are computed at once."""
+    groups: dict[str, list[str]] = {}
+    for name in layer.variables:
+        kernel = layer.kernel(name)
+        if kernel.discrete and layer.components[name].is_floating_point():
+            own = name if any(p.requires_grad for p in kernel.parameters()) else ""
+            shape = list(layer.components[name].shape)
+            groups.setdefault(json.dumps([kernel.config(), shape, own]), []).append(name)
+    return list(groups.values())
+
+
+def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
+    """How often every level occurs among the observed cells of a column; uniform where there are none."""
+    values, masks = packing.unpack(*rows.tensors)
+    assert masks is not None
+    weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double()
+    weights = torch.where(masks[name], weights, 0.0)
+    if not bool((weights > 0).any()):
+        return torch.full((n,), 1 / n, dtype=torch.float64)
+    counts = torch.zeros(n, dtype=torch.float64).index_add_(0, values[name], weights)
+    return counts / counts.sum()
