@@ -107,7 +107,9 @@ class TreeObjective(DrawingModule):
             for i, names in enumerate(self._groups):
                 components = torch.stack([self.layer.components[name] for name in names])
                 log_probs = self.layer.kernel(names[0]).probs(components).log()
-                total = total - self.smoothing * (self.get_buffer(f"shares_{i}").unsqueeze(-2) * log_probs).sum()
+                total = (
+                    total - self.smoothing * (self.get_buffer(f"shares_{i}").unsqueeze(-2) * log_probs).sum()
+                )
         return total
 
 

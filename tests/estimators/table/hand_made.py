@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kdmkit.estimators.table.storage import RawColumn, Storage
 from torch import Tensor
 
 import kdmkit as kdm
@@ -17,17 +18,35 @@ from kdmkit.kernels import Interval, OneOf
 class Number(Codec):
     """Numbers as events of an RBF kernel."""
 
-    kind, ordered, numeric = "float", True, True
+    codec, kind = "number", "float"
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def kernels(self) -> tuple[kdm.Kernel, ...]:
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def numeric(self) -> bool:
+        return True
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return (torch.Size([1]),)
+
+    def kernels(self, n_components: int | None = None) -> tuple[kdm.Kernel, ...]:
         return (kdm.RBF.from_std(0.2),)
 
-    def encode(self, values: np.ndarray, missing: np.ndarray) -> Cells:
-        known = torch.from_numpy(np.where(missing, 0.0, values)).unsqueeze(-1)
-        return Cells((known,), torch.from_numpy(~missing), torch.zeros(len(values)))
+    def encode(self, column: RawColumn) -> Cells:
+        known = torch.from_numpy(np.where(column.missing, 0.0, column.values)).unsqueeze(-1)
+        return Cells((known,), torch.from_numpy(~column.missing), torch.zeros(len(known)))
+
+    def stack(self, boxes: Any) -> Any:
+        return (_stacked([box[0] for box in boxes]),)
+
+    def describe(self) -> str:
+        return ""
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         return parts[0].squeeze(-1).double().numpy()
@@ -55,7 +74,8 @@ class Number(Codec):
 class Level(Number):
     """Levels as codes of a Categorical kernel."""
 
-    kind, ordered, numeric = "category", False, False
+    codec, kind = "level", "category"
+    ordered = numeric = property(lambda self: False)  # type: ignore[assignment]
 
     def __init__(self, name: str, levels: Sequence[Any], smoothing: float = 0.05) -> None:
         super().__init__(name)
@@ -65,14 +85,17 @@ class Level(Number):
     def levels(self) -> Sequence[Any]:
         return self._levels
 
-    def kernels(self) -> tuple[kdm.Kernel, ...]:
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return (torch.Size(),)
+
+    def kernels(self, n_components: int | None = None) -> tuple[kdm.Kernel, ...]:
         return (kdm.Categorical(len(self._levels), self.smoothing),)
 
-    def encode(self, values: np.ndarray, missing: np.ndarray) -> Cells:
-        codes = [
-            0 if gone else self._levels.index(value) for value, gone in zip(values, missing, strict=True)
-        ]
-        return Cells((torch.tensor(codes),), torch.from_numpy(~missing), torch.zeros(len(values)))
+    def encode(self, column: RawColumn) -> Cells:
+        cells = zip(column.values, column.missing, strict=True)
+        codes = [0 if gone else self._levels.index(value) for value, gone in cells]
+        return Cells((torch.tensor(codes),), torch.from_numpy(~column.missing), torch.zeros(len(codes)))
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         return np.array(self._levels, dtype=object)[parts[0].numpy()]
@@ -89,10 +112,11 @@ class HandMadeSchema(Schema):
     """What `Inference` asks of a schema, for columns of one variable."""
 
     def __init__(self, codecs: Sequence[Codec]) -> None:
-        self.columns = {
-            codec.name: Column(codec.name, codec.kind, "", "", (f"c{i}",), codec, 0.0)
+        columns = [
+            Column(codec.name, codec.kind, "", "", (f"c{i}",), codec, 0.0, Storage("float"))
             for i, codec in enumerate(codecs)
-        }
+        ]
+        super().__init__(columns, "mapping", [codec.name for codec in codecs])
 
     def evidence(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All combinations of the boxes of the columns, one after the other."""
@@ -112,7 +136,7 @@ class HandMadeSchema(Schema):
             cells = list(frame.get(name, [None] * n))
             missing = np.array([cell is None or cell != cell for cell in cells])
             array = np.array(cells, dtype=object if column.codec.levels else float)
-            coded = column.codec.encode(array, missing)
+            coded = column.codec.encode(RawColumn(name, array, missing, column.storage))
             values[column.variables[0]], observed[column.variables[0]] = coded.parts[0], coded.observed
         return Encoded(values, observed, torch.zeros(n))
 

@@ -30,7 +30,17 @@ def beside(codec: Codec, value: Any, up: bool) -> Any:
             return value + sign * step / 2
         shift, scale = getattr(part, "shift", 0.0), getattr(part, "scale", 1.0)
         return value + sign * _TINY * (abs(value - shift) + scale)
+    clock = getattr(codec, "clock", None)
+    if clock is not None:
+        return _time_beside(value, sign * clock)
     if isinstance(value, str | np.datetime64 | dt.date):
         first, last = parse_span(value)
         return last + _MICROSECOND if up else first - _MICROSECOND
     return value
+
+
+def _time_beside(value: Any, microseconds: int) -> Any:
+    """A time of day, later or earlier; the ends of the day are as far as it goes."""
+    time = dt.time.fromisoformat(value.strip()) if isinstance(value, str) else value
+    moved = dt.datetime.combine(dt.date(2000, 1, 2), time) + dt.timedelta(microseconds=microseconds)
+    return moved.time() if moved.day == 2 else time

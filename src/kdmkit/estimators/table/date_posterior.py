@@ -76,8 +76,9 @@ class DatePosterior(Posterior):
         return np.asarray(found.exp().cpu())
 
     def log_density(self, value: Any) -> Array:
-        event = dict(zip(self.column.variables, self.codec.event(value), strict=True))
-        return np.log(self._mixed(self._log_prob(event)))
+        events = self.codec.event(value)
+        known = dict(zip(self.column.variables, events, strict=True))
+        return np.asarray(np.log(self._mixed(self._log_prob(dict(known)))) + self._log_offset(*events))
 
     # ---- quantiles
 

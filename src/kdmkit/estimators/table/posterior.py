@@ -15,8 +15,12 @@ from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.codecs import Known
 from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.storage import RawColumn
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.regions import Interval, OneOf, Region
+
+# How near to a frequent value a quantile, found by bisection, counts as that value.
+_AT_ATOM = 1e-5
 
 
 class Joint(Protocol):
@@ -105,7 +109,17 @@ class Posterior:
             reached = np.cumsum(self.probs(), -1) >= min(q, 1 - 1e-12)
             return self._levels(reached.argmax(-1))
         levels = torch.full(self.rho.batch_shape, q, dtype=self.rho.components.dtype)
-        return np.asarray(self.codec.numbers(self.rho.icdf(levels.to(self.rho.components.device)).cpu()))
+        return self._values(self.rho.icdf(levels.to(self.rho.components.device)).cpu())
+
+    def _values(self, events: Tensor) -> Array:
+        """Events as values of the column: on its grid, and exactly at its frequent values."""
+        part = getattr(self.codec, "part", None)
+        if part is None or not self.codec.numeric:
+            return np.asarray(self.codec.numbers(events))
+        numbers = np.asarray(part.decode(events))
+        for atom in getattr(part, "atoms", ()):
+            numbers = np.where(np.abs(numbers - atom) <= _AT_ATOM * part.scale, atom, numbers)
+        return np.asarray(np.rint(numbers).astype(np.int64) if self.codec.base == "integer" else numbers)
 
     def mode(self) -> Array:
         """The most probable value: of levels, or among the modes of the components."""
@@ -116,7 +130,7 @@ class Posterior:
         lead = candidates.shape[0]
         shape = (lead, *([1] * len(self.rho.batch_shape)), *self.rho.event_shape)
         best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
-        return np.asarray(self.codec.decode(candidates[best].cpu()))
+        return self._values(candidates[best].cpu())
 
     def expected(self) -> Array:
         """The mean of numbers, the median of other ordered values without levels, else the mode."""
@@ -145,7 +159,18 @@ class Posterior:
     def log_density(self, value: Any) -> Array:
         """log p of one value in the units of the codec: a density, or a probability of values with mass."""
         (event,) = self.codec.event(value)
-        return np.asarray(self.rho.log_prob(event.to(self.rho.components.device)).double().cpu())
+        found = self.rho.log_prob(self._placed(event)).double().cpu()
+        return np.asarray(found + self._log_offset(event))
+
+    def _placed(self, event: Tensor) -> Tensor:
+        like = self.rho.components
+        return event.to(like.device, like.dtype if event.is_floating_point() else None)
+
+    def _log_offset(self, *events: Tensor) -> float:
+        """What log p of a value in the user's units has more than that of its event."""
+        values = self.codec.decode(*(event.unsqueeze(0) for event in events))
+        cells = RawColumn(self.column.name, values, np.zeros(1, dtype=bool), self.column.storage)
+        return float(self.codec.encode(cells).log_offset)
 
     def probability(self, given: Any) -> Array:
         """How probable a value, a range or a set is."""

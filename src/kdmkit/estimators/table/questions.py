@@ -22,7 +22,7 @@ def syntax_of(column: Column) -> ColumnSyntax:
     codec = column.codec
     if codec.numeric:
         return ColumnSyntax()
-    if codec.levels is not None:
+    if codec.levels is not None and column.kind != "time":
         return ColumnSyntax(codec.levels, ordered=codec.ordered)
 
     def read(text: str) -> str:
