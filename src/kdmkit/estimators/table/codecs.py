@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit.kernels import Kernel
-from kdmkit.kernels.regions import Region
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.parts import Known
+from kdmkit.estimators.table.storage import RawColumn
+from kdmkit.kernels import Kernel, Region
 
-#: What is known of one part of a column: a point, a region, or nothing.
-Known = Tensor | Region | None
+__all__ = ["Cells", "Codec", "Known", "LeftOut", "is_range", "nearest", "unseen_offset"]
 
 
 class Cells(NamedTuple):
@@ -39,14 +43,23 @@ class Codec(ABC):
     A codec is made by `fit` of its class or by `from_config`, and does not change afterwards.
     """
 
-    #: The kind, as `types={"zip": "category"}` names it.
-    kind: ClassVar[str]
-    #: Whether values are ordered: they have quantiles, and a pair in a question is a range.
-    ordered: ClassVar[bool] = False
-    #: Whether values have a mean.
-    numeric: ClassVar[bool] = False
+    #: Names the class in `config`.
+    codec: ClassVar[str]
 
+    #: The column's name.
     name: str
+    #: The kind, as `types={"zip": "category"}` names it.
+    kind: str
+
+    @property
+    def ordered(self) -> bool:
+        """Whether values are ordered: they have quantiles, and a pair in a question is a range."""
+        return False
+
+    @property
+    def numeric(self) -> bool:
+        """Whether values are numbers, which have a mean."""
+        return False
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -64,23 +77,35 @@ class Codec(ABC):
         return True
 
     @abstractmethod
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel of every part."""
+    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
+        """The kernel of every part.
+
+        Args:
+            n_components: where bandwidths are one per component, the number of components.
+        """
+
+    @property
+    @abstractmethod
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """The shape of one event of every part."""
 
     @abstractmethod
-    def encode(self, values: np.ndarray, missing: np.ndarray) -> Cells:
-        """Events of cells; `missing` is True where there is no value (`values` is anything there)."""
+    def encode(self, column: RawColumn) -> Cells:
+        """The cells of a column as events."""
 
     @abstractmethod
     def decode(self, *parts: Tensor) -> np.ndarray:
-        """Values of events `(rows, *event)`: rounded to the column's resolution, inside its support."""
+        """Values of events `(rows, *event)`: rounded to the column's resolution, inside its support.
+
+        They have the dtype that arrays of `Storage.base` have.
+        """
 
     def numbers(self, *parts: Tensor) -> np.ndarray:
         """Values of events that are not rounded, such as means: floats, or date-times for dates.
 
         Shapes other than `(rows, *event)` are kept: the result is `(*lead,)`.
         """
-        raise TypeError(f"{self.name}: a column of kind {self.kind} has no numbers")
+        raise TypeError(bad_argument(f"column {self.name!r}", "one of numbers or dates", self.kind))
 
     @abstractmethod
     def event(self, value: Any) -> tuple[Tensor, ...]:
@@ -103,6 +128,14 @@ class Codec(ABC):
         """
 
     @abstractmethod
+    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
+        """What is known of every part in L boxes, with a leading dimension L; None where it is nothing."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What was found, in a few words."""
+
+    @abstractmethod
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `codec_from_config` makes an equal codec."""
 
@@ -110,3 +143,83 @@ class Codec(ABC):
     @abstractmethod
     def from_config(cls, config: Mapping[str, Any]) -> Codec:
         """The codec that `config` describes."""
+
+    def _no_value(self, wanted: str, value: Any) -> ValueError:
+        return ValueError(bad_argument(f"column {self.name!r}", wanted, repr(value)))
+
+
+class LeftOut(Codec):
+    """A column that takes no part in the model: a constant, an identifier, a text, an empty column.
+
+    Args:
+        constant: the only value of a constant column; None in other columns.
+    """
+
+    codec = "left out"
+
+    def __init__(self, name: str, kind: str, constant: Any = None) -> None:
+        self.name, self.kind, self.constant = name, kind, constant
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def modelled(self) -> bool:
+        return False
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return ()
+
+    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
+        return ()
+
+    def encode(self, column: RawColumn) -> Cells:
+        rows = len(column.missing)
+        return Cells((), torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.float64))
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        raise self._no_value("a column that takes part in the model", self.kind)
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        raise self._no_value(f"no question about it: it is left out ({self.kind})", value)
+
+    def region(self, value: Any) -> list[tuple[Known, ...]]:
+        if value is None:
+            return [()]
+        raise self._no_value(f"no question about it: it is left out ({self.kind})", value)
+
+    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
+        return ()
+
+    def describe(self) -> str:
+        return f"always {self.constant!r}" if self.kind == "constant" else "left out"
+
+    def config(self) -> dict[str, Any]:
+        constant = self.constant.item() if isinstance(self.constant, np.generic) else self.constant
+        return {"codec": self.codec, "name": self.name, "kind": self.kind, "constant": constant}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> LeftOut:
+        return cls(config["name"], config["kind"], config["constant"])
+
+
+# ---- shared by codecs
+
+
+def is_range(value: Any) -> bool:
+    """Whether a question's value is a pair, a closed range."""
+    return isinstance(value, tuple)
+
+
+def nearest(value: Any, known: Iterable[Any]) -> str:
+    """A hint at the known value that is most like an unknown one: " (did you mean 'Good'?)", or nothing."""
+    words = {str(word).casefold(): word for word in known}
+    close = difflib.get_close_matches(str(value).casefold(), words, n=1)
+    return f" (did you mean {words[close[0]]!r}?)" if close else ""
+
+
+def unseen_offset(outside: np.ndarray, share: float) -> np.ndarray:
+    """Log-probabilities of being outside of what was seen, and of not being outside."""
+    return np.where(outside, math.log(share), math.log1p(-share)) if share else np.zeros(len(outside))

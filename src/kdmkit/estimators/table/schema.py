@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit.estimators.table.codecs import Codec
-from kdmkit.kernels.regions import Region
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.codecs import Codec, LeftOut, nearest
+from kdmkit.estimators.table.frames import RawFrame, read_frame
+from kdmkit.estimators.table.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.restore import build_frame
+from kdmkit.estimators.table.storage import BASES, RawColumn, Storage
+from kdmkit.kernels import Region
 from kdmkit.nn import Variable
+
+# Boxes that one question may consist of.
+_MOST_BOXES = 10_000
 
 
 @dataclass(frozen=True)
@@ -20,12 +33,14 @@ class Column:
 
     Attributes:
         name: the column's name.
-        kind: float, integer, count, ordinal, category, boolean, date, time, constant, identifier or text.
+        kind: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier,
+            text or empty.
         why: the reason in a few words.
         details: what the codec found: levels, range, resolution, atoms.
         variables: names of the column's variables in the model, one for each part; () if it is left out.
         codec: turns its cells into events and back.
         missing: the share of missing cells in the rows it was fitted to.
+        storage: how the frame stores the column.
     """
 
     name: str
@@ -35,6 +50,7 @@ class Column:
     variables: tuple[str, ...]
     codec: Codec
     missing: float
+    storage: Storage
 
 
 class Encoded(NamedTuple):
@@ -44,7 +60,7 @@ class Encoded(NamedTuple):
         values: by variable, tensors `(rows, *event)`; anything valid where a cell is missing.
         observed: by variable, masks `(rows,)`, False where a cell is missing.
         log_offset: what to add to the model's log-density of each row: units of the user, and the probability
-            of levels and values that the fitted rows could not have. Zero for most tables.
+            of levels and values that the fitted rows could not have. About zero for most tables.
     """
 
     values: dict[str, Tensor]
@@ -55,11 +71,21 @@ class Encoded(NamedTuple):
 class Schema:
     """The columns of a table.
 
-    Attributes:
-        columns: what every column was taken for, by name, in the order of the frame.
+    Args:
+        columns: what every column was taken for, in the order of the frame.
+        backend: what a frame like the fitted one is made with: pandas, polars, pyarrow, mapping or array.
+        labels: the names as the frame has them.
+
+    >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
+    >>> [(column.name, column.kind) for column in schema.columns.values()]
+    [('age', 'count'), ('smokes', 'category')]
+    >>> schema.evidence({"smokes": "yes"})
+    {'c1': tensor([1])}
     """
 
-    columns: dict[str, Column]
+    def __init__(self, columns: Sequence[Column], backend: str, labels: Sequence[Any]) -> None:
+        self.columns = {column.name: column for column in columns}
+        self.backend, self.labels = backend, tuple(labels)
 
     @classmethod
     def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
@@ -70,44 +96,206 @@ class Schema:
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
         """
-        raise NotImplementedError
+        raw = read_frame("frame", frame)
+        if not raw.n_rows:
+            raise ValueError(bad_argument("frame", "at least one row", "none"))
+        wanted = check_types(types, list(raw.columns))
+        columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
+        return cls(columns, raw.backend, raw.labels)
 
-    def variables(self) -> list[Variable]:
-        """Variables of a layer for all columns that are modelled: `c0`, `c1`, `c2_day`, `c2_time`, …"""
-        raise NotImplementedError
+    # ---- the model's side
 
-    def encode(self, frame: Any) -> Encoded:
-        """Rows as events. Columns that the schema lacks are ignored with one warning; absent ones are missing."""
-        raise NotImplementedError
+    def variables(self, n_components: int | None = None) -> list[Variable]:
+        """Variables of a layer for all columns that are modelled: `c0`, `c1`, `c2_week`, `c2_weekday`, …
 
-    def decode(self, values: Mapping[str, Tensor], *, columns: Sequence[str] | None = None) -> Any:
+        Args:
+            n_components: where every component is to have a bandwidth of its own, their number.
+        """
+        return [
+            Variable(name, kernel, shape)
+            for column in self.columns.values()
+            for name, kernel, shape in zip(
+                column.variables, column.codec.kernels(n_components), column.codec.shapes, strict=True
+            )
+        ]
+
+    def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Encoded:
+        """Rows as events.
+
+        Columns that the schema lacks are ignored with one warning, absent ones are missing in all rows.
+
+        Args:
+            dtype: of events that are numbers; None is torch's default.
+        """
+        raw = read_frame("frame", frame)
+        self._warn_of_unknown(raw)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        values: dict[str, Tensor] = {}
+        observed: dict[str, Tensor] = {}
+        offset = torch.zeros(raw.n_rows, dtype=torch.float64)
+        for column in self.columns.values():
+            if not column.variables:
+                continue
+            cells = column.codec.encode(raw.columns.get(column.name) or _absent(column, raw.n_rows))
+            offset = offset + cells.log_offset
+            for name, part in zip(column.variables, cells.parts, strict=True):
+                values[name] = part.to(dtype) if part.is_floating_point() else part
+                observed[name] = cells.observed
+        return Encoded(values, observed, offset)
+
+    def _warn_of_unknown(self, raw: RawFrame) -> None:
+        unknown = [name for name in raw.columns if name not in self.columns]
+        if unknown:
+            listed = ", ".join(map(repr, unknown))
+            warnings.warn(f"columns that the table was not fitted to are ignored: {listed}", stacklevel=3)
+
+    # ---- the user's side
+
+    def decode(
+        self, values: Mapping[str, Tensor], *, columns: Sequence[str] | None = None, index: Any = None
+    ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
-        Constants come back as they are; identifiers and texts are left out.
+        Constants come back as they are; identifiers, texts and empty columns are left out.
 
         Args:
             columns: the columns wanted; None is all of which `values` holds the variables, and constants.
+            index: the index of a frame of pandas; None counts from 0.
         """
-        raise NotImplementedError
+        n_rows = len(next(iter(values.values())))
+        wanted = list(self.columns) if columns is None else list(columns)
+        raw: list[RawColumn] = []
+        for name in wanted:
+            column = self.column("columns", name)
+            if _is_constant(column.codec) or (
+                column.variables and all(part in values for part in column.variables)
+            ):
+                raw.append(self.decode_column(name, values, n_rows))
+            elif columns is not None:
+                got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
+                raise ValueError(bad_argument("values", "values of all columns wanted", got))
+        labels = dict(zip(self.columns, self.labels, strict=True))
+        return build_frame(raw, self.backend, [labels[column.name] for column in raw], index)
+
+    def decode_column(self, name: str, values: Mapping[str, Tensor], n_rows: int) -> RawColumn:
+        """One column as an array."""
+        column = self.columns[name]
+        if isinstance(column.codec, LeftOut):
+            cells = np.empty(n_rows, dtype=object)
+            cells[:] = [column.codec.constant] * n_rows
+            decoded = cells.astype(BASES[column.storage.base])
+        else:
+            decoded = column.codec.decode(*(values[part] for part in column.variables))
+        return RawColumn(name, decoded, np.zeros(n_rows, dtype=bool), column.storage)
+
+    def column(self, argument: str, name: Any) -> Column:
+        """A column by its name; an unknown one raises."""
+        if name not in self.columns:
+            wanted = f"a column of the table{nearest(name, self.columns)}"
+            raise ValueError(bad_argument(argument, wanted, repr(name)))
+        return self.columns[name]
+
+    # ---- questions
 
     def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
         """What a question knows, as evidence for `infer`, by variable.
 
-        Every tensor and region has one leading dimension L: the question is a union of L disjoint boxes, and L
-        is 1 but for ranges of date-times and sets of numbers. An answer over L boxes is the average of the L
-        answers, weighted by softmax(log_evidence). Variables of which nothing is known are absent.
+        Every tensor and region has one leading dimension L: the question is a union of L disjoint boxes. L is
+        1 but for ranges of date-times and for sets of numbers that have densities. An answer over L boxes is
+        the average of the L answers, weighted by softmax(log_evidence). Variables of which nothing is known
+        are absent.
 
         Args:
             given: by column: a value; a pair, which is a closed range with None for an open end; a list or a
                 set; None for unknown.
         """
-        raise NotImplementedError
+        asked = [self.column("given", name) for name in given]
+        regions = [column.codec.region(given[column.name]) for column in asked]
+        n_boxes = math.prod(map(len, regions))
+        if n_boxes > _MOST_BOXES:
+            raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
+        boxes = list(itertools.product(*regions))
+        evidence: dict[str, Tensor | Region] = {}
+        for i, column in enumerate(asked):
+            stacked = column.codec.stack([box[i] for box in boxes])
+            for name, known in zip(column.variables, stacked, strict=True):
+                if known is not None:
+                    evidence[name] = known
+        return evidence
+
+    # ---- description
 
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal schema."""
-        raise NotImplementedError
+        columns = [
+            {
+                "kind": column.kind,
+                "why": column.why,
+                "variables": list(column.variables),
+                "missing": column.missing,
+                "codec": column.codec.config(),
+                "storage": column.storage.config(),
+            }
+            for column in self.columns.values()
+        ]
+        labels = [label if isinstance(label, int) else str(label) for label in self.labels]
+        return {"backend": self.backend, "labels": labels, "columns": columns}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
         """The schema that `config` describes."""
-        raise NotImplementedError
+        columns = []
+        for fields in config["columns"]:
+            codec = codec_from_config(fields["codec"])
+            columns.append(
+                Column(
+                    name=codec.name,
+                    kind=fields["kind"],
+                    why=fields["why"],
+                    details=codec.describe(),
+                    variables=tuple(fields["variables"]),
+                    codec=codec,
+                    missing=fields["missing"],
+                    storage=Storage.from_config(fields["storage"]),
+                )
+            )
+        return cls(columns, config["backend"], config["labels"])
+
+    def __str__(self) -> str:
+        """A table of what every column was taken for."""
+        rows = [("column", "kind", "missing", "details", "why")]
+        rows += [(c.name, c.kind, f"{c.missing:.1%}", c.details, c.why) for c in self.columns.values()]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = (
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
+            for row in rows
+        )
+        return "\n".join(lines)
+
+
+def _column(i: int, raw: RawColumn, types: Mapping[str, str]) -> Column:
+    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw)
+    codec = fit_codec(raw, kind)
+    if kind == "empty":
+        warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)
+    names = (f"c{i}" if not part else f"c{i}_{part}" for part in codec.part_names)
+    return Column(
+        name=raw.name,
+        kind=kind,
+        why=why,
+        details=codec.describe(),
+        variables=tuple(names) if codec.modelled else (),
+        codec=codec,
+        missing=float(raw.missing.mean()),
+        storage=raw.storage,
+    )
+
+
+def _absent(column: Column, n_rows: int) -> RawColumn:
+    """A column of which every cell is missing."""
+    values = np.zeros(n_rows, dtype=BASES[column.storage.base])
+    return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
+
+
+def _is_constant(codec: Codec) -> bool:
+    return codec.kind == "constant"
