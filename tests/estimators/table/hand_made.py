@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from kdmkit.estimators.table.storage import RawColumn, Storage
 from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.estimators.table.codecs import Cells, Codec, Known
 from kdmkit.estimators.table.inference import Inference
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.estimators.table.storage import RawColumn, Storage
 from kdmkit.kernels import Interval, OneOf
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,14 @@ class DatePosterior(Posterior):
         regions = {name: as_region(self.rho.kernels[name], part) for name, part in known.items()}
         return self._mixed(self._log_prob(regions))
 
-    def _log_prob(self, known: dict[str, Tensor | Region]) -> Tensor:
+    def _log_prob(self, known: Mapping[str, Tensor | Region]) -> Tensor:
         rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)
         if len(known) > 1:
             found: Tensor = rho.log_prob(**known)
             return found
         (one,) = known.values()
-        return rho.log_mass(one) if isinstance(one, Region) else rho.log_prob(one)
+        found = rho.log_mass(one) if isinstance(one, Region) else rho.log_prob(one)
+        return found
 
     def _mixed(self, log_prob: Tensor) -> Array:
         """Probabilities; of boxes of evidence, their average."""
@@ -78,7 +80,7 @@ class DatePosterior(Posterior):
     def log_density(self, value: Any) -> Array:
         events = self.codec.event(value)
         known = dict(zip(self.column.variables, events, strict=True))
-        return np.asarray(np.log(self._mixed(self._log_prob(dict(known)))) + self._log_offset(*events))
+        return np.asarray(np.log(self._mixed(self._log_prob(known))) + self._log_offset(*events))
 
     # ---- quantiles
 
@@ -95,13 +97,24 @@ class DatePosterior(Posterior):
 
     def quantile(self, q: float) -> Array:
         """The first date with F(date) ≥ q; of many rows, the first of 64 dates that cover the draws."""
-        dates = np.sort(self._instants(_DRAWS, torch.Generator(self._device).manual_seed(0)).reshape(-1))
         if not self._rows:
-            return np.asarray(self._search(lambda date: bool(self._below(date) >= q), dates[0], dates[-1]))
-        grid = np.unique(dates[np.linspace(0, len(dates) - 1, _GRID).astype(int)])
-        reached = np.stack([self._below(date) for date in grid]) >= q
+            first, last = self._dates[[0, -1]]
+            return np.asarray(self._search(lambda date: bool(self._below(date) >= q), first, last))
+        grid, below = self._distribution
+        reached = below >= q
         reached[-1] = True
         return np.asarray(grid[reached.argmax(0)])
+
+    @cached_property
+    def _dates(self) -> Array:
+        """Dates of a few draws, in ascending order."""
+        return np.sort(self._instants(_DRAWS, torch.Generator(self._device).manual_seed(0)).reshape(-1))
+
+    @cached_property
+    def _distribution(self) -> tuple[Array, Array]:
+        """Dates that cover the draws, and the probability of dates up to them for every row."""
+        grid = np.unique(self._dates[np.linspace(0, len(self._dates) - 1, _GRID).astype(int)])
+        return grid, np.stack([self._below(date) for date in grid])
 
     def _search(self, reached: Callable[[np.datetime64], bool], low: Any, high: Any) -> np.datetime64:
         """The first date of the column's resolution that reaches a probability, by bisection."""

@@ -71,8 +71,8 @@ class Imputer:
         values = {name: value.clone() for name, value in rows.values.items()}
         observed = {name: mask.clone() for name, mask in rows.observed.items()}
         for column in self.engine.columns.values():
-            index = self._missing(column)
-            index = torch.from_numpy(index[(index >= start) & (index < start + BLOCK)] - start)
+            missing = self._missing(column)
+            index = torch.from_numpy(missing[(missing >= start) & (missing < start + BLOCK)] - start)
             if len(index):
                 part = select(Encoded(values, observed, rows.log_offset), index)
                 for name, drawn in self._draw_column(column, part, generator).items():

@@ -279,7 +279,7 @@ class _Parser:
         place = Token("word", "", opening.start, closing.stop)
         if len(values) != 2:
             raise self.error(place, "two ends in a range (braces make a set)", str(len(values)))
-        found = Range(*values, above=opening.text == "(", below=closing.text == ")")
+        found = Range(values[0], values[1], above=opening.text == "(", below=closing.text == ")")
         if found.is_empty:
             raise self.error(place, "a lower end below the upper one", str(found))
         return found

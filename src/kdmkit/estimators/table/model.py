@@ -66,7 +66,8 @@ def fit_model(
         return layer, history
     names = [variable.name for variable in variables]
     layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
-    layer.initialize(generator=generator, **_complete(train, generator))
+    start: dict[str, Any] = _complete(train, generator)
+    layer.initialize(generator=generator, **start)
     options = tree_options(len(keep), **{"learning_rate": 2e-2, **settings.options})
     return layer, _fit_flat(layer, train, validation, options, settings.identity)
 

@@ -65,7 +65,7 @@ class Posterior:
         rho: the distribution of its variable.
     """
 
-    def __init__(self, column: Column, rho: KDM) -> None:
+    def __init__(self, column: Column, rho: Any) -> None:
         self.column, self.rho, self.codec = column, rho, column.codec
 
     @property
@@ -119,7 +119,8 @@ class Posterior:
         numbers = np.asarray(part.decode(events))
         for atom in getattr(part, "atoms", ()):
             numbers = np.where(np.abs(numbers - atom) <= _AT_ATOM * part.scale, atom, numbers)
-        return np.asarray(np.rint(numbers).astype(np.int64) if self.codec.base == "integer" else numbers)
+        is_whole = self.column.storage.base == "integer"
+        return np.asarray(np.rint(numbers).astype(np.int64) if is_whole else numbers)
 
     def mode(self) -> Array:
         """The most probable value: of levels, or among the modes of the components."""
