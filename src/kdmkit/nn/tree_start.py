@@ -58,5 +58,3 @@ def start_edges(n_edges: int, k: int, generator: torch.Generator | None) -> Floa
     noise = torch.randn(n_edges, k, k, device=device, generator=generator)
     noise.diagonal(dim1=-2, dim2=-1).add_(math.log(_AGREEMENT * k))
     return noise
-
-

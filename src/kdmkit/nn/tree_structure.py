@@ -41,9 +41,7 @@ def learn_tree(
     information = mutual_information(codes, None if weights is None else weights.cpu())
     parents = spanning_tree(information)
     names = [variable.name for variable in variables]
-    return {
-        name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)
-    }
+    return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
 
 
 def _mask(observed: Tensor | None) -> Tensor | None:

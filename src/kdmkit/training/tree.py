@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
@@ -76,8 +75,9 @@ class TreeObjective(DrawingModule):
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.has_missing = not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        self._groups = _level_groups(layer)
-        for i, names in enumerate(self._groups):
+        self._groups = layer.equal_kernels()
+        self._levels = [names for names in self._groups if _has_levels(layer, names[0])]
+        for i, names in enumerate(self._levels):
             shares = [_shares(packing, rows, name, layer.kernel(name).n) for name in names]
             self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
 
@@ -90,8 +90,7 @@ class TreeObjective(DrawingModule):
         if hidden:
             seen = seen & (self.uniform(seen) >= self.masking * strength)
         values, masks = self.packing.unpack(codes, numbers, seen if hidden or self.has_missing else None)
-        tree = self.layer.tree(edges=edges, validate_args=False)
-        losses = -tree.log_prob(observed=masks, **values)
+        losses = -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
         if not self.training:
             return losses
         self.step += 1
@@ -104,10 +103,11 @@ class TreeObjective(DrawingModule):
                 child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
             total = total - self.shrinkage * (child * edges.log()).sum()
         if self.smoothing:
-            for i, names in enumerate(self._groups):
+            for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
                 log_probs = self.layer.kernel(names[0]).probs(components).log()
-                total = total - self.smoothing * (self.get_buffer(f"shares_{i}").unsqueeze(-2) * log_probs).sum()
+                shares = self.get_buffer(f"shares_{i}").unsqueeze(-2)
+                total = total - self.smoothing * (shares * log_probs).sum()
         return total
 
 
@@ -188,16 +188,9 @@ def _effective_rows(rows: Rows) -> float:
     return float(weights.sum().square() / weights.square().sum())
 
 
-def _level_groups(layer: TreeLayer) -> list[list[str]]:
-    """Variables whose components are distributions over levels, by kernel: equal ones are computed at once."""
-    groups: dict[str, list[str]] = {}
-    for name in layer.variables:
-        kernel = layer.kernel(name)
-        if kernel.discrete and layer.components[name].is_floating_point():
-            own = name if any(p.requires_grad for p in kernel.parameters()) else ""
-            shape = list(layer.components[name].shape)
-            groups.setdefault(json.dumps([kernel.config(), shape, own]), []).append(name)
-    return list(groups.values())
+def _has_levels(layer: TreeLayer, name: str) -> bool:
+    """Whether the components of a variable are distributions over finitely many events."""
+    return layer.kernel(name).discrete and layer.components[name].is_floating_point()
 
 
 def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
