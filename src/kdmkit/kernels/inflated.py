@@ -51,7 +51,7 @@ class Inflated(Kernel):
     >>> kernel = Inflated(kdm.RBF.from_std(1.0), [0.0])
     >>> c = torch.tensor([[0.0, 0.0, 5.0]])                   # half of the mass at 0, the rest about 5
     >>> kernel.log_mass(kdm.Interval(None, 0.0), c).exp(), kernel.mean(c)
-    (tensor([[0.5000]]), tensor([[2.5000]]))
+    (tensor([0.5000]), tensor([[2.5000]]))
     """
 
     discrete: ClassVar[bool] = False
@@ -209,18 +209,13 @@ class Inflated(Kernel):
         lead = broadcast(is_atom.shape, log_p.shape[:-1])
         table = log_p[..., 1:].expand(*lead, self.n_atoms)
         atoms = table.gather(-1, code.long().expand(*lead, 1)).squeeze(-1)
-        rest = self.kernel.log_overlap(self._stand_in(x, is_atom & self._replaced(x), inner), inner)
+        replaced = x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else is_atom
+        rest = self.kernel.log_overlap(self._stand_in(x, replaced, inner), inner)
         rest = rest + log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
         if isinstance(self.kernel, Rounded):
             rest = torch.where(x.isnan().squeeze(-1), -math.inf, rest)
             return log_add([rest, torch.where(is_atom, atoms, -math.inf)])
         return torch.where(is_atom, atoms, rest)
-
-    def _replaced(self, x: Tensor) -> Tensor:
-        """Which atoms the inner kernel cannot be asked about: all, or NaN where it gives masses."""
-        return (
-            x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else torch.ones_like(x[..., 0]).bool()
-        )
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
@@ -320,16 +315,19 @@ class Inflated(Kernel):
     def mode(self, components: Tensor) -> Tensor:
         """The most probable atom, or the inner mode where the continuous part is more probable than it.
 
-        A density and a mass cannot be compared: the whole continuous part competes with the atoms.
+        A density and a mass cannot be compared: the whole continuous part competes with the atoms. With a
+        `Rounded` kernel the masses of single numbers are compared.
         """
-        log_p, inner = self._split(components.detach())
-        best, where = log_p[..., 1:].max(-1, keepdim=True)
-        atom = self.atoms.to(components)[where]
-        rest = log_p[..., :1]
+        c = components.detach()
+        log_p, inner = self._split(c)
         inner_mode = self.kernel.mode(inner)
         if isinstance(self.kernel, Rounded):
-            rest = rest + self.kernel.log_overlap(inner_mode, inner).unsqueeze(-1).to(rest)
-        return torch.where(best > rest, atom, inner_mode)
+            every = self.atoms.to(c).reshape(-1, *([1] * c.ndim)).expand(-1, *inner_mode.shape)
+            points = torch.cat([inner_mode.unsqueeze(0), every])
+            best = self.log_overlap(points, c).argmax(0)
+            return points.gather(0, best.unsqueeze(-1).unsqueeze(0)).squeeze(0)
+        best, where = log_p[..., 1:].max(-1, keepdim=True)
+        return torch.where(best > log_p[..., :1], self.atoms.to(c)[where], inner_mode)
 
     def typical_event(self, components: Tensor) -> Tensor:
         return self.kernel.typical_event(self._split(components)[1])

@@ -27,6 +27,7 @@ from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
 
@@ -50,7 +51,7 @@ class Levels(Kernel):
     >>> kernel.probs(torch.tensor([[0.0, 0.0, -torch.inf]]))
     tensor([[0.4500, 0.4500, 0.1000]])
     >>> kernel.log_mass(OneOf([0, 2]), torch.zeros(1, 3)).exp()
-    tensor([[0.6667]])
+    tensor([0.6667])
     """
 
     discrete: ClassVar[bool] = True
@@ -128,7 +129,7 @@ class Levels(Kernel):
         """The log mass of a set of levels."""
         self._accept("region", region, OneOf)
         assert isinstance(region, OneOf)
-        return Score(_set_masses, distinct(region.values), self.log_probs(components))
+        return Score(_set_masses, region.values, self.log_probs(components))
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         self._accept(argument, region, OneOf)
@@ -233,30 +234,18 @@ class Levels(Kernel):
         return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
 
 
-def distinct(values: Integer[Tensor, "*lead k"]) -> Integer[Tensor, "*lead k"]:
-    """The values in ascending order, with −1 in place of repetitions.
-
-    >>> distinct(torch.tensor([2, 0, 2]))
-    tensor([ 0,  2, -1])
-    """
-    ordered = values.sort(-1).values
-    repeated = torch.zeros_like(ordered, dtype=torch.bool)
-    repeated[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
-    return ordered.masked_fill(repeated, -1)
-
-
-def _set_masses(codes: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """log Σ_k exp(table[j, code_ik]) of all pairs, in blocks of k; codes of −1 are left out."""
-    columns, (n, k), m = table.mT, codes.shape[-2:], table.shape[-2]
+def _set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k."""
+    codes, new = first_occurrences(values.long())
+    columns, n, m = table.mT, codes.shape[-2], table.shape[-2]
     lead = broadcast(codes.shape[:-2], table.shape[:-2])
     columns = columns.expand(*lead, *columns.shape[-2:])
     step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
     parts = []
-    for some in codes.long().split(step, -1):
-        index = some.clamp_min(0).reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
+    for some, kept in zip(codes.split(step, -1), new.split(step, -1), strict=True):
+        index = some.reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
         scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
-        kept = (some >= 0).unsqueeze(-1)
-        parts.append(safe_logsumexp(torch.where(kept, scores, -math.inf).mT))
+        parts.append(safe_logsumexp(torch.where(kept.unsqueeze(-1), scores, -math.inf).mT))
     return log_add(parts)
 
 

@@ -21,8 +21,8 @@ from kdmkit._core.checks import (
 )
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.levels import distinct
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.pairs import pair_masses
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
@@ -32,8 +32,6 @@ from kdmkit.ops import InDtype, LogSum, Restricted, Term, common_dtype
 
 # Moments are sums over at most this many cells of a component; beyond, rounding hardly moves them.
 _CELLS = 1 << 13
-# Components that moments are computed of at once.
-_BLOCK = 64
 
 
 class Rounded(Kernel):
@@ -153,17 +151,13 @@ class Rounded(Kernel):
 
     def _set_term(self, values: Tensor, components: Tensor) -> Term:
         values = values.to(components.dtype) if not values.is_floating_point() else values
-        known = ~values.isnan()
-        position = self.position(torch.where(known, values, 0.0)).round()
-        # Ranks from 0 on, so that −1 is free to mark repetitions.
-        order = torch.where(known, position - position.amin(-1, keepdim=True), -1.0)
-        order = distinct(order.long())
-        position = order + position.amin(-1, keepdim=True)
+        position, new = first_occurrences(self.position(values).round())
+        keep = new & ~position.isnan()
+        position = torch.where(keep, position, 0.0)
         parts = []
-        for i in range(values.shape[-1]):
-            k = position[..., i : i + 1]
+        for k, kept in zip(position.split(1, -1), keep.split(1, -1), strict=True):
             term = self._masses(self.at(k - 0.5), self.at(k + 0.5), values, components)
-            parts.append(Restricted(term, order[..., i : i + 1] >= 0))
+            parts.append(Restricted(term, kept))
         return LogSum(tuple(parts))
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:

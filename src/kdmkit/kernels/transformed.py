@@ -218,13 +218,14 @@ class Transformed(Kernel):
         kinds = {kind.removeprefix("-") for kind in self.change.kinds}
         if kinds <= {"affine"}:
             return self.change.inverse(self.kernel.mode(components))
-        c = components.detach()
+        # A maximum is flat: float32 would find half of its digits.
+        c = components.detach().double()
         low, high = self._reach(c)
 
         def objective(z: Tensor) -> Tensor:
             return self._log_bump(z, c) + self.change.log_slope(self.change.inverse(z))
 
-        return self._in_support(self.change.inverse(argmax(objective, low, high)))
+        return self._in_support(self.change.inverse(argmax(objective, low, high)).to(components.dtype))
 
     def typical_event(self, components: Tensor) -> Tensor:
         """T⁻¹(c)."""

@@ -140,6 +140,7 @@ class Change(nn.Module):
     def __init__(self, transform: Transform) -> None:
         super().__init__()
         self.steps = nn.ModuleList(_steps(transform))
+        self.increasing = math.prod(step.sign for step in self._chain) > 0
 
     @property
     def _chain(self) -> list[Step]:
@@ -149,10 +150,6 @@ class Change(nn.Module):
     def transform(self) -> Transform:
         """T as a `torch.distributions` transform."""
         return ComposeTransform([step.transform for step in self._chain])
-
-    @property
-    def increasing(self) -> bool:
-        return math.prod(step.sign for step in self._chain) > 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -224,9 +221,8 @@ class Change(nn.Module):
         low, high = self.ends(x.device)
         inside = (x > low) & (x < high)
         z = self(torch.where(inside, x, self._middle(x)))
-        ends = (-math.inf, math.inf) if self.increasing else (math.inf, -math.inf)
-        outside = torch.where(x <= low, *(torch.full_like(z, end) for end in ends))
-        return torch.where(inside, z, outside)
+        outside = torch.where(x <= low, -torch.inf, torch.inf).to(z)
+        return torch.where(inside, z, outside if self.increasing else -outside)
 
     def config(self) -> list[dict[str, Any]]:
         return [step.config() for step in self._chain]

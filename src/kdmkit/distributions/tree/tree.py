@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, as_tensor, check_instance
-from kdmkit._core.shapes import pick
 from kdmkit.distributions._validation import common_batch, event_shape_of, is_checked
 from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
 from kdmkit.distributions.joint import JointKDM
@@ -337,8 +336,7 @@ class TreeKDM(Composite):
             for name, kernel in self.kernels.items():
                 index = states[self._states.topology.node_of[name]]
                 index = index.expand(shape.numel(), *self.batch_shape)
-                chosen = pick(self.components[name], index, kernel.component_dim)
-                value = kernel.sample(chosen, index, generator)
+                value = kernel.draw(self.components[name], index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn
 
