@@ -111,35 +111,37 @@ def test_masking_hides_cells():
     made, rows = objective(layer, Table(data), shrinkage=0.0, smoothing=0.0, masking=0.99)
     torch.manual_seed(0)
     hidden = made(*rows.tensors)
-    assert float((hidden == 0).double().mean()) > 0.8
-    assert float(hidden.abs().max()) > 0
+    assert float((hidden.abs() < 1e-9).double().mean()) > 0.8
+    assert float(hidden.detach().abs().max()) > 0.1
 
 
 def test_default_shrinkage():
     data = columns()
     made, _ = objective(started(data), Table(data))
-    assert made.shrinkage == pytest.approx(450 * math.sqrt(K) / 120)
+    assert made.shrinkage == 4.0
+    many, _ = objective(started(columns(900)), Table(columns(900)))
+    assert many.shrinkage == pytest.approx(450 * math.sqrt(K) / 900)
     weights = torch.cat([torch.ones(60), torch.zeros(60)])
     weighted, _ = objective(started(data), Table(data, weights=weights))
     assert weighted.n_rows == pytest.approx(60.0)
 
 
 def test_a_fit_raises_the_likelihood():
-    data, held = columns(600), columns(300, seed=100)
+    data, held = columns(300), columns(300, seed=100)
     layer = started(data)
     before = float(layer.log_prob(**held).mean().detach())
-    history = fit_tree(layer, Table(data), Table(held), options=options(600, steps=90))
+    history = fit_tree(layer, Table(data), Table(held), options=options(300, steps=30))
     after = float(layer.log_prob(**held).mean().detach())
-    assert after > before + 0.2
+    assert after > before + 0.1
     assert -after == pytest.approx(min(entry["validation_loss"] for entry in history), abs=1e-9)
 
 
 def test_a_fit_with_missing_cells_learns_the_dependence():
     """No row has all columns. x and y depend on each other; the fit finds p(y | x)."""
-    n = 600
+    n = 400
     data, seen = columns(n), masks(n, 0.7)
     layer = started(data, observed=seen)
-    fit_tree(layer, Table(data, seen), options=options(n, steps=120))
+    fit_tree(layer, Table(data, seen), options=options(n, steps=50), shrinkage=0.1)
     held = columns(300, seed=200)
     right = layer(x=held["x"], target="y").probs.argmax(-1) == held["y"]
     assert float(right.double().mean()) > 0.75
@@ -238,5 +240,5 @@ def test_bad_tables(table: Table, message: str):
 def test_columns_of_another_kind():
     layer = started()
     packing = Packing(layer, Table(columns()))
-    with pytest.raises(ValueError, match="y: expected codes"):
-        packing.rows(Table({**columns(), "y": torch.zeros(120)}))
+    with pytest.raises(ValueError, match="z: expected numbers of shape"):
+        packing.rows(Table({**columns(), "z": torch.zeros(120, 1)}))

@@ -24,8 +24,9 @@ _RATE = 0.1
 # all steps.
 _AVERAGING = 0.03
 _PATIENCE = 0.35
-# Pseudo-counts of every edge row: this times √k/n.
+# Pseudo-counts of every edge row: this times √k/n, but no more than the second number.
 _SHRINKAGE = 450.0
+_MOST_SHRINKAGE = 4.0
 
 
 class TreeObjective(DrawingModule):
@@ -47,7 +48,7 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α; None is 450·√k/n: few rows and many states need more.
+        shrinkage: α; None is min(4, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
     """
@@ -69,16 +70,17 @@ class TreeObjective(DrawingModule):
         self.layer, self.packing, self.n_steps = layer, packing, max(1, n_steps)
         self.n_rows = _effective_rows(rows)
         if shrinkage is None:
-            shrinkage = _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows
+            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows)
         self.shrinkage = check_number("shrinkage", shrinkage, "a finite number ≥ 0")
         self.smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.has_missing = not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self._groups = layer.equal_kernels()
-        self._levels = [names for names in self._groups if _has_levels(layer, names[0])]
+        self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
         for i, names in enumerate(self._levels):
-            shares = [_shares(packing, rows, name, layer.kernel(name).n) for name in names]
+            n_levels = layer.kernel(names[0]).probs(layer.components[names[0]]).shape[-1]
+            shares = [_shares(packing, rows, name, n_levels) for name in names]
             self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
 
     def forward(
@@ -150,7 +152,7 @@ def fit_tree(
     held = None if validation is None else packing.rows(validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
-    settings = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
+    settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     objective = TreeObjective(layer, packing, rows, n_steps=n_steps, **settings)
     described = {"parents": layer.parents, **settings, **(identity or {})}
@@ -188,9 +190,10 @@ def _effective_rows(rows: Rows) -> float:
     return float(weights.sum().square() / weights.square().sum())
 
 
-def _has_levels(layer: TreeLayer, name: str) -> bool:
-    """Whether the components of a variable are distributions over finitely many events."""
-    return layer.kernel(name).discrete and layer.components[name].is_floating_point()
+def _has_levels(packing: Packing, name: str) -> bool:
+    """Whether a variable has codes, and components that are distributions over them."""
+    is_trained = packing.layer.components[name].is_floating_point()
+    return packing.places[name].is_code and packing.layer.kernel(name).discrete and is_trained
 
 
 def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
