@@ -140,7 +140,8 @@ def test_a_fit_with_missing_cells_learns_the_dependence():
     """No row has all columns. x and y depend on each other; the fit finds p(y | x)."""
     n = 400
     data, seen = columns(n), masks(n, 0.7)
-    layer = started(data, observed=seen)
+    layer = TreeLayer(VARIABLES, 12, dtype=torch.float64, generator=seeded(0))
+    layer.initialize(**data, observed=seen, generator=seeded(1))
     fit_tree(layer, Table(data, seen), options=options(n, steps=50), shrinkage=0.1)
     held = columns(300, seed=200)
     right = layer(x=held["x"], target="y").probs.argmax(-1) == held["y"]

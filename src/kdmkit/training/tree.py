@@ -51,6 +51,7 @@ class TreeObjective(DrawingModule):
         shrinkage: α; None is min(4, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
+        has_missing: whether rows that are not among `rows` have missing cells, those of validation.
     """
 
     step: Tensor
@@ -65,6 +66,7 @@ class TreeObjective(DrawingModule):
         shrinkage: float | None = None,
         smoothing: float = 0.5,
         masking: float = 0.2,
+        has_missing: bool = False,
     ) -> None:
         super().__init__()
         self.layer, self.packing, self.n_steps = layer, packing, max(1, n_steps)
@@ -74,7 +76,7 @@ class TreeObjective(DrawingModule):
         self.shrinkage = check_number("shrinkage", shrinkage, "a finite number ≥ 0")
         self.smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
-        self.has_missing = not bool(rows.tensors[2].all())
+        self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self._groups = layer.equal_kernels()
         self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
@@ -154,7 +156,8 @@ def fit_tree(
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
     settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
-    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, **settings)
+    has_missing = held is not None and not bool(held.tensors[2].all())
+    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)
     described = {"parents": layer.parents, **settings, **(identity or {})}
     try:
         return fit(objective, rows, held, options=options, identity=described, description="tree")
