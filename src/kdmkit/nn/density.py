@@ -12,7 +12,7 @@ from kdmkit._core.checks import as_shape
 from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import MixtureLayer, LayerOptions, options_from
+from kdmkit.nn.layer import LayerOptions, MixtureLayer, options_from
 from kdmkit.nn.variable import Variable
 
 

@@ -12,7 +12,7 @@ from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import MixtureLayer, LayerOptions, by_name, options_from
+from kdmkit.nn.layer import LayerOptions, MixtureLayer, by_name, options_from
 from kdmkit.nn.variable import Variable
 
 

@@ -10,12 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_generator, check_instance
+from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_generator, check_instance
 from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.evidence import check_masks
+from kdmkit.distributions.tree.conditional import log_total
 from kdmkit.distributions.tree.states import States
 from kdmkit.distributions.tree.topology import Topology
+from kdmkit.kernels import Kernel
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
+from kdmkit.nn.tree_scores import group_kernels, grouped_scores
 from kdmkit.nn.tree_start import choose_rows, start_components, start_edges
 from kdmkit.nn.tree_structure import learn_tree
 from kdmkit.nn.variable import Variable
@@ -120,10 +123,41 @@ class TreeLayer(KDMLayer):
             edges: `edge_probs()`, where the caller has them.
             validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
         """
-        tables = Tables.stacked((self.edge_probs() if edges is None else edges).log(), above_floor=True)
-        states = States(self._topology, torch.log_softmax(self.root_logits, -1), tables)
-        kernels = {name: self.kernel(name) for name in self.variables}
-        return TreeKDM._made(dict(self.components), kernels, states, self._checks_values(validate_args))
+        states = self._states(self.edge_probs() if edges is None else edges)
+        return TreeKDM._made(
+            dict(self.components), self._kernels(), states, self._checks_values(validate_args)
+        )
+
+    def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
+        tables = Tables.stacked(edges.log(), above_floor=True)
+        return States(self._topology, torch.log_softmax(self.root_logits, -1), tables)
+
+    def _kernels(self) -> dict[str, Kernel]:
+        return {name: self.kernel(name) for name in self.variables}
+
+    def equal_kernels(self) -> list[list[str]]:
+        """Variables with equal kernels, which `row_log_prob` computes together."""
+        return group_kernels(self._kernels(), self.components)
+
+    def row_log_prob(
+        self,
+        values: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor] | None,
+        *,
+        groups: Sequence[Sequence[str]],
+        edges: Float[Tensor, "n_edges k k"],
+    ) -> Float[Tensor, " n"]:
+        """`tree().log_prob` of checked rows, for training: fewer and larger operations.
+
+        Args:
+            values: by variable, `(n, *event)`, or labels `(n,)`.
+            masks: by variable, `(n,)`, False where the value is missing; None where none is.
+            groups: `equal_kernels()`, which does not change while training.
+            edges: `edge_probs()`.
+        """
+        scores, tops = grouped_scores(groups, self._kernels(), self.components, values, masks)
+        by_node = [scores[name] for name in self._topology.nodes]
+        return log_total(self._states(edges), by_node, tops)
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""
@@ -214,7 +248,8 @@ class TreeLayer(KDMLayer):
         return {
             "layer": "TreeLayer",
             "variables": [variable.config() for variable in self.variables.values()],
-            "parents": self.parents,
+            # Pairs, since edges are in this order.
+            "parents": [list(pair) for pair in self.parents.items()],
             "learns_tree": self._learns_tree,
             **self._common_config(),
         }
@@ -226,8 +261,8 @@ class TreeLayer(KDMLayer):
         encoders = {} if encoders is None else encoders
         variables = [Variable.from_config(v, encoder=encoders.get(v["name"])) for v in config["variables"]]
         options = options_from(config)
-        layer = cls(variables, config["n_components"], parents=config["parents"], **options)
-        layer._learns_tree = config["learns_tree"]
+        layer = cls(variables, config["n_components"], parents=dict(config["parents"]), **options)
+        layer._learns_tree = check_flag("learns_tree", config["learns_tree"])
         return layer
 
     def extra_repr(self) -> str:

@@ -27,6 +27,7 @@ _KINDS = {
     "KDMTable": "tables",
     "JointLayer": "layers",
     "DensityLayer": "layers",
+    "TreeLayer": "layers",
     "Predictor": "layers",
     "KDM": "distributions",
     "JointKDM": "distributions",
@@ -44,8 +45,8 @@ def save(model: Any, path: str | Path) -> None:
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
-            `KDMTable`), a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`,
-            `JointKDM`).
+            `KDMTable`), a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution
+            (`KDM`, `JointKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

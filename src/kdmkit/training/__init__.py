@@ -1,6 +1,7 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
 from kdmkit.training.checkpoint import fingerprint
+from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
 from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
@@ -17,6 +18,7 @@ __all__ = [
     "DenseObjective",
     "Device",
     "FitOptions",
+    "FlatObjective",
     "JointObjective",
     "Packing",
     "PhasedFit",
@@ -31,6 +33,7 @@ __all__ = [
     "expected_nll",
     "fingerprint",
     "fit",
+    "fit_joint",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
@@ -25,8 +24,9 @@ _RATE = 0.1
 # all steps.
 _AVERAGING = 0.03
 _PATIENCE = 0.35
-# Pseudo-counts of every edge row: this times √k/n.
+# Pseudo-counts of every edge row: this times √k/n, but no more than the second number.
 _SHRINKAGE = 450.0
+_MOST_SHRINKAGE = 4.0
 
 
 class TreeObjective(DrawingModule):
@@ -48,9 +48,10 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α; None is 450·√k/n: few rows and many states need more.
+        shrinkage: α; None is min(4, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
+        has_missing: whether rows that are not among `rows` have missing cells, those of validation.
     """
 
     step: Tensor
@@ -65,20 +66,23 @@ class TreeObjective(DrawingModule):
         shrinkage: float | None = None,
         smoothing: float = 0.5,
         masking: float = 0.2,
+        has_missing: bool = False,
     ) -> None:
         super().__init__()
         self.layer, self.packing, self.n_steps = layer, packing, max(1, n_steps)
         self.n_rows = _effective_rows(rows)
         if shrinkage is None:
-            shrinkage = _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows
+            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows)
         self.shrinkage = check_number("shrinkage", shrinkage, "a finite number ≥ 0")
         self.smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
-        self.has_missing = not bool(rows.tensors[2].all())
+        self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        self._groups = _level_groups(layer)
-        for i, names in enumerate(self._groups):
-            shares = [_shares(packing, rows, name, layer.kernel(name).n) for name in names]
+        self._groups = layer.equal_kernels()
+        self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
+        for i, names in enumerate(self._levels):
+            n_levels = layer.kernel(names[0]).probs(layer.components[names[0]]).shape[-1]
+            shares = [_shares(packing, rows, name, n_levels) for name in names]
             self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
 
     def forward(
@@ -90,8 +94,7 @@ class TreeObjective(DrawingModule):
         if hidden:
             seen = seen & (self.uniform(seen) >= self.masking * strength)
         values, masks = self.packing.unpack(codes, numbers, seen if hidden or self.has_missing else None)
-        tree = self.layer.tree(edges=edges, validate_args=False)
-        losses = -tree.log_prob(observed=masks, **values)
+        losses = -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
         if not self.training:
             return losses
         self.step += 1
@@ -104,12 +107,11 @@ class TreeObjective(DrawingModule):
                 child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
             total = total - self.shrinkage * (child * edges.log()).sum()
         if self.smoothing:
-            for i, names in enumerate(self._groups):
+            for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
                 log_probs = self.layer.kernel(names[0]).probs(components).log()
-                total = (
-                    total - self.smoothing * (self.get_buffer(f"shares_{i}").unsqueeze(-2) * log_probs).sum()
-                )
+                shares = self.get_buffer(f"shares_{i}").unsqueeze(-2)
+                total = total - self.smoothing * (shares * log_probs).sum()
         return total
 
 
@@ -152,9 +154,10 @@ def fit_tree(
     held = None if validation is None else packing.rows(validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
-    settings = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
+    settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
-    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, **settings)
+    has_missing = held is not None and not bool(held.tensors[2].all())
+    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)
     described = {"parents": layer.parents, **settings, **(identity or {})}
     try:
         return fit(objective, rows, held, options=options, identity=described, description="tree")
@@ -190,16 +193,10 @@ def _effective_rows(rows: Rows) -> float:
     return float(weights.sum().square() / weights.square().sum())
 
 
-def _level_groups(layer: TreeLayer) -> list[list[str]]:
-    """Variables whose components are distributions over levels, by kernel: equal ones are computed at once."""
-    groups: dict[str, list[str]] = {}
-    for name in layer.variables:
-        kernel = layer.kernel(name)
-        if kernel.discrete and layer.components[name].is_floating_point():
-            own = name if any(p.requires_grad for p in kernel.parameters()) else ""
-            shape = list(layer.components[name].shape)
-            groups.setdefault(json.dumps([kernel.config(), shape, own]), []).append(name)
-    return list(groups.values())
+def _has_levels(packing: Packing, name: str) -> bool:
+    """Whether a variable has codes, and components that are distributions over them."""
+    is_trained = packing.layer.components[name].is_floating_point()
+    return packing.places[name].is_code and packing.layer.kernel(name).discrete and is_trained
 
 
 def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
