@@ -31,6 +31,7 @@ _KINDS = {
     "Predictor": "layers",
     "KDM": "distributions",
     "JointKDM": "distributions",
+    "TreeKDM": "trees",
 }
 
 
@@ -46,7 +47,7 @@ def save(model: Any, path: str | Path) -> None:
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
             `KDMTable`), a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution
-            (`KDM`, `JointKDM`).
+            (`KDM`, `JointKDM`, `TreeKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

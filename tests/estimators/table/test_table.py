@@ -221,7 +221,26 @@ def test_drawn_imputations_follow_the_joint_distribution(table: kdm.KDMTable) ->
     assert drawn.mean() == pytest.approx(mean, abs=4.5 * drawn.std() / np.sqrt(len(drawn)))
 
 
-# ---- explanations
+def test_the_most_probable_row(table: kdm.KDMTable, parcels: Any) -> None:
+    new = parcels.head(30)
+    whole = table.impute(new, how="rows")
+    assert not whole.isna().any().any()
+    assert (whole.dtypes == new.dtypes).all()
+    heavy = pd.DataFrame({"size": pd.Categorical([None], ["small", "large", "huge"]), "weight": [9.1]})
+    assert table.impute(heavy, how="rows")["size"][0] == "huge"
+
+
+# ---- explanations and dependence
+
+
+def test_dependence_finds_what_belongs_together(table: kdm.KDMTable) -> None:
+    found = table.dependence(n_samples=400)
+    assert found.names == ("size", "weight", "fee", "items", "fragile", "sent")
+    pairs = {frozenset(pair[:2]): pair[2] for pair in found.pairs()}
+    assert max(pairs, key=pairs.__getitem__) == {"size", "weight"}
+    assert pairs[frozenset({"fee", "sent"})] < 0.1
+    assert len(found.links) == 5
+    assert "size" in repr(found)
 
 
 def test_explanations_put_the_odd_cell_first(table: kdm.KDMTable) -> None:
@@ -279,5 +298,6 @@ def test_saved_tables_answer_as_before(table: kdm.KDMTable, parcels: Any, tmp_pa
     assert loaded.score_samples(new) == pytest.approx(table.score_samples(new))
     assert loaded.query("P(sent | fee > 0)").median == table.query("P(sent | fee > 0)").median
     assert loaded.sample(5, random_state=0).equals(table.sample(5, random_state=0))
+    assert list(loaded.columns_) == list(table.columns_)
     assert loaded.get_params() == table.get_params()
     assert pickle.loads(pickle.dumps(table)).score_samples(new) == pytest.approx(table.score_samples(new))

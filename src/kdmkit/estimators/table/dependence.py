@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.inference import Inference
@@ -17,7 +18,8 @@ class Dependence:
 
     Attributes:
         names: of the columns.
-        information: `(n, n)`, in nats: 0 for independent columns; the diagonal is NaN.
+        information: `(n, n)`, in nats: 0 for independent columns. Exact between levels, else an estimate by
+            draws, which may be a little below 0. The diagonal is NaN.
         links: pairs of columns that are neighbours in the tree.
     """
 
@@ -57,17 +59,18 @@ class Dependence:
         return plot_matrix(self.information, self.names, links=self.links, label=label, ax=ax)
 
 
-def measure_dependence(engine: Inference) -> Dependence:
+def measure_dependence(engine: Inference, n_samples: int, generator: torch.Generator) -> Dependence:
     """Mutual information between all pairs of columns.
 
-    A column with several variables tells as much as the most telling of them.
+    A column with several variables, a date, tells as much as the most telling of them.
     """
+    options: dict[str, Any] = {"n_samples": n_samples, "generator": generator}
     columns = list(engine.columns.values())
     information = np.full((len(columns), len(columns)), np.nan)
     for i, first in enumerate(columns):
         for j, second in enumerate(columns[:i]):
             pairs = [(a, b) for a in first.variables for b in second.variables]
-            found = max(float(engine.joint.mutual_information(a, b)) for a, b in pairs)
+            found = max(float(engine.joint.mutual_information(a, b, **options).value) for a, b in pairs)
             information[i, j] = information[j, i] = found
     return Dependence(tuple(column.name for column in columns), information, _links(engine))
 

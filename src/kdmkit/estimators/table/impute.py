@@ -52,7 +52,7 @@ class Imputer:
         """All cells of a row together by the most probable values."""
         found: dict[str, list[Tensor]] = {name: [] for name in self.rows.values}
         for block in blocks(self.rows):
-            values = self.engine.joint.mode(observed=block.observed, **block.values)
+            values = self.engine.joint.mode(observed=block.observed, **block.values).values
             for name in found:
                 found[name].append(values[name].cpu())
         return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items()}))

@@ -256,9 +256,15 @@ class KDMTable(DensityMixin, KDMEstimator):
         return explain_row(self._engine(), row)
 
     @torch.no_grad()
-    def dependence(self) -> Dependence:
-        """Mutual information between columns, with the tree."""
-        return measure_dependence(self._engine())
+    def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:
+        """Mutual information between columns, with the tree.
+
+        Args:
+            n_samples: draws for each pair of columns that are not both of levels.
+            random_state: of the draws.
+        """
+        n = check_count("n_samples", n_samples)
+        return measure_dependence(self._engine(), n, self._generator(random_state))
 
 
 def _checked_event(
