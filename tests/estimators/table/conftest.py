@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
+import typecheck
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("narwhals")
@@ -39,4 +40,5 @@ def parcels() -> Any:
 
 @pytest.fixture(scope="session")
 def table(parcels: Any) -> kdm.KDMTable:
-    return kdm.KDMTable(n_components=6, max_epochs=12, random_state=0).fit(parcels)
+    with typecheck.off():
+        return kdm.KDMTable(n_components=6, max_epochs=12, random_state=0).fit(parcels)

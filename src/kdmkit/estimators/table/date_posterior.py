@@ -49,17 +49,16 @@ class DatePosterior(Posterior):
     # ---- probabilities
 
     def probability(self, given: Any) -> Array:
-        total: Any = 0.0
-        for box in self.codec.region(given):
-            known = {
-                name: part for name, part in zip(self.column.variables, box, strict=True) if part is not None
-            }
-            total = total + (self._box_mass(known) if known else 1.0)
-        return np.asarray(np.minimum(total, 1.0), dtype=np.float64)
-
-    def _box_mass(self, known: dict[str, Any]) -> Array:
-        regions = {name: as_region(self.rho.kernels[name], part) for name, part in known.items()}
-        return self._mixed(self._log_prob(regions))
+        stacked = self.codec.stack(self.codec.region(given))
+        parts = zip(self.column.variables, stacked, strict=True)
+        rank = len(self.rho.batch_shape)
+        known = {
+            name: spread(as_region(self.rho.kernels[name], part), rank)
+            for name, part in parts
+            if part is not None
+        }
+        found = self._mixed(self._log_prob(known)).sum(0) if known else np.ones(self._rows)
+        return np.asarray(np.minimum(found, 1.0), dtype=np.float64)
 
     def _log_prob(self, known: Mapping[str, Tensor | Region]) -> Tensor:
         rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)
@@ -168,3 +167,9 @@ class DatePosterior(Posterior):
     def mode(self) -> Array:
         """The median stands for the most probable date."""
         return self.quantile(0.5)
+
+
+def spread(region: Region, rank: int) -> Region:
+    """Regions `(L, *event)` with `rank` dimensions of size 1 behind the first."""
+    parts = vars(region)
+    return type(region)(**{k: v.reshape(len(v), *([1] * rank), *v.shape[1:]) for k, v in parts.items()})

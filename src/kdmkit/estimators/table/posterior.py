@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +18,6 @@ from kdmkit.estimators.table.schema import Column
 from kdmkit.estimators.table.storage import RawColumn
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.regions import Interval, OneOf, Region
-
-# How near to a frequent value a quantile, found by bisection, counts as that value.
-_AT_ATOM = 1e-5
 
 
 class Joint(Protocol):
@@ -89,7 +86,7 @@ class Posterior:
         self._check(self.codec.numeric, "mean", "a numeric")
         if self.has_levels:
             return np.asarray(self.probs() @ np.asarray(self.codec.levels, dtype=np.float64))
-        return np.asarray(self.codec.numbers(self.rho.mean.cpu()))
+        return self._each(self.codec.numbers, self.rho.mean)
 
     def std(self) -> Array:
         self._check(self.codec.numeric, "std", "a numeric")
@@ -97,10 +94,10 @@ class Posterior:
             values, probs = np.asarray(self.codec.levels, dtype=np.float64), self.probs()
             mean = (probs @ values)[..., None]
             return np.sqrt((probs * (values - mean) ** 2).sum(-1))
-        deviation = self.rho.variance.sqrt().cpu()
+        deviation = self.rho.variance.sqrt()
         # Numbers are a shift and a scale away from events.
-        zero = self.codec.numbers(torch.zeros_like(deviation))
-        return np.asarray(self.codec.numbers(deviation) - zero)
+        zero = self._each(self.codec.numbers, torch.zeros_like(deviation))
+        return np.asarray(self._each(self.codec.numbers, deviation) - zero)
 
     def quantile(self, q: float) -> Array:
         """The smallest value with F(value) ≥ q, `(*batch,)`."""
@@ -109,18 +106,22 @@ class Posterior:
             reached = np.cumsum(self.probs(), -1) >= min(q, 1 - 1e-12)
             return self._levels(reached.argmax(-1))
         levels = torch.full(self.rho.batch_shape, q, dtype=self.rho.components.dtype)
-        return self._values(self.rho.icdf(levels.to(self.rho.components.device)).cpu())
+        return self._values(self.rho.icdf(levels.to(self.rho.components.device)))
 
     def _values(self, events: Tensor) -> Array:
         """Events as values of the column: on its grid, and exactly at its frequent values."""
         part = getattr(self.codec, "part", None)
         if part is None or not self.codec.numeric:
-            return np.asarray(self.codec.numbers(events))
-        numbers = np.asarray(part.decode(events))
-        for atom in getattr(part, "atoms", ()):
-            numbers = np.where(np.abs(numbers - atom) <= _AT_ATOM * part.scale, atom, numbers)
+            return self._each(self.codec.numbers, events)
+        numbers = self._each(part.decode, events)
         is_whole = self.column.storage.base == "integer"
         return np.asarray(np.rint(numbers).astype(np.int64) if is_whole else numbers)
+
+    def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
+        """`function` of events `(*lead, *event)`, which takes them in rows."""
+        lead = events.shape[: events.ndim - len(self.rho.event_shape)]
+        found = function(events.detach().cpu().reshape(-1, *self.rho.event_shape))
+        return np.asarray(found).reshape(tuple(lead))
 
     def mode(self) -> Array:
         """The most probable value: of levels, or among the modes of the components."""
@@ -131,7 +132,7 @@ class Posterior:
         lead = candidates.shape[0]
         shape = (lead, *([1] * len(self.rho.batch_shape)), *self.rho.event_shape)
         best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
-        return self._values(candidates[best].cpu())
+        return self._values(candidates[best])
 
     def expected(self) -> Array:
         """The mean of numbers, the median of other ordered values without levels, else the mode."""
@@ -146,7 +147,7 @@ class Posterior:
         if self.has_levels:
             values = np.asarray(self.codec.levels, dtype=np.float64)
             return self._levels(np.abs(self.mean()[..., None] - values).argmin(-1))
-        return np.asarray(self.codec.decode(self.rho.mean.cpu()))
+        return self._each(self.codec.decode, self.rho.mean)
 
     def _levels(self, index: Any) -> Array:
         assert self.codec.levels is not None
@@ -186,14 +187,11 @@ class Posterior:
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         """Draws `(n, *batch)` as values of the column."""
-        drawn = self.rho.sample((n,), generator=generator).cpu()
-        shape = drawn.shape[: drawn.ndim - len(self.rho.event_shape)]
-        flat = self.codec.decode(drawn.reshape(-1, *self.rho.event_shape))
-        return np.asarray(flat).reshape(tuple(shape))
+        return self._each(self.codec.decode, self.rho.sample((n,), generator=generator))
 
 
 def as_region(kernel: Kernel, known: Any) -> Region:
-    """A point as the region that holds nothing else: it has a mass where values have probabilities."""
+    """Points as regions that hold nothing else: they have a mass where values have probabilities."""
     if isinstance(known, Region):
         return known
-    return OneOf(known.reshape(1)) if kernel.discrete else Interval(known, known)
+    return OneOf(known.unsqueeze(-1)) if kernel.discrete else Interval(known, known)
