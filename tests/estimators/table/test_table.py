@@ -37,7 +37,9 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_questions_agree_with_filtered_synthetic_rows(table: kdm.KDMTable, rows: Any, condition: str) -> None:
+def test_questions_agree_with_filtered_synthetic_rows(
+    table: kdm.KDMTable, rows: Any, condition: str, unchecked: None
+) -> None:
     kept = rows[CONDITIONS[condition](rows)]
     n = len(kept)
     assert n > 500
@@ -73,7 +75,7 @@ def test_events_given_others_agree_with_filtered_rows(table: kdm.KDMTable, rows:
 
 @pytest.mark.parametrize("given", ["weight in [3, 6], fee > 0", "sent < 2024-02-10, size in {small, large}"])
 def test_rows_drawn_under_conditions_agree_with_filtered_ones(
-    table: kdm.KDMTable, rows: Any, given: str
+    table: kdm.KDMTable, rows: Any, given: str, unchecked: None
 ) -> None:
     drawn = table.sample(3000, given=given, random_state=2)
     check = {
@@ -241,7 +243,7 @@ def test_the_most_probable_row(table: kdm.KDMTable, parcels: Any) -> None:
 # ---- explanations and dependence
 
 
-def test_dependence_finds_what_belongs_together(table: kdm.KDMTable) -> None:
+def test_dependence_finds_what_belongs_together(table: kdm.KDMTable, unchecked: None) -> None:
     found = table.dependence(n_samples=200)
     assert found.names == ("size", "weight", "fee", "items", "fragile", "sent")
     pairs = {frozenset(pair[:2]): pair[2] for pair in found.pairs()}

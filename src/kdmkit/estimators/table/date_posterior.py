@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +14,15 @@ from torch import Tensor
 
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.codecs import Known
 from kdmkit.estimators.table.posterior import Posterior, as_region, merge_boxes
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels.regions import Region
 
 # Draws that a search for quantiles starts from, and dates among which those of many rows are searched.
 _DRAWS, _GRID = 256, 64
+# Parts of a range that a search for a quantile compares at once.
+_WAYS = 16
 
 
 def posterior_of(column: Column, rho: Any, log_share: Float[Tensor, " boxes"] | None = None) -> Posterior:
@@ -49,16 +53,17 @@ class DatePosterior(Posterior):
     # ---- probabilities
 
     def probability(self, given: Any) -> Array:
-        stacked = self.codec.stack(self.codec.region(given))
-        parts = zip(self.column.variables, stacked, strict=True)
-        rank = len(self.rho.batch_shape)
+        return np.asarray(np.minimum(self._masses(self.codec.region(given)).sum(0), 1.0))
+
+    def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
+        """The probability of every box, `(boxes, *rows)`."""
+        parts = zip(self.column.variables, self.codec.stack(boxes), strict=True)
         known = {
-            name: spread(as_region(self.rho.kernels[name], part), rank)
+            name: spread(as_region(self.rho.kernels[name], part), len(self.rho.batch_shape))
             for name, part in parts
             if part is not None
         }
-        found = self._mixed(self._log_prob(known)).sum(0) if known else np.ones(self._rows)
-        return np.asarray(np.minimum(found, 1.0), dtype=np.float64)
+        return self._mixed(self._log_prob(known)) if known else np.ones((len(boxes), *self._rows))
 
     def _log_prob(self, known: Mapping[str, Tensor | Region]) -> Tensor:
         rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)
@@ -83,12 +88,18 @@ class DatePosterior(Posterior):
 
     # ---- quantiles
 
-    def _below(self, date: np.datetime64) -> Array:
-        """The probability of dates up to this one."""
-        try:
-            return self.probability((None, date))
-        except ValueError:  # no date of the column is so early
-            return np.zeros(self._rows)
+    def _below(self, dates: Array) -> Array:
+        """The probability of dates up to each of some dates, `(dates, *rows)`."""
+        boxes: list[tuple[Known, ...]] = []
+        owners: list[int] = []
+        for i, date in enumerate(dates):
+            with suppress(ValueError):  # no date of the column is so early
+                found = self.codec.region((None, date))
+                boxes, owners = boxes + found, owners + [i] * len(found)
+        below = np.zeros((len(dates), *self._rows))
+        if boxes:
+            np.add.at(below, owners, self._masses(boxes))
+        return below
 
     @property
     def _rows(self) -> tuple[int, ...]:
@@ -97,8 +108,7 @@ class DatePosterior(Posterior):
     def quantile(self, q: float) -> Array:
         """The first date with F(date) ≥ q; of many rows, the first of 64 dates that cover the draws."""
         if not self._rows:
-            first, last = self._dates[[0, -1]]
-            return np.asarray(self._search(lambda date: bool(self._below(date) >= q), first, last))
+            return np.asarray(self._search(q))
         grid, below = self._distribution
         reached = below >= q
         reached[-1] = True
@@ -113,26 +123,33 @@ class DatePosterior(Posterior):
     def _distribution(self) -> tuple[Array, Array]:
         """Dates that cover the draws, and the probability of dates up to them for every row."""
         grid = np.unique(self._dates[np.linspace(0, len(self._dates) - 1, _GRID).astype(int)])
-        return grid, np.stack([self._below(date) for date in grid])
+        return grid, np.concatenate([self._below(grid[i : i + 1]) for i in range(len(grid))])
 
-    def _search(self, reached: Callable[[np.datetime64], bool], low: Any, high: Any) -> np.datetime64:
-        """The first date of the column's resolution that reaches a probability, by bisection."""
-        day, unit = np.timedelta64(1, "D").astype("timedelta64[us]"), np.timedelta64(1, "us")
+    def _search(self, q: float) -> np.datetime64:
+        """The first date of the column's resolution with F(date) ≥ q, in ever smaller ranges of dates."""
+        unit = np.timedelta64(1, "us")
         step = max(getattr(getattr(self.codec, "calendar", None), "step", unit), unit)
-        width = max(high - low, day)
-        while not reached(high):
-            high, width = high + width, 2 * width
-        width = max(high - low, day)
-        while reached(low):
-            low, width = low - width, 2 * width
+        low, high = self._bracket(q)
         while high - low > step:
-            middle = low + (high - low) // 2
-            low, high = (low, middle) if reached(middle) else (middle, high)
-        return self._floor(high)
-
-    def _floor(self, date: np.datetime64) -> np.datetime64:
+            inner = low + (high - low) * np.arange(1, _WAYS) // _WAYS
+            ends = np.unique(np.concatenate([inner, [high]]))
+            ends = ends[ends > low]
+            reached = np.append(self._below(ends[:-1]) >= q, True)
+            first = int(reached.argmax())
+            low, high = (ends[first - 1] if first else low), ends[first]
         calendar = getattr(self.codec, "calendar", None)
-        return date if calendar is None else calendar.join(calendar.split(np.array([date])))[0]
+        return high if calendar is None else calendar.join(calendar.split(np.array([high])))[0]
+
+    def _bracket(self, q: float) -> tuple[np.datetime64, np.datetime64]:
+        """Dates with F(low) < q ≤ F(high)."""
+        low, high = self._dates[[0, -1]]
+        width = max(high - low, np.timedelta64(1, "D").astype("timedelta64[us]"))
+        while True:
+            below = self._below(np.array([low, high]))
+            if below[0] < q <= below[1]:
+                return low, high
+            low, high = (low - width if below[0] >= q else low), (high + width if below[1] < q else high)
+            width = 2 * width
 
     # ---- draws
 
