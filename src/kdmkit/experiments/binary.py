@@ -155,7 +155,7 @@ def report(rows: Sequence[Row]) -> Report:
         markdown_table(["what", "target", "measured", "met"], verdicts),
         f"Mean log p(x) of test rows in nats. A tree has {STATES} states per variable and the defaults of "
         f"`TreeLayer`, `tree_options` and `fit_tree`; columns have `Levels(2, {_SMOOTHING:g})`. The "
-        f"validation rows choose when to stop. Seeds {SEEDS}; {FEW} and {MANY} states with seed 0. Published: "
+        f"validation rows choose when to stop. Seeds {SEEDS}; {FEW} and {MANY} states: seed 0. Published: "
         "hidden Chow–Liu trees. Seconds are those of a fit and its scores, several at once on one device.",
         provenance(rows),
         "Written by `kdmkit reproduce binary --data-dir DIR` from the lines in `binary.jsonl`.",
