@@ -2,8 +2,9 @@
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import log_posterior, relative_scores, score_matrix
+from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
+from kdmkit.ops.relative import relative_scores
 from kdmkit.ops.terms import (
     ComponentDistance,
     InDtype,

@@ -100,22 +100,6 @@ def score_matrix(
     return scores.to(dtype)
 
 
-def relative_scores(
-    terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
-) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"]]:
-    """`score_matrix` in two parts: scores relative to the largest one of their query, and that one.
-
-    Far from all components the largest score is much larger than the differences between scores, which
-    rounding would lose.
-    """
-    dtype = Reduction(terms, log_weights).dtype
-    terms = [term.prepared() for term in terms]
-    scores, row = sum_scores(terms, log_weights), sum_rows(terms)
-    top = finite_max(scores)
-    tops = top.squeeze(-1) if row is None else row + top.squeeze(-1)
-    return (scores - top).to(dtype), tops.to(dtype)
-
-
 def log_posterior(
     terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
 ) -> Float[Tensor, "*lead n m"]:

@@ -30,6 +30,7 @@ _KINDS = {
     "Predictor": "layers",
     "KDM": "distributions",
     "JointKDM": "distributions",
+    "TreeKDM": "trees",
 }
 
 
@@ -45,7 +46,7 @@ def save(model: Any, path: str | Path) -> None:
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
             a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution (`KDM`,
-            `JointKDM`).
+            `JointKDM`, `TreeKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

@@ -10,6 +10,7 @@ from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.pieces import with_rank
 from kdmkit.distributions.tree.states import States
 from kdmkit.ops.blocks import slices
 
@@ -88,7 +89,7 @@ def _prior_rows(
     return table.expand(*batch, *table.shape[-2:]).reshape(-1, *table.shape[-2:])[element, state]
 
 
-def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -> Int[Tensor, " n_batch"]:
+def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -> Int[Tensor, "..."]:
     """Which piece of the evidence each draw is given."""
     weights = tree.pieces.log_weights
     if weights is None:
@@ -100,6 +101,7 @@ def _messages(tree: Condition) -> list[Float[Tensor, "..."] | None]:
     """By node, log p(evidence below it | z) for every piece and element of the batch, or one row for all."""
     pieces = tree.pieces.log_weights
     lead = (1 if pieces is None else pieces.shape[-1], *tree.batch_shape)
-    states, factors = tree.states, tree.factors
-    found = states.messages([None if f is None else f.expand(*lead, f.shape[-1]) for f in factors])
+    rank = len(lead) + 1
+    factors = [None if f is None else with_rank(f, rank).expand(*lead, f.shape[-1]) for f in tree.factors]
+    found = tree.states.messages(factors)
     return [None if f is None else f.reshape(-1, f.shape[-1]) for f in found]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_shape, as_tensor, check_instance
-from kdmkit.distributions._validation import common_batch, event_shape_of, is_checked
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
+from kdmkit.distributions._validation import common_batch, is_checked
 from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
@@ -25,8 +25,11 @@ from kdmkit.distributions.names import (
     check_variables,
     choose_targets,
 )
+from kdmkit.distributions.tree.base import TreeBase
+from kdmkit.distributions.tree.completion import Completion, complete
 from kdmkit.distributions.tree.condition import Condition
 from kdmkit.distributions.tree.conditional import log_total
+from kdmkit.distributions.tree.information import MutualInformation, between_variables
 from kdmkit.distributions.tree.parts import build_states, check_held, count_states
 from kdmkit.distributions.tree.pieces import KnownPieces
 from kdmkit.distributions.tree.posterior import NodeWeights
@@ -34,12 +37,12 @@ from kdmkit.distributions.tree.sampling import draw_states
 from kdmkit.distributions.tree.sources import by_node, in_blocks
 from kdmkit.distributions.tree.states import States
 from kdmkit.distributions.tree.topology import Topology
-from kdmkit.distributions.weights import Composite, PartMap, each
+from kdmkit.distributions.weights import PartMap, each
 from kdmkit.kernels import Kernel, Region
 from kdmkit.ops.messages import Tables
 
 
-class TreeKDM(Composite):
+class TreeKDM(TreeBase):
     """Joint KDMs composed along a tree: every node has components of its own, and an index that chooses one.
 
     p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}).
@@ -75,9 +78,6 @@ class TreeKDM(Composite):
     tensor([1.])
     """
 
-    components: dict[str, Tensor]
-    kernels: dict[str, Kernel]
-
     def __init__(
         self,
         components: Mapping[str, Any],
@@ -106,22 +106,6 @@ class TreeKDM(Composite):
                 kernel.check_component_values(f"components[{name!r}]", tensors[name], self.event_shapes[name])
                 kernel.check_components(f"kernels[{name!r}]", tensors[name])
 
-    def _set(
-        self,
-        components: dict[str, Tensor],
-        kernels: dict[str, Kernel],
-        tree: States | Condition,
-        validate_args: bool,
-    ) -> None:
-        """What `_made` takes: the states of the tree, or a condition on them; nothing is checked."""
-        self.components, self.kernels, self._tree = components, kernels, tree
-        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
-        shapes = {
-            f"components[{n!r}]": components[n].shape[: -1 - k.component_dim] for n, k in kernels.items()
-        }
-        shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
-        self.batch_shape = common_batch({"weights": tree.batch_shape, **shapes})
-
     @classmethod
     def from_joint(cls, joint: JointKDM, node: str = "joint") -> TreeKDM:
         """A joint KDM as a tree of one node; inferred weights are computed.
@@ -133,65 +117,6 @@ class TreeKDM(Composite):
         topology = Topology((node,), (-1,), (joint.variables,))
         states = States(topology, joint._weights.log_weights, Tables((), (None,), ()))
         return cls._made(dict(joint.components), dict(joint.kernels), states, joint._validate_args)
-
-    # ---- what it is made of
-
-    @property
-    def _states(self) -> States:
-        return self._tree.states if isinstance(self._tree, Condition) else self._tree
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return tuple(self.kernels)
-
-    @property
-    def event_shapes(self) -> dict[str, torch.Size]:
-        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
-
-    @property
-    def nodes(self) -> dict[str, tuple[str, ...]]:
-        """By node, the variables that it holds; the root first, parents before their children."""
-        topology = self._states.topology
-        return dict(zip(topology.nodes, topology.variables, strict=True))
-
-    @property
-    def parents(self) -> dict[str, str | None]:
-        """By node, its parent; None for the root."""
-        names, above = self._states.topology.nodes, self._states.topology.parents
-        return {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-
-    @property
-    def n_components(self) -> dict[str, int]:
-        """By node, the number of its components."""
-        return dict(zip(self._states.topology.nodes, self._states.sizes, strict=True))
-
-    @property
-    def log_root_weights(self) -> Float[Tensor, "*batch k_root"]:
-        """log p(z_root), before any evidence."""
-        return self._states.log_root
-
-    @property
-    def root_weights(self) -> Float[Tensor, "*batch k_root"]:
-        """p(z_root), before any evidence."""
-        return self.log_root_weights.exp()
-
-    @property
-    def log_edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
-        """By node except the root, log p(z_v | z_parent), before any evidence."""
-        names, tables = self._states.topology.nodes, self._states.tables
-        return {name: tables.log_table(node) for node, name in enumerate(names) if node}
-
-    @property
-    def edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
-        """By node except the root, p(z_v | z_parent), before any evidence."""
-        return {name: table.exp() for name, table in self.log_edge_weights.items()}
-
-    @property
-    def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """log Σ_l p_l p(evidence_l) of the evidence this was inferred from; −∞ where it is impossible."""
-        if not isinstance(self._tree, Condition):
-            raise AttributeError("log_evidence: only a TreeKDM that `infer` returned has evidence")
-        return self._tree.log_evidence.expand(self.batch_shape)
 
     # ---- densities
 
@@ -322,6 +247,66 @@ class TreeKDM(Composite):
         if isinstance(self._tree, Condition):
             return self._tree.and_then(pieces)
         return Condition(self._tree, pieces)
+
+    # ---- other answers
+
+    def mode(self, *, observed: Masks = None, **evidence: Any) -> Completion:
+        """The most probable completion of the evidence: values of the other variables and indices, jointly.
+
+        It maximises p(x, z) over values and indices together, so it is a mode of one combination of
+        components, not of the mixture over all combinations.
+
+        Args:
+            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing; the value
+                is completed then.
+            evidence: by variable, points or regions, as in `infer`; none is needed.
+
+        >>> import kdmkit as kdm
+        >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1])}
+        >>> kernels = {"x": kdm.RBF(0.5), "y": kdm.Categorical(2)}
+        >>> edges = {"y": torch.tensor([[0.9, 0.1], [0.3, 0.7]])}
+        >>> tree = kdm.TreeKDM(components, kernels, {"x": None, "y": "x"}, edge_weights=edges)
+        >>> tree.mode(x=torch.tensor([[-0.9], [2.0]])).values["y"]
+        tensor([0, 1])
+        """
+        if isinstance(self._tree, Condition) or self.batch_shape:
+            got = "a tree with evidence or a batch"
+            raise ValueError(bad_argument("mode", "a tree without evidence (it takes its own) or batch", got))
+        masks = check_masks(observed)
+        check_names("evidence", evidence, self.kernels)
+        for name, value in evidence.items():
+            if isinstance(value, KDM):
+                raise TypeError(bad_argument(name, "points or a region", "a KDM"))
+        masks = gather_masks(masks, list(evidence), next(iter(self.components.values())))
+        entries = {name: self._entry(name, value, masks.get(name)) for name, value in evidence.items()}
+        common_batch({name: entry.lead for name, entry in entries.items()})
+        return complete(self._tree, self.components, self.kernels, entries)
+
+    def mutual_information(
+        self,
+        a: str,
+        b: str,
+        *,
+        of: Literal["variables", "indices"] = "variables",
+        n_samples: int = 10_000,
+        generator: torch.Generator | None = None,
+    ) -> MutualInformation:
+        """I(a; b) in nats between two variables, or between the indices of their components.
+
+        Between indices, and between two discrete variables with tables of probabilities, it is exact.
+        Between other variables it is the mean of log p(x_a, x_b) − log p(x_a) − log p(x_b) over draws, with
+        its standard error. Indices have at least the information of their variables.
+
+        Args:
+            of: what is compared.
+            n_samples: the number of draws, where they are needed.
+            generator: source of randomness.
+        """
+        check_names("a, b", (a, b), self.kernels)
+        if isinstance(self._tree, Condition) or self.batch_shape:
+            got = "a tree with evidence or a batch"
+            raise ValueError(bad_argument("mutual_information", "a tree without evidence or batch", got))
+        return between_variables(self, a, b, of, n_samples, generator)
 
     # ---- draws and copies
 

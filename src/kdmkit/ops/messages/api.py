@@ -73,14 +73,21 @@ def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[
 def maximize(
     parents: Sequence[int], scores: Scores, tables: Tables
 ) -> tuple[Float[Tensor, " r"], list[Int[Tensor, " r"]]]:
-    """The largest sum of scores and edges over the states of all nodes, and the states that attain it."""
+    """The largest sum of scores and edges over the states of all nodes, and the states that attain it.
+
+    Args:
+        parents, scores, tables: as in `collect`; tables have no batch. Rows are all leading dimensions.
+    """
     scores, tables = _in_one_dtype(scores, tables)
     steps = schedule(parents, tables, range(len(parents)), 0, together=False)
+    rows, lead = _all_rows(scores)
     filled = [
-        score if score is not None else tables.logs[0].new_zeros(1, tables.log_table(node).shape[-1])
-        for node, score in enumerate(scores)
+        score if score is not None else torch.zeros_like(tables.log_table(node)[:1])
+        for node, score in enumerate(rows)
     ]
-    return max_product(steps, filled, tables.logs)
+    value, found = max_product(steps, filled, tables.logs)
+    n = lead.numel()
+    return value.expand(n), [state.expand(n) for state in found]
 
 
 def _steps(parents: Sequence[int], scores: Scores, tables: Tables, to: int) -> tuple[Step, ...]:

@@ -37,8 +37,8 @@ def max_product(
     found = {0: state}
     for node in range(1, len(scores)):  # parents come first
         parent, states = best[node]
-        rows = torch.broadcast_to(states, (len(state), states.shape[-1]))
-        found[node] = rows.gather(-1, found[parent].unsqueeze(-1)).squeeze(-1)
+        row = torch.arange(len(states), device=states.device)
+        found[node] = states[row, found[parent]]
     return value, [found[node] for node in range(len(scores))]
 
 

@@ -84,6 +84,13 @@ class Term(ABC):
         """The constant per query that `matrix` leaves out."""
         return None
 
+    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
+        """Two matrices in float64 whose product is all scores, `matrix()` and `row()` together.
+
+        None where there are none, where the product would lose digits, and where the term has a batch.
+        """
+        return None
+
     def prepared(self) -> Self:
         """The term with everything that its blocks share computed once."""
         return self

@@ -55,5 +55,13 @@ class Masked(Term):
         row = self.term.row()
         return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
 
+    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
+        found = self.term.factors()
+        if found is None or self.offset.ndim > 2 or self.keep.ndim > 2:
+            return None
+        left, right = found
+        kept = self.keep.to(left.dtype)
+        return torch.cat([left * kept, kept], -1), torch.cat([right, self.offset.to(right.dtype)], -1)
+
     def _mask(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.zeros_like(scores))

@@ -1,0 +1,100 @@
+"""Mutual information between nodes and between variables of a tree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit.distributions.tree.states import States
+
+if TYPE_CHECKING:
+    from kdmkit.distributions.tree.tree import TreeKDM
+
+#: Tables of probabilities with at most this many entries are enumerated.
+_ENTRIES = 1 << 22
+
+
+@dataclass(frozen=True)
+class MutualInformation:
+    """I(a; b) in nats, and how it was found.
+
+    Args:
+        value: the mutual information, or its estimate.
+        standard_error: of the estimate; 0 where it is exact.
+        method: `"exact"`, a sum over all pairs of values or states; `"monte carlo"`, an average over draws.
+    """
+
+    value: float
+    standard_error: float
+    method: Literal["exact", "monte carlo"]
+
+
+def between_variables(
+    tree: TreeKDM, a: str, b: str, of: str, n_samples: int, generator: torch.Generator | None
+) -> MutualInformation:
+    """As `TreeKDM.mutual_information`."""
+    check_choice("of", of, ("variables", "indices"))
+    check_count("n_samples", n_samples, least=2)
+    if a == b:
+        raise ValueError(bad_argument("a, b", "two variables", repr(a)))
+    with torch.no_grad():
+        if of == "indices":
+            places = tree._states.topology.node_of
+            return _of_table(log_pairs(tree._states, places[a], places[b]).double().exp())
+        table = _value_pairs(tree, a, b)
+        return _of_draws(tree, a, b, n_samples, generator) if table is None else _of_table(table)
+
+
+def log_pairs(states: States, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
+    """log p(z_a, z_b): the state of a is made evidence, state after state."""
+    k = states.sizes[a]
+    scores: list[Tensor | None] = [None] * len(states.topology.nodes)
+    known = torch.full((k, k), -math.inf, dtype=states.log_root.dtype, device=states.log_root.device)
+    scores[a] = known.fill_diagonal_(0.0)
+    if a == b:
+        return states.log_prior(a).unsqueeze(-1) + known
+    beta, shift = states.collect(scores, b)
+    return beta + shift.unsqueeze(-1)
+
+
+def _value_pairs(tree: TreeKDM, a: str, b: str) -> Float[Tensor, "n_a n_b"] | None:
+    """p(x_a, x_b) of all pairs of labels, where both variables are discrete and have few."""
+    tables = []
+    for name in (a, b):
+        kernel, components = tree.kernels[name], tree.components[name]
+        if not kernel.discrete or not kernel.has_density:
+            return None
+        try:
+            tables.append(kernel.probs(components).double())
+        except (TypeError, NotImplementedError):  # a countable set without a table
+            return None
+    if tables[0].shape[-1] * tables[1].shape[-1] > _ENTRIES:
+        return None
+    places = tree._states.topology.node_of
+    pairs = log_pairs(tree._states, places[a], places[b]).double().exp()
+    return tables[0].mT @ pairs @ tables[1]
+
+
+def _of_table(table: Float[Tensor, "n m"]) -> MutualInformation:
+    """Σ p(i, j) log(p(i, j)/(p(i) p(j)))."""
+    table = table / table.sum()
+    independent = table.sum(1, keepdim=True) * table.sum(0, keepdim=True)
+    ratio = torch.where(table > 0, table / torch.where(independent > 0, independent, 1.0), 1.0)
+    return MutualInformation(max(0.0, float((table * ratio.log()).sum())), 0.0, "exact")
+
+
+def _of_draws(tree: TreeKDM, a: str, b: str, n: int, generator: torch.Generator | None) -> MutualInformation:
+    """The mean of log p(x_a, x_b) − log p(x_a) − log p(x_b) over draws, with its standard error."""
+    both = tree.marginal(a, b)
+    drawn: Any = both.sample((n,), generator=generator)
+    ratio = both.log_prob(**drawn)
+    ratio = ratio - tree.marginal(a).log_prob(drawn[a]) - tree.marginal(b).log_prob(drawn[b])
+    ratio = ratio.double()
+    error = float(ratio.std() / math.sqrt(n))
+    return MutualInformation(float(ratio.mean()), error, "monte carlo")
