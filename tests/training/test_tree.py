@@ -118,12 +118,12 @@ def test_masking_hides_cells():
 def test_default_shrinkage():
     data = columns()
     made, _ = objective(started(data), Table(data))
-    assert made.shrinkage == 4.0
+    assert made.losses.shrinkage == 4.0
     many, _ = objective(started(columns(900)), Table(columns(900)))
-    assert many.shrinkage == pytest.approx(450 * math.sqrt(K) / 900)
+    assert many.losses.shrinkage == pytest.approx(450 * math.sqrt(K) / 900)
     weights = torch.cat([torch.ones(60), torch.zeros(60)])
     weighted, _ = objective(started(data), Table(data, weights=weights))
-    assert weighted.n_rows == pytest.approx(60.0)
+    assert weighted.losses.n_rows == pytest.approx(60.0)
 
 
 def test_a_fit_raises_the_likelihood():

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit._core.checks import bad_argument
@@ -30,6 +29,8 @@ from kdmkit.experiments.common import (
 )
 from kdmkit.nn import TreeLayer, Variable
 from kdmkit.training import Table, fit_tree, tree_options
+
+Columns = dict[str, Any]
 
 #: By set, the least test log-likelihood that a tree has to have; and what hidden Chow–Liu trees have
 #: (published).
@@ -124,13 +125,13 @@ def measure(
     }
 
 
-def columns(table: np.ndarray) -> dict[str, Tensor]:
+def columns(table: np.ndarray) -> Columns:
     """0/1 columns as codes."""
     return {f"x{i}": column for i, column in enumerate(torch.tensor(table).long().unbind(1))}
 
 
 @torch.no_grad()
-def mean_log_prob(layer: TreeLayer, data: dict[str, Tensor]) -> float:
+def mean_log_prob(layer: TreeLayer, data: Columns) -> float:
     tree = layer.tree(validate_args=True)
     return float(tree.log_prob(**data).double().mean())
 
@@ -155,7 +156,7 @@ def report(rows: Sequence[Row]) -> Report:
         markdown_table(["what", "target", "measured", "met"], verdicts),
         f"Mean log p(x) of test rows in nats. A tree has {STATES} states per variable and the defaults of "
         f"`TreeLayer`, `tree_options` and `fit_tree`; columns have `Levels(2, {_SMOOTHING:g})`. The "
-        f"validation rows choose when to stop. Seeds {SEEDS}; {FEW} and {MANY} states with seed 0. Published: "
+        f"validation rows choose when to stop. Seeds {SEEDS}; {FEW} and {MANY} states: seed 0. Published: "
         "hidden Chow–Liu trees. Seconds are those of a fit and its scores, several at once on one device.",
         provenance(rows),
         "Written by `kdmkit reproduce binary --data-dir DIR` from the lines in `binary.jsonl`.",

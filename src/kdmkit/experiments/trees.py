@@ -31,6 +31,8 @@ from kdmkit.experiments.common import (
 from kdmkit.nn import JointLayer, TreeLayer, Variable
 from kdmkit.training import Table, fit_joint, fit_tree, tree_options
 
+Columns = dict[str, Any]
+
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation"),
     *("relationship", "race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country"),
@@ -94,7 +96,7 @@ def summarize(folder: Path) -> Report:
 # ---- data and kernels
 
 
-def adult(data_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, int]]:
+def adult(data_dir: Path) -> tuple[Columns, Columns, Columns, dict[str, int]]:
     """Columns of training, validation and test rows, and the number of levels of the discrete ones.
 
     Levels are those of the training file, in the order of the alphabet; `?` is a level. Income is a column.
@@ -104,16 +106,16 @@ def adult(data_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[st
     parts = [_frame(data.x_train, data.y_train), _frame(data.x_test, data.y_test)]
     order = np.random.default_rng(0).permutation(len(parts[0]["age"]))
     rows = {"train": np.sort(order[_VALIDATION_ROWS:]), "valid": np.sort(order[:_VALIDATION_ROWS])}
-    found: list[dict[str, Tensor]] = [{}, {}, {}]
+    found: list[Columns] = [{}, {}, {}]
     sizes: dict[str, int] = {}
     for name in COLUMNS:
-        first, last = (part[name] for part in parts)
+        columns = [part[name] for part in parts]
         if name in (*WHOLE, *NUMBERS):
-            first, last = (torch.tensor(part.astype(np.float64)).unsqueeze(1) for part in (first, last))
+            first, last = (torch.tensor(column.astype(np.float64)).unsqueeze(1) for column in columns)
         else:
-            levels = np.unique(first)
+            levels = np.unique(columns[0])
             sizes[name] = len(levels) + 1
-            first, last = (_codes(part, levels) for part in (first, last))
+            first, last = (_codes(column, levels) for column in columns)
         found[0][name], found[1][name], found[2][name] = first[rows["train"]], first[rows["valid"]], last
     train, valid, test = found
     return train, valid, test, sizes
@@ -128,7 +130,7 @@ def _codes(column: np.ndarray, levels: np.ndarray) -> Tensor:
     return torch.tensor(np.where(levels[place] == column, place, len(levels)))
 
 
-def variables(train: Mapping[str, Tensor], sizes: Mapping[str, int], m: int) -> list[Variable]:
+def variables(train: Columns, sizes: Mapping[str, int], m: int) -> list[Variable]:
     """The same kernels for every model; each component has a bandwidth of its own."""
     found = []
     for name, column in train.items():
@@ -184,7 +186,7 @@ def measure(
 
 
 @torch.no_grad()
-def mean_log_prob(layer: TreeLayer | JointLayer, data: Mapping[str, Tensor]) -> float:
+def mean_log_prob(layer: TreeLayer | JointLayer, data: Columns) -> float:
     distribution = layer.tree() if isinstance(layer, TreeLayer) else layer.joint()
     blocks = [
         distribution.log_prob(**{name: column[i : i + 4096] for name, column in data.items()}).double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 

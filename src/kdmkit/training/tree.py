@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.training.graphs import Graphed
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -69,15 +70,54 @@ class TreeObjective(DrawingModule):
         has_missing: bool = False,
     ) -> None:
         super().__init__()
-        self.layer, self.packing, self.n_steps = layer, packing, max(1, n_steps)
-        self.n_rows = _effective_rows(rows)
+        n = _effective_rows(rows)
         if shrinkage is None:
-            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / self.n_rows)
-        self.shrinkage = check_number("shrinkage", shrinkage, "a finite number ≥ 0")
-        self.smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
+            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / n)
+        self.n_steps = max(1, n_steps)
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        weights = {
+            "shrinkage": check_number("shrinkage", shrinkage, "a finite number ≥ 0"),
+            "smoothing": check_number("smoothing", smoothing, "a finite number ≥ 0"),
+        }
+        self.losses = _PenalisedLosses(layer, packing, rows, n, **weights)
+        # Not a submodule: it has no state of its own.
+        self._training_losses = Graphed(self.losses)
+
+    @property
+    def layer(self) -> TreeLayer:
+        return self.losses.layer
+
+    def forward(
+        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
+    ) -> Float[Tensor, " n"]:
+        if not self.training:
+            return self.losses.without_penalty(codes, numbers, seen if self.has_missing else None)
+        strength = 1 - self.step.double() / self.n_steps
+        self.step += 1
+        if self.masking:
+            seen = seen & (self.uniform(seen) >= self.masking * strength)
+        found: Tensor = self._training_losses(codes, numbers, seen, strength)
+        return found
+
+
+class _PenalisedLosses(nn.Module):
+    """The losses of rows whose hidden cells and whose strength of regularisation are given."""
+
+    def __init__(
+        self,
+        layer: TreeLayer,
+        packing: Packing,
+        rows: Rows,
+        n_rows: float,
+        *,
+        shrinkage: float,
+        smoothing: float,
+    ) -> None:
+        super().__init__()
+        self.layer, self.packing, self.n_rows = layer, packing, n_rows
+        self.shrinkage, self.smoothing = shrinkage, smoothing
         self._groups = layer.equal_kernels()
         self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
         for i, names in enumerate(self._levels):
@@ -85,20 +125,19 @@ class TreeObjective(DrawingModule):
             shares = [_shares(packing, rows, name, n_levels) for name in names]
             self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
 
-    def forward(
-        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
-    ) -> Float[Tensor, " n"]:
+    def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
         edges = self.layer.edge_probs()
-        strength = 1 - self.step.double() / self.n_steps
-        hidden = self.training and self.masking > 0
-        if hidden:
-            seen = seen & (self.uniform(seen) >= self.masking * strength)
-        values, masks = self.packing.unpack(codes, numbers, seen if hidden or self.has_missing else None)
-        losses = -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
-        if not self.training:
-            return losses
-        self.step += 1
+        losses = self._log_losses(codes, numbers, seen, edges)
         return losses + (strength / self.n_rows).to(losses.dtype) * self._penalty(edges)
+
+    def without_penalty(self, codes: Tensor, numbers: Tensor, seen: Tensor | None) -> Float[Tensor, " n"]:
+        return self._log_losses(codes, numbers, seen, self.layer.edge_probs())
+
+    def _log_losses(
+        self, codes: Tensor, numbers: Tensor, seen: Tensor | None, edges: Tensor
+    ) -> Float[Tensor, " n"]:
+        values, masks = self.packing.unpack(codes, numbers, seen)
+        return -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
 
     def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
         total = edges.new_zeros(())
