@@ -15,7 +15,7 @@ _FEW_VALUES = 32
 _ROWS_PER_VALUE = 50
 _FEWEST_VALUES = 8
 _FEWEST_ROWS_PER_VALUE = 5
-# Numbers from a list, such as prices or tax allowances: a grid of which few points are used, each by many rows.
+# Numbers from a list, such as prices: a grid of which few points are used, each by many rows.
 _LIST_VALUES = 256
 _LIST_ROWS_PER_VALUE = 20
 _LIST_MEDIAN_ROWS = 5
@@ -182,13 +182,13 @@ def find_bounds(counts: Counts, is_atom: np.ndarray) -> tuple[float, float]:
 # ---- together
 
 
-def number_part(counts: Counts, grid: Resolution | None) -> Part:
-    """Many numbers: quantile-normal, with atoms, bounds and the grid that they have."""
+def number_part(counts: Counts, grid: Resolution | None, *, bounded: bool = True) -> Part:
+    """Many numbers: quantile-normal, with atoms, the grid that they have and, if `bounded`, bounds."""
     is_atom = find_atoms(counts, grid)
     rest = Counts(counts.numbers[~is_atom], counts.rows[~is_atom])
     if len(rest.numbers) < 2:
         return code_part(counts.numbers, counts.total)
-    low, high = find_bounds(counts, is_atom)
+    low, high = find_bounds(counts, is_atom) if bounded else (-math.inf, math.inf)
     shift, scale = _units(counts, grid)
     masses = grid is not None and _middle_half(rest) <= _MOST_CELLS * grid.step
     knots = QuantileNormal.from_data(np.repeat((rest.numbers - shift) / scale, rest.rows))

@@ -18,7 +18,7 @@ _SPAN_OF_WEEKS = 56
 _SPAN_OF_SEASONS = 2 * 364
 _LONGEST_SPAN_OF_SEASONS = 30 * 364
 #: Resolutions of the time of day in microseconds.
-_CLOCKS = (3_600_000_000, 1_800_000_000, 900_000_000, 600_000_000, 300_000_000, 60_000_000, 1_000_000, 1_000, 1)
+_CLOCKS = (*(60_000_000 * minutes for minutes in (60, 30, 15, 10, 5, 1)), 1_000_000, 1_000, 1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class Calendar:
     def monthly(self) -> bool:
         return self.digits[0] == "year"
 
+    @property
+    def _month_unit(self) -> str:
+        return "Y" if len(self.digits) == 1 else "M"
+
     def split(self, dates: np.ndarray) -> list[np.ndarray]:
         """The digits of dates `datetime64[us]`, each an array of whole numbers."""
         units, clock = self._units(dates)
@@ -85,20 +89,23 @@ class Calendar:
         """Months, days or years since the start of 1970 (days since a Monday), and the time of day."""
         days = dates.astype("datetime64[D]")
         if self.monthly:
-            return dates.astype("datetime64[Y]" if len(self.digits) == 1 else "datetime64[M]").astype(np.int64), days
+            return dates.astype(f"datetime64[{self._month_unit}]").astype(np.int64), days
         clock = (dates - days).astype(np.int64) // (self.clock or DAY)
         return (days - _MONDAY).astype(np.int64), clock
 
     def _dates(self, units: np.ndarray) -> np.ndarray:
         if self.monthly:
-            unit = "Y" if len(self.digits) == 1 else "M"
-            return units.astype(f"datetime64[{unit}]").astype("datetime64[us]")
+            return units.astype(f"datetime64[{self._month_unit}]").astype("datetime64[us]")
         return (_MONDAY + units.astype("timedelta64[D]")).astype("datetime64[us]")
 
-    @property
-    def step(self) -> np.timedelta64:
-        """The time from one date to the next, where all have the same."""
-        return np.timedelta64(self.clock or DAY, "us")
+    def ceiling(self, date: np.datetime64) -> np.datetime64:
+        """The first date with these digits that is not before `date`."""
+        exact: np.datetime64 = self.join(self.split(np.array([date])))[0]
+        if exact >= date:
+            return exact
+        if self.monthly:
+            return (date.astype(f"datetime64[{self._month_unit}]") + 1).astype("datetime64[us]")
+        return exact + np.timedelta64(self.clock or DAY, "us")
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
@@ -191,6 +198,6 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
         raise ValueError(value)
     if np.isnat(start):
         raise ValueError(value)
-    fine = np.datetime_data(start.dtype)[0] in ("ns", "ps", "fs", "as")
-    end = start if fine else start + 1
-    return start.astype("datetime64[us]"), end.astype("datetime64[us]") - np.timedelta64(0 if fine else 1, "us")
+    if np.datetime_data(start.dtype)[0] in ("ns", "ps", "fs", "as"):
+        start = start.astype("datetime64[us]")
+    return start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]") - np.timedelta64(1, "us")

@@ -62,7 +62,9 @@ class LevelsCodec(Codec):
         closed = storage.ordered or storage.base == "boolean"
         share = 0.0 if closed else (sum(count == 1 for count in counts) + 0.5) / (len(present) + 1)
         spread = smoothing(len(levels), len(present))
-        return cls(column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread)
+        return cls(
+            column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread
+        )
 
     @property
     def ordered(self) -> bool:

@@ -10,13 +10,21 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.analysis import code_part, count, fit_numbers
+from kdmkit.estimators.table.analysis import code_part, count, number_part
 from kdmkit.estimators.table.calendar import Calendar, digit_ranges, parse_span
 from kdmkit.estimators.table.codecs import Cells, Codec, is_range, unseen_offset
-from kdmkit.estimators.table.parts import Known, Part, part_from_config
+from kdmkit.estimators.table.parts import CirclePart, Known, Part, part_from_config
 from kdmkit.estimators.table.storage import RawColumn
 from kdmkit.estimators.table.texts import DateFormat
-from kdmkit.kernels import Kernel, Region
+from kdmkit.kernels import Kernel, Region, Resolution
+
+Span = tuple[np.datetime64, np.datetime64]
+# Digits with so many values have levels: always, and where every value has rows enough.
+_FEW_VALUES = 12
+_MANY_VALUES = 60
+_ROWS_PER_VALUE = 50
+# On a finer circle, numbers have densities instead of masses.
+_MOST_MASSES = 1440
 
 
 class DateCodec(Codec):
@@ -43,9 +51,7 @@ class DateCodec(Codec):
         dates = _instants(column, text)[~column.missing]
         calendar = Calendar.fit(dates)
         digits = calendar.split(dates)
-        parts = [
-            digit_part(digit.astype(np.float64), size) for digit, size in zip(digits, calendar.sizes, strict=True)
-        ]
+        parts = [digit_part(digit, size) for digit, size in zip(digits, calendar.sizes, strict=True)]
         return cls(column.name, calendar, parts, share=0.5 / (len(dates) + 1), text=text)
 
     @property
@@ -95,7 +101,7 @@ class DateCodec(Codec):
             raise self._no_value(f"one date ({self.describe()})", value)
         return tuple(case for case in known if isinstance(case, Tensor))
 
-    def _span(self, value: Any) -> tuple[np.datetime64, np.datetime64]:
+    def _span(self, value: Any) -> Span:
         try:
             return parse_span(value)
         except ValueError as error:
@@ -130,7 +136,7 @@ class DateCodec(Codec):
         self, first: np.datetime64 | None, last: np.datetime64 | None, value: Any
     ) -> list[tuple[Known, ...]]:
         """The dates from first to last, in boxes of digits that the column may have."""
-        low = None if first is None else self._digits(self._next(first))
+        low = None if first is None else self._digits(self.calendar.ceiling(first))
         high = None if last is None else self._digits(last)
         boxes = []
         for box in digit_ranges(low, high, self.calendar.sizes):
@@ -141,16 +147,6 @@ class DateCodec(Codec):
         if not boxes:
             raise self._no_value(f"dates that the column may have ({self.describe()})", value)
         return boxes
-
-    def _next(self, date: np.datetime64) -> np.datetime64:
-        """The first date of the column's resolution that is not before `date`."""
-        exact: np.datetime64 = self.calendar.join(self.calendar.split(np.array([date])))[0]
-        if exact >= date:
-            return exact
-        if self.calendar.monthly:
-            unit = "Y" if len(self.calendar.digits) == 1 else "M"
-            return (date.astype(f"datetime64[{unit}]") + 1).astype("datetime64[us]")
-        return exact + self.calendar.step
 
     def _digits(self, date: np.datetime64) -> list[int]:
         return [int(digit[0]) for digit in self.calendar.split(np.array([date]))]
@@ -179,9 +175,9 @@ class DateCodec(Codec):
         return cls(config["name"], calendar, parts, share=config["share"], text=config["text"])
 
 
-def _merged(spans: Sequence[tuple[np.datetime64, np.datetime64]]) -> list[tuple[np.datetime64, np.datetime64]]:
+def _merged(spans: Sequence[Span]) -> list[Span]:
     """The union of spans of time as disjoint ones."""
-    merged: list[tuple[np.datetime64, np.datetime64]] = []
+    merged: list[Span] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
@@ -202,19 +198,14 @@ def known_digit(part: Part, digit: tuple[float, float] | None) -> Known:
 
 
 def digit_part(digits: np.ndarray, size: int) -> Part:
-    """A digit with few values has a level for each; the first digit is a number."""
+    """The first digit is a number. Others have a level for each value, or go round where values are many."""
+    digits = digits.astype(np.float64)
     if not size:
-        return _first_digit(digits)
-    if size <= 60:
+        # Not levels, also where they are few: there will be later dates.
+        return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
+    if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
         return code_part(np.arange(size, dtype=np.float64), len(digits))
-    return fit_numbers(digits)
-
-
-def _first_digit(digits: np.ndarray) -> Part:
-    counts = count(digits)
-    if len(counts.numbers) < 2:
-        return code_part(counts.numbers, counts.total)
-    return fit_numbers(digits)
+    return CirclePart(size, masses=size <= _MOST_MASSES)
 
 
 def _instants(column: RawColumn, text: str | None) -> np.ndarray:

@@ -46,7 +46,9 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """A file that exists and is not empty."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (no such file)"))
+        raise FileNotFoundError(
+            bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (no such file)")
+        )
     if path.stat().st_size == 0:
         raise ValueError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (empty)"))
     return path
@@ -115,7 +117,9 @@ def _delimiter(path: Path) -> str:
 
 
 def _no_csv(path: Path, got: str) -> str:
-    return bad_argument("path", "a CSV file (text in UTF-8, with a header) or a Parquet file", f"{got} in {path}")
+    return bad_argument(
+        "path", "a CSV file (text in UTF-8, with a header) or a Parquet file", f"{got} in {path}"
+    )
 
 
 @contextmanager

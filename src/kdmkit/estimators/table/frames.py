@@ -17,7 +17,9 @@ from kdmkit.estimators.table.optional import need
 from kdmkit.estimators.table.storage import BASES, RawColumn, Storage
 
 #: What may hold a table.
-WANTED = "a data frame (pandas, polars, Arrow), a mapping of columns, a 2-d array, or a path to CSV or Parquet"
+WANTED = (
+    "a data frame (pandas, polars, Arrow), a mapping of columns, a 2-d array, or a path to CSV or Parquet"
+)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _LEFT_OUT = ("identifier", "text", "empty")
 _FEWEST_ROWS = 20
 # Texts are levels where at least half of the rows share their text with another row.
 _MOST_SINGLE = 0.5
-_ID_NAME = re.compile(r"(^|[\W_])(id|ids|uuid|guid|key|index|rownames?|rownum(ber)?)$|[a-z]I[dD]$|^unnamed: 0$", re.I)
+_ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
 _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 

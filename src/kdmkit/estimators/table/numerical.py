@@ -92,7 +92,9 @@ class NumberCodec(Codec):
         if not events.inside[0]:
             values = self.part.values
             wanted = f"a number of the column ({self.describe()})"
-            near = "" if values is None else f" (the nearest is {min(values, key=lambda v: abs(v - value)):g})"
+            near = (
+                "" if values is None else f" (the nearest is {min(values, key=lambda v: abs(v - value)):g})"
+            )
             raise self._no_value(wanted + near, value)
         return (events.values[0],)
 
@@ -189,5 +191,7 @@ def from_numbers(numbers: np.ndarray, base: str) -> np.ndarray:
         case "duration":
             return np.rint(numbers * _MICROSECONDS).astype(np.int64)
         case "string":
-            return np.array([np.format_float_positional(number, trim="-") for number in numbers], dtype=object)
+            return np.array(
+                [np.format_float_positional(number, trim="-") for number in numbers], dtype=object
+            )
     return numbers

@@ -129,7 +129,9 @@ def _pandas_series(column: RawColumn, index: Any) -> Any:
             wall = wall.dt.tz_localize(storage.zone, ambiguous="NaT", nonexistent="shift_forward")
         return _cast(wall, storage.native)
     if storage.base == "duration" and not storage.objects:
-        return _cast(pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing), storage.native)
+        return _cast(
+            pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing), storage.native
+        )
     if storage.base in ("boolean", "integer", "float") and not storage.objects:
         masked = {"boolean": "boolean", "integer": "Int64", "float": "float64"}[storage.base]
         whole = pd.Series(column.values, index=index)

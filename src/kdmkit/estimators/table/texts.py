@@ -59,7 +59,7 @@ class DateFormat:
 
     @classmethod
     def matching(cls, column: RawColumn) -> list[DateFormat]:
-        """The formats in which all texts are written: one, none, or two where day and month may be swapped."""
+        """The formats in which all texts are written: one, none, or two where day and month may swap."""
         texts = list(dict.fromkeys(column.present.tolist()))
         found = [
             cls(pattern)
@@ -88,7 +88,9 @@ class DateFormat:
                 date = self.read_one(text)
                 if date is None:
                     wanted = f"dates written as {self.pattern}"
-                    raise ValueError(bad_argument(f"column {column.name!r}", wanted, f"{text!r} in row {row}"))
+                    raise ValueError(
+                        bad_argument(f"column {column.name!r}", wanted, f"{text!r} in row {row}")
+                    )
                 known[text] = date
             dates[row] = known[text]
         return dates

@@ -39,7 +39,7 @@ class TimeCodec(Codec):
     def fit(cls, column: RawColumn) -> TimeCodec:
         times = column.present
         clock = clock_of(times)
-        part = digit_part((times // clock).astype(np.float64), DAY // clock)
+        part = digit_part(times // clock, DAY // clock)
         return cls(column.name, clock, part, share=0.5 / (len(times) + 1))
 
     @property

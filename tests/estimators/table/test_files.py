@@ -1,0 +1,82 @@
+"""CSV and Parquet files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kdmkit.estimators.table.files import read_batches, read_file
+from kdmkit.estimators.table.frames import read_frame
+
+TEXT = "day,price,kind\n2024-05-01,1.5,a\n2024-05-02,,b\n2024-05-03,2.25,\n"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_csv(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(TEXT.replace(",", separator))
+    columns = read_frame("X", path).columns
+    assert [column.storage.base for column in columns.values()] == ["datetime", "float", "string"]
+    assert columns["price"].missing.tolist() == [False, True, False]
+    assert columns["kind"].missing.tolist() == [False, False, True]
+
+
+def test_compressed_csv(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv.gz"
+    path.write_bytes(gzip.compress(TEXT.encode()))
+    assert read_file(path).num_rows == 3
+
+
+def test_parquet(tmp_path: Path) -> None:
+    table = pa.table({"x": list(range(10)), "y": ["a", "b"] * 5})
+    pq.write_table(table, tmp_path / "data.bin")
+    assert read_file(tmp_path / "data.bin") == table
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_batches_are_the_file(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"x": list(range(100)), "y": ["a", "b"] * 50})
+    path = tmp_path / f"data.{kind}"
+    if kind == "csv":
+        path.write_text("x,y\n" + "".join(f"{x},{'ab'[x % 2]}\n" for x in range(100)))
+    else:
+        pq.write_table(table, path, row_group_size=32)
+    batches = list(read_batches(path, n_rows=30))
+    assert max(batch.num_rows for batch in batches) <= 30
+    assert pa.concat_tables(batches).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"a,b\n1,2\n3\n4,5\n", "1 cells instead of 2 in line 3"),
+        (b'a,b\n"x,\ny",2\n3,4,5\n', "3 cells instead of 2 in line 3"),
+        (b"\0\1\2", "zero bytes"),
+        (b"a,b\n\xff\xfe,1\n", "no UTF-8"),
+        (b"PAR1 and no more", "a Parquet file"),
+        (b"", "empty"),
+        (b"a,a\n1,2\n", "different names"),
+        (b"a,\n1,2\n", "names for all columns"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: bytes, text: str) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=text):
+        read_frame("X", path)
+
+
+def test_ragged_rows_of_batches(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ValueError, match="1 cells instead of 2 in line 3"):
+        list(read_batches(path))
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_frame("X", tmp_path / "none.csv")
