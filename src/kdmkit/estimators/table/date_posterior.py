@@ -20,7 +20,7 @@ from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels.regions import Region
 
 # Draws that a search for quantiles starts from, and dates among which those of many rows are searched.
-_DRAWS, _GRID = 256, 64
+_DRAWS, _GRID = 256, 32
 # Parts of a range that a search for a quantile compares at once.
 _WAYS = 16
 
@@ -106,7 +106,7 @@ class DatePosterior(Posterior):
         return () if self.log_share is not None else tuple(self.rho.batch_shape)
 
     def quantile(self, q: float) -> Array:
-        """The first date with F(date) ≥ q; of many rows, the first of 64 dates that cover the draws."""
+        """The first date with F(date) ≥ q; of many rows, the first of 32 dates that cover the draws."""
         if not self._rows:
             return np.asarray(self._search(q))
         grid, below = self._distribution

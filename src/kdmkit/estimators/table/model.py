@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import FitOptions, Packing, Table, fit, fit_tree, tree_options
+from kdmkit.training import Table, fit_joint, fit_tree, tree_options
 
 # Rows per component, and the number of components at most, where that number is automatic.
 _ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
+# Learning rate of a flat joint.
+_FLAT_RATE = 2e-2
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def fit_model(
     layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
     start: dict[str, Any] = _complete(train, generator)
     layer.initialize(generator=generator, **start)
-    options = tree_options(len(keep), **{"learning_rate": 2e-2, **settings.options})
-    return layer, _fit_flat(layer, train, validation, options, settings.identity)
+    options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
+    return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
 
 
 def distribution_of(layer: KDMLayer) -> Any:
@@ -97,26 +99,3 @@ def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:
         )
         found[name] = torch.where(mask.reshape(-1, *([1] * (value.ndim - 1))), value, value[drawn])
     return found
-
-
-class _FlatObjective(nn.Module):
-    """−log p(observed part of a row) of a joint KDM."""
-
-    def __init__(self, layer: JointLayer, packing: Packing) -> None:
-        super().__init__()
-        self.layer, self.packing = layer, packing
-
-    def forward(
-        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
-    ) -> Float[Tensor, " n"]:
-        values, masks = self.packing.unpack(codes, numbers, seen)
-        return -self.layer.joint(validate_args=False).log_prob(observed=masks, **values)
-
-
-def _fit_flat(
-    layer: JointLayer, train: Table, validation: Table | None, options: FitOptions, identity: dict[str, Any]
-) -> list[dict[str, float]]:
-    packing = Packing(layer, train)
-    held = None if validation is None else packing.rows(validation)
-    objective = _FlatObjective(layer, packing)
-    return fit(objective, packing.rows(train), held, options=options, identity=identity, description="table")
