@@ -29,17 +29,23 @@ app.add_typer(reproduce, name="reproduce")
 tables.add_commands(app)
 
 
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
-    ] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from kdmkit import __version__
 
         typer.echo(f"kdmkit {__version__}")
         raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+]
+
+
+@app.callback()
+def main(version: Version = False) -> None:
+    """Kernel density matrices: models of tables, demonstration, experiments."""
 
 
 Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]

@@ -269,6 +269,11 @@ def test_explanations_put_the_odd_cell_first(table: kdm.KDMTable) -> None:
 # ---- the estimator
 
 
+def test_columns_print_as_a_table(table: kdm.KDMTable) -> None:
+    assert "whole numbers from 0 on" in repr(table.columns_)
+    assert table.columns_["id"].kind == "identifier"
+
+
 def test_parameters_are_only_stored() -> None:
     table = kdm.KDMTable(types={"zip": "category"}, n_components=3)
     assert clone(table).get_params() == table.get_params()

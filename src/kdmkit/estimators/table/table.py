@@ -16,6 +16,7 @@ from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, plain
 from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.answer import Answer, EventAnswer
+from kdmkit.estimators.table.columns import Columns
 from kdmkit.estimators.table.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.draws import draw_rows
 from kdmkit.estimators.table.explain import Explanation, explain_row
@@ -117,10 +118,10 @@ class KDMTable(DensityMixin, KDMEstimator):
         return {**chosen, "verbose": bool(self.verbose), "seed": seed}
 
     @property
-    def columns_(self) -> Any:
+    def columns_(self) -> Columns:
         """What every column was taken for, by name; prints as a table."""
         check_is_fitted(self)
-        return self.schema_.columns
+        return Columns(self.schema_)
 
     def _engine(self) -> Inference:
         """The fitted distribution; made once."""
