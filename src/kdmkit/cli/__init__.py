@@ -29,12 +29,13 @@ app.add_typer(reproduce, name="reproduce")
 tables.add_commands(app)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         from kdmkit import __version__
 
         typer.echo(f"kdmkit {__version__}")
         raise typer.Exit
+    return wanted
 
 
 Version = Annotated[

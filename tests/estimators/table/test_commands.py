@@ -108,12 +108,7 @@ def test_standard_input(model: Path, csv: Path) -> None:
     ],
 )
 def test_errors_are_told_in_one_line(
-    arguments: list[str],
-    message: str,
-    model: Path,
-    csv: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, model: Path, csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(csv.parent)
     places = {"MODEL": str(model), "CSV": str(csv)}
