@@ -330,5 +330,7 @@ class TestErrors:
         smooth = kdm.KDM(centres(), None, kdm.Periodic(1.0, 24))
         with pytest.raises(TypeError, match=r"^region: expected points or a kdmkit.Interval, for Periodic"):
             smooth.log_mass(kdm.OneOf([1]))
-        with pytest.raises(TypeError, match="kernel: expected a continuous kernel"):
+        with pytest.raises(
+            TypeError, match="kernel: expected one of numbers, which have a variance, got Periodic"
+        ):
             _ = smooth.variance

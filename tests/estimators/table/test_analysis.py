@@ -25,7 +25,11 @@ RNG = np.random.default_rng(0)
         (5.0 * RNG.integers(0, 100, 200), 15, Resolution(5.0, 0.0)),
         (5.0 * RNG.integers(0, 100, 200) + 2, 15, Resolution(5.0, 2.0)),
         (0.25 * RNG.integers(0, 100, 200), 15, Resolution(0.25, 0.0)),
-        (np.array([10.0, 30.0, 70.0]), 15, Resolution(1.0, 0.0)),  # a common divisor of three numbers is chance
+        (
+            np.array([10.0, 30.0, 70.0]),
+            15,
+            Resolution(1.0, 0.0),
+        ),  # by chance
         (1e9 + RNG.integers(0, 1000, 200), 15, Resolution(1.0, 0.0)),
         (np.zeros(3), 15, Resolution(1.0, 0.0)),
     ],

@@ -61,7 +61,9 @@ def test_kind(kind: str, values: Any) -> None:
     assert kind_of(values) == kind
 
 
-@pytest.mark.parametrize(("name", "kind"), [("id", "identifier"), ("customerId", "identifier"), ("paid", "count")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("id", "identifier"), ("customerId", "identifier"), ("paid", "count")]
+)
 def test_numbers_named_as_identifiers(name: str, kind: str) -> None:
     assert kind_of(RNG.permutation(10 * N)[:N] + 17, name) == kind
 
@@ -91,7 +93,9 @@ def test_texts_that_are_numbers() -> None:
     rows = schema.encode({"x": texts})
     assert (~rows.observed["c0"]).numpy().tolist() == [text == " " for text in texts]
     back = schema.decode(rows.values)["x"]
-    assert [text for text in texts if text != " "] == [b for b, text in zip(back, texts, strict=True) if text != " "]
+    assert [text for text in texts if text != " "] == [
+        b for b, text in zip(back, texts, strict=True) if text != " "
+    ]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ class Calendar:
             whole_years = not (days.astype("datetime64[M]").astype(np.int64) % 12).any()
             return cls(("year",), (0,), 0) if whole_years else cls(("year", "month"), (0, 12), 0)
         span = int((days.max() - days.min()).astype(np.int64))
+        names: tuple[str, ...]
+        sizes: tuple[int, ...]
         if span < _SPAN_OF_WEEKS or span > _LONGEST_SPAN_OF_SEASONS:
             names, sizes = ("day",), (0,)
         elif span < _SPAN_OF_SEASONS:
@@ -187,7 +189,8 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
         if found is None:
             raise ValueError(value)
         unit = _UNITS[sum(group is not None for group in found.groups()) - 1]
-        start = np.datetime64(value.strip().removesuffix("Z").replace(" ", "T"), unit)
+        text = value.strip().removesuffix("Z").replace(" ", "T")
+        start = np.datetime64(text).astype(f"datetime64[{unit}]")
     elif isinstance(value, np.datetime64):
         start = value
     elif isinstance(value, datetime.datetime):

@@ -95,7 +95,7 @@ class LevelsCodec(Codec):
         texts = {self.base == "string", column.storage.base == "string"}
         if len(texts) > 1 and not column.missing.all():
             wanted = f"values like {self._levels[0]!r}"
-            raise TypeError(bad_argument(f"column {self.name!r}", wanted, repr(column.present[0])))
+            raise TypeError(bad_argument(f"column {self.name!r}", wanted, column.example))
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         levels = np.empty(len(self._levels), dtype=object)

@@ -215,6 +215,6 @@ def _instants(column: RawColumn, text: str | None) -> np.ndarray:
     if column.storage.base == "string" and text is not None:
         return DateFormat(text).read(column)
     if column.storage.base != "datetime":
-        raise TypeError(bad_argument(f"column {column.name!r}", "dates", repr(column.present[0])))
+        raise TypeError(bad_argument(f"column {column.name!r}", "dates", column.example))
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
     return dates

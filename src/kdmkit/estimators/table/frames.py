@@ -181,7 +181,7 @@ def _from_series(name: str, series: Any) -> RawColumn:
     nw = need("narwhals.stable.v2")
     dtype, native = series.dtype, str(getattr(series.to_native(), "dtype", None) or series.to_native().type)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
-    if isinstance(dtype, nw.Categorical | nw.Enum):
+    if type(dtype).__name__ in ("Categorical", "Enum"):
         return _from_categorical(name, series, missing, native)
     if isinstance(dtype, nw.Datetime):
         zone = dtype.time_zone or ""
@@ -209,7 +209,7 @@ _FILLS: dict[str, Any] = {"Boolean": False, "Int": 0, "UInt": 0}
 
 def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) -> RawColumn:
     plain = series.to_native()
-    accessor = getattr(plain, "cat", None)
+    accessor: Any = getattr(plain, "cat", None)
     if hasattr(accessor, "codes"):  # pandas: categories of any type
         known, codes = from_numpy(name, np.asarray(accessor.categories)), np.asarray(accessor.codes)
         values = known.values[np.where(codes < 0, 0, codes)] if len(known.values) else codes.astype(object)

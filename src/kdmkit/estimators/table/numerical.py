@@ -161,7 +161,7 @@ def as_numbers(column: RawColumn) -> np.ndarray:
     if base == "string":
         return _parsed(column)
     if base not in ("float", "integer", "boolean", "duration"):
-        raise TypeError(bad_argument(f"column {column.name!r}", "numbers", repr(column.present[0])))
+        raise TypeError(bad_argument(f"column {column.name!r}", "numbers", column.example))
     numbers = column.values.astype(np.float64)
     numbers = numbers / _MICROSECONDS if base == "duration" else numbers
     return np.where(column.missing, np.nan, numbers)

@@ -86,3 +86,9 @@ class RawColumn:
     def present(self) -> np.ndarray:
         """The values of cells that are not missing."""
         return self.values[~self.missing]
+
+    @property
+    def example(self) -> str:
+        """The first value as Python writes it."""
+        value = self.present[0]
+        return repr(value.item() if isinstance(value, np.generic) else value)

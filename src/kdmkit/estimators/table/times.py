@@ -61,7 +61,7 @@ class TimeCodec(Codec):
     def encode(self, column: RawColumn) -> Cells:
         if column.storage.base != "time" and not column.missing.all():
             wanted = "times of day"
-            raise TypeError(bad_argument(f"column {self.name!r}", wanted, repr(column.present[0])))
+            raise TypeError(bad_argument(f"column {self.name!r}", wanted, column.example))
         units = np.where(column.missing, 0, column.values if column.storage.base == "time" else 0)
         events = self.part.encode((units.astype(np.int64) // self.clock).astype(np.float64))
         offset = events.log_offset + unseen_offset(~events.inside, self.share)
