@@ -22,7 +22,6 @@ class Graphed:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.graphs: dict[Any, Any] = {}
-        self.accumulators: list[Any] = []
 
     def __call__(self, *arguments: Tensor) -> Any:
         if not _can_capture(arguments):
@@ -34,11 +33,6 @@ class Graphed:
 
     def _captured(self, arguments: tuple[Tensor, ...]) -> Any:
         samples = tuple(argument.detach().clone() for argument in arguments)
-        # The nodes that add to `.grad` have to belong to the present stream. Those that a capture makes would
-        # belong to the stream of the capture.
-        self.accumulators = [
-            p.view_as(p).grad_fn.next_functions[0][0] for p in self.module.parameters() if p.requires_grad
-        ]
         try:
             # The wrapper is changed by the capture, the module is not.
             return torch.cuda.make_graphed_callables(_Wrapper(self.module), samples, allow_unused_input=True)
