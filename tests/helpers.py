@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from scipy import integrate
 from torch import Tensor
@@ -68,6 +69,16 @@ def grid(low: float, high: float, n: int, d: int = 1) -> tuple[Tensor, float]:
     return points, float(axis[1] - axis[0]) ** d
 
 
+def quadrature(function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 40) -> Tensor:
+    """log ∫ exp(function) from `low` to `high`."""
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    edges = torch.linspace(low, high, panels + 1, dtype=torch.float64)
+    half = (high - low) / panels / 2
+    x = (edges[:-1, None] + half * (1 + torch.from_numpy(nodes))).flatten()
+    logs = torch.from_numpy(weights).log().repeat(panels) + math.log(half)
+    return torch.logsumexp(function(x) + logs, -1)
+
+
 def close(actual: Tensor, wanted: Tensor, *, rtol: float = 1e-9, atol: float = 1e-11) -> None:
     """Values and shapes agree; dtypes need not."""
     assert actual.shape == wanted.shape, (actual.shape, wanted.shape)
@@ -121,6 +132,12 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.3)), [0.0, 1.0]),
     "inflated-missing": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.5), -1.0, 2.0), [2.0, math.nan]),
     "inflated-rounded": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.8), 0.5), [0.0, math.nan]),
+    "ordinal": lambda: kdm.Ordinal(0.6),
+    "ordinal-per-component": lambda: kdm.Ordinal([0.3, 0.5, 0.7, 0.9], low=None, high=5),
+    "periodic": lambda: kdm.Periodic(2.0, 5.0),
+    "periodic-ard": lambda: kdm.Periodic([2.0, 0.3], 5.0),
+    "periodic-per-component": lambda: kdm.Periodic([[2.0], [0.5], [7.0], [1.2]], 5.0),
+    "periodic-whole": lambda: kdm.Periodic(1.5, 7, whole=True),
     "composed": lambda: kdm.Composed(_encoder(), kdm.RBF(0.7)),
     "composed-compact": lambda: kdm.Composed(_encoder(), kdm.Tricube(2.0)),
 }

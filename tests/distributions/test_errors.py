@@ -213,7 +213,7 @@ def test_summaries():
         raises(TypeError, "icdf: expected a continuous kernel", rho.icdf, torch.tensor(0.5))
     raises(
         TypeError,
-        "kernel: expected a discrete kernel (Cosine, Categorical), got RBF",
+        "kernel: expected a discrete kernel (Cosine, Categorical, Levels), got RBF",
         getattr,
         make(),
         "probs",
@@ -387,7 +387,7 @@ def test_evidence():
     everything = {"x": x, "y": torch.tensor(0), "k": torch.tensor(0)}
     raises(
         ValueError,
-        "evidence: expected at least one variable left to infer, got all of them",
+        "evidence: expected a variable left to infer (log_prob scores whole rows), got all of them",
         rho.infer,
         **everything,
     )

@@ -186,3 +186,20 @@ class TestErrors:
             TypeError, match=r"^region: expected a kdmkit.Interval or a kdmkit.OneOf, got float"
         ):
             rho.marginal("x").log_mass(0.5)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("kernel", [kdm.Levels(3), kdm.Transformed.log(kdm.RBF(0.5))])
+    def test_overlaps_of_components_that_are_no_events(self, kernel: kdm.Kernel) -> None:
+        rho = kdm.KDM(
+            normal(M, *kernel.component_shape(torch.Size([1] * kernel.event_dim)), seed=0), None, kernel
+        )
+        assert not rho.has_rsample
+        for ask in (rho.purity, lambda: rho.overlap(rho)):
+            with pytest.raises(TypeError, match=r"^kernel: expected one whose components are events, got"):
+                ask()
+
+
+def test_a_mask_of_a_single_row() -> None:
+    rho = joint()
+    keep = torch.tensor(False)
+    got = rho.infer(x=real([0.0, 0.0]), z=torch.tensor(1), observed={"z": keep}, target="y")
+    close(got.weights, rho.infer(x=real([0.0, 0.0]), target="y").weights)

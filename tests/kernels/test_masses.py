@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable
 
 import mpmath as mp
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from helpers import KERNELS, M, close, components, events, normal, real, seeded
+from helpers import KERNELS, M, close, components, events, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth, Kernel
 from kdmkit.kernels.masses import log1mexp, log_sum
 from kdmkit.ops import log_mix
@@ -54,16 +53,6 @@ def bump_cdf(family: str, u: mp.mpf) -> mp.mpf:
         return sum((-1) ** k * mp.binomial(n, k) * v ** (p * k + 1) / (p * k + 1) for k in range(n + 1))
 
     return mp.mpf(0.5) + mp.sign(u) * integral(abs(u)) / integral(mp.mpf(1)) / 2
-
-
-def quadrature(function: Callable[[Tensor], Tensor], low: float, high: float, panels: int = 40) -> Tensor:
-    """log ∫ exp(function) from `low` to `high`."""
-    nodes, weights = np.polynomial.legendre.leggauss(16)
-    edges = torch.linspace(low, high, panels + 1, dtype=torch.float64)
-    half = (high - low) / panels / 2
-    x = (edges[:-1, None] + half * (1 + torch.from_numpy(nodes))).flatten()
-    logs = torch.from_numpy(weights).log().repeat(panels) + math.log(half)
-    return torch.logsumexp(function(x) + logs, -1)
 
 
 def mixed_rows(dtype: torch.dtype, n: int) -> list[tuple[float, float, float, float]]:

@@ -164,7 +164,7 @@ def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) 
     if mask is not None:
         rank = kernel.event_rank(value)
         common_batch({name: value.shape[: value.ndim - rank], f"observed[{name!r}]": mask.shape})
-        value = kernel.fill_missing(value, mask.reshape(*mask.shape, *([1] * rank)), components)
+        value = kernel.fill_missing(value, mask.reshape((*mask.shape, *([1] * rank))), components)
     return check_value(name, value, kernel, event, components, joint._validate_args)
 
 

@@ -59,7 +59,11 @@ def choose_targets(target: Target, known: Sequence[str], variables: Collection[s
     if target is None:
         rest = tuple(name for name in variables if name not in known)
         if not rest:
-            raise ValueError(bad_argument("evidence", "at least one variable left to infer", "all of them"))
+            raise ValueError(
+                bad_argument(
+                    "evidence", "a variable left to infer (log_prob scores whole rows)", "all of them"
+                )
+            )
         return rest
     check_instance("target", target, Iterable, "a name or several")
     targets = (target,) if isinstance(target, str) else tuple(target)

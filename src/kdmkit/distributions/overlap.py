@@ -30,6 +30,8 @@ def overlap(rho: KDM, other: KDM) -> Float[Tensor, "*batch"]:
 
 
 def _check_comparable(rho: KDM, other: KDM) -> None:
+    if not rho.kernel.components_are_events:
+        raise TypeError(bad_argument("kernel", "one whose components are events", repr(rho.kernel)))
     if rho.kernel.per_component or other.kernel.per_component:
         raise ValueError(bad_argument("kernel", "one bandwidth for all components", "one per component"))
     if other.kernel is not rho.kernel and not _same_kernel(rho.kernel, other.kernel):

@@ -37,6 +37,8 @@ class Kernel(nn.Module, ABC):
     has_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
+    #: Whether draws can carry gradients to components and bandwidths.
+    has_rsample: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
     components_trainable: ClassVar[bool] = True
     #: Whether a component is an event, a point of the space that values are from.
@@ -320,11 +322,11 @@ class Kernel(nn.Module, ABC):
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         """The probability of every event under each component."""
-        self._cannot("a discrete kernel (Cosine, Categorical)")
+        self._cannot("a discrete kernel (Cosine, Categorical, Levels)")
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The mean of each component's density."""
-        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
+        self._cannot("one of numbers, which have a mean")
 
     def mean_features(self, components: Tensor) -> Float[Tensor, "*batch v"]:
         """Numbers whose average over components gives the mean of a mixture by `mean_of`."""
@@ -336,7 +338,7 @@ class Kernel(nn.Module, ABC):
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The variance of each component's density, dimension by dimension."""
-        self._cannot("a continuous kernel (RBF, Epanechnikov, Tricube)")
+        self._cannot("one of numbers, which have a variance")
 
     def scaled(self, factor: Any) -> Kernel:
         """The kernel of the variable times `factor`, a positive number or `(d,)`."""

@@ -91,7 +91,9 @@ class Inflated(Kernel):
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
     ) -> None:
-        self.kernel.initialize_bandwidth(self._split(components)[1], sigma, distance=distance)
+        # Components at atoms repeat the continuous parts of others.
+        inner = self._split(components)[1].unique(dim=0)
+        self.kernel.initialize_bandwidth(inner, sigma, distance=distance)
 
     # ---- components
 

@@ -29,7 +29,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.regions import OneOf, Region
-from kdmkit.ops import Lookup, Score, Term
+from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
 
 # Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
 _NUMBERS = 1 << 22
@@ -71,6 +71,7 @@ class Levels(Kernel):
         if trainable and smoothing == 0:
             raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
         logit = torch.tensor(-math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing))
+        self._is_smoothed = smoothing > 0
         if trainable:
             self.logit = nn.Parameter(logit)
         else:
@@ -98,15 +99,33 @@ class Levels(Kernel):
     def log_probs(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The log-probability of every level under each component."""
         free = torch.log_softmax(at_least_float32(components), -1)
-        finite = torch.isfinite(self.logit)
-        logit = torch.where(finite, self.logit, torch.zeros_like(self.logit)).to(free)
-        log_smoothing = nn.functional.logsigmoid(logit) - math.log(self.n)
-        log_smoothing = torch.where(finite.to(free.device), log_smoothing, -math.inf)
-        log_rest = torch.where(finite.to(free.device), nn.functional.logsigmoid(-logit), 0.0)
-        return log_add([log_rest + free, log_smoothing])
+        if not self._is_smoothed:
+            return free
+        log_rest, log_share = self._log_shares(free)
+        return log_add([log_rest + free, log_share])
+
+    def _log_shares(self, like: Tensor) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """log(1 − s) and log(s/n)."""
+        logit = self.logit.to(like)
+        return nn.functional.logsigmoid(-logit), nn.functional.logsigmoid(logit) - math.log(self.n)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
+        if x.shape[-1] < self.n:
+            return self._direct(x, at_least_float32(components))
         return Lookup(x.unsqueeze(-1), self.log_probs(components))
+
+    def _direct(self, x: Tensor, components: Tensor) -> Term:
+        """Logits read one by one and normalised then: no second table where levels outnumber queries."""
+        codes, zeros = x.unsqueeze(-1), torch.zeros(x.shape[-1], 1, dtype=torch.long, device=x.device)
+
+        def constant(value: Float[Tensor, "*batch_m"]) -> Term:
+            return Lookup(zeros, value.expand(components.shape[:-1]).unsqueeze(-1))
+
+        total = components.logsumexp(-1)
+        if not self._is_smoothed:
+            return Sum((Lookup(codes, components), constant(-total)))
+        log_rest, log_share = self._log_shares(components)
+        return LogSum((Sum((Lookup(codes, components), constant(log_rest - total))), constant(log_share)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         table = self.log_probs(components)

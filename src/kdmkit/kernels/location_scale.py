@@ -32,6 +32,7 @@ class LocationScale(Kernel, ABC):
     discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
+    has_rsample: ClassVar[bool] = True
     bandwidth: Bandwidth
 
     #: log of 1/∫ g(u) du.

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_log
+from kdmkit._core.modes import only_reverse_mode
 
 _ROOT_HALF = math.sqrt(0.5)
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
@@ -101,10 +102,21 @@ def log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     is_open = torch.isinf(high)
     middle = 0.5 * (torch.where(is_open, torch.zeros_like(low), low) + torch.where(is_open, 0.0, high))
     narrow = ~is_open & (width * (1 + middle) <= 1)
-    tail = ~narrow & (low >= 0) & ~dead
-    value = torch.where(tail, _tail_mass(low, high, width, middle, tail), _central_mass(low, high, narrow))
-    near = _narrow_mass(middle, width, narrow & ~dead)
-    return torch.where(dead, -math.inf, torch.where(narrow, near, value))
+    tail, near = ~narrow & (low >= 0) & ~dead, narrow & ~dead
+    central = ~narrow & ~tail & ~dead
+    mass = torch.full_like(low, -math.inf)
+    if _is_used(near):
+        mass = torch.where(near, _narrow_mass(middle, width, near), mass)
+    if _is_used(tail):
+        mass = torch.where(tail, _tail_mass(low, high, width, middle, tail), mass)
+    if _is_used(central):
+        mass = torch.where(central, _central_mass(low, high, narrow), mass)
+    return mass
+
+
+def _is_used(case: Tensor) -> bool:
+    """Whether a case has to be computed: on a CPU, where asking costs little, only if it occurs."""
+    return case.device.type != "cpu" or not only_reverse_mode() or bool(case.any())
 
 
 def _narrow_mass(middle: Tensor, width: Tensor, used: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from kdmkit._core.checks import (
     check_floating,
     check_number,
 )
+from kdmkit._core.modes import only_reverse_mode
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
@@ -28,7 +29,7 @@ from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import InDtype, LogSum, Restricted, Term, common_dtype
+from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
 
 # Moments are sums over at most this many cells of a component; beyond, rounding hardly moves them.
 _CELLS = 1 << 13
@@ -118,7 +119,21 @@ class Rounded(Kernel):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, components.shape[-1:])
-        return self._masses(*self._cell(x), x, components)
+        plain = components.ndim == 2 and x.device.type == "cpu" and only_reverse_mode()
+        return self._table(x, components) if plain else self._masses(*self._cell(x), x, components)
+
+    def _table(self, x: Tensor, components: Float[Tensor, "m 1"]) -> Term:
+        """The masses of the distinct cells only, from which all events read theirs.
+
+        On a CPU: the number of cells depends on the events, for which other devices would wait.
+        """
+        position = self.position(x.detach()).round()
+        cells, code = position.unique(return_inverse=True)
+        if 2 * len(cells) > x[..., 0].numel():
+            return self._masses(self.at(position - 0.5), self.at(position + 0.5), x, components)
+        low, high = (self.at(cells + side).unsqueeze(-1) for side in (-0.5, 0.5))
+        table = whole(self.kernel.region_term(Interval.unchecked(low, high), components).prepared())
+        return Lookup(code, table.mT.to(common_dtype((x, components))))
 
     def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
         term = self.kernel.region_term(Interval.unchecked(low, high), components)
@@ -312,12 +327,23 @@ def find_resolution(values: Any, *, most_cells: int = 1_000_000) -> Resolution |
     if step is None:
         return None
     # Over the whole range, the errors of a small step average out.
-    step = _tidy(spread / round(spread / step))
-    origin = _tidy(float(flat[0]) - math.floor(float(flat[0]) / step + 1e-6) * step)
-    origin = 0.0 if abs(origin) <= 1e-6 * step else origin
-    off = (flat - origin) / step
-    within = (off - off.round()).abs() * step <= error + 1e-9 * step + 1e-12 * spread
-    return Resolution(step, origin) if bool(within.all()) else None
+    step = spread / round(spread / step)
+    for digits in (1, 2, 3, 4, 6, 9, 12):
+        # The fewest digits that fit: rounding errors are dropped.
+        found = _grid(flat, float(f"{step:.{digits}g}"), error)
+        if found is not None:
+            return found
+    return None
+
+
+def _grid(values: Tensor, step: float, error: float) -> Resolution | None:
+    """The grid of a given step on which all values lie."""
+    first = float(values[0])
+    origin = first - math.floor(first / step + 1e-6) * step
+    origin = float(f"{origin:.9g}") if abs(origin) > 1e-6 * step + error else 0.0
+    position = (values - origin) / step
+    off = (position - position.round()).abs() * step
+    return Resolution(step, origin) if bool((off <= 1e-6 * step + error).all()) else None
 
 
 def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
@@ -333,8 +359,3 @@ def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
             return step
         step = float(remaining.min())
     return None
-
-
-def _tidy(number: float) -> float:
-    """The number with twelve digits, which drops rounding errors."""
-    return float(f"{number:.12g}")

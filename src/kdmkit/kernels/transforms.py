@@ -71,7 +71,7 @@ class QuantileNormal(Transform):
         if n_knots is None:
             n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
         n_knots = check_count("n_knots", n_knots, least=2)
-        rank = (counts.cumsum(0) - 0.5 * counts) / len(flat)
+        rank = (counts.cumsum(0) - 0.5 * counts.double()) / len(flat)
         wanted = torch.linspace(float(rank[0]), float(rank[-1]), n_knots, dtype=torch.float64)
         chosen = _apart(distinct, torch.searchsorted(rank, wanted.clamp_max(float(rank[-1]))).unique())
         return cls(distinct[chosen], torch.special.ndtri(rank[chosen]))
