@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, JointLayer
+from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.table import Packing, Table
@@ -27,8 +28,10 @@ class FlatObjective(DrawingModule):
 
     def __init__(self, layer: JointLayer, packing: Packing, *, has_missing: bool, masking: float) -> None:
         super().__init__()
-        self.layer, self.packing, self.has_missing = layer, packing, has_missing
+        self.has_missing = has_missing
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
+        self.losses = _Losses(layer, packing)
+        self._training_losses = Graphed(self.losses)
 
     def forward(
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
@@ -36,7 +39,18 @@ class FlatObjective(DrawingModule):
         hidden = self.training and self.masking > 0
         if hidden:
             seen = seen & (self.uniform(seen) >= self.masking)
-        values, masks = self.packing.unpack(codes, numbers, seen if hidden or self.has_missing else None)
+        given = (codes, numbers, seen) if hidden or self.has_missing else (codes, numbers)
+        found: Tensor = (self._training_losses if self.training else self.losses)(*given)
+        return found
+
+
+class _Losses(nn.Module):
+    def __init__(self, layer: JointLayer, packing: Packing) -> None:
+        super().__init__()
+        self.layer, self.packing = layer, packing
+
+    def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor | None = None) -> Float[Tensor, " n"]:
+        values, masks = self.packing.unpack(codes, numbers, seen)
         return -self.layer.joint(validate_args=False).log_prob(observed=masks, **values)
 
 
@@ -72,7 +86,5 @@ def fit_joint(
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
     described = {"masking": masking, **(identity or {})}
-    try:
+    with expected_streams():
         return fit(objective, rows, held, options=options, identity=described, description="joint")
-    finally:
-        objective.zero_grad(set_to_none=True)

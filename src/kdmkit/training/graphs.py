@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +46,14 @@ class Graphed:
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
         """Graphs belong to the tensors that they were captured with."""
         return Graphed(copy.deepcopy(self.module, memo))
+
+
+@contextmanager
+def expected_streams() -> Iterator[None]:
+    """Without torch's warning that gradients come from another stream: that of a capture is another one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
+        yield
 
 
 class _Wrapper(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
-from kdmkit.training.graphs import Graphed
+from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -198,10 +198,8 @@ def fit_tree(
     has_missing = held is not None and not bool(held.tensors[2].all())
     objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)
     described = {"parents": layer.parents, **settings, **(identity or {})}
-    try:
+    with expected_streams():
         return fit(objective, rows, held, options=options, identity=described, description="tree")
-    finally:
-        objective.zero_grad(set_to_none=True)
 
 
 def tree_options(n_rows: int, *, steps: int = _STEPS, **changes: Any) -> FitOptions:
