@@ -28,7 +28,13 @@ from kdmkit.kernels import (
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
-    from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
+    from kdmkit.estimators import (
+        KDMClassifier,
+        KDMDensity,
+        KDMProportionClassifier,
+        KDMRegressor,
+        KDMTable,
+    )
     from kdmkit.serialize import load, save
 
 __version__ = "0.1.0"
@@ -47,6 +53,7 @@ __all__ = [
     "KDMDensity",
     "KDMProportionClassifier",
     "KDMRegressor",
+    "KDMTable",
     "Kernel",
     "Levels",
     "OneOf",
@@ -76,7 +83,8 @@ _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor"), "kdmkit.estimators"
+        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable"),
+        "kdmkit.estimators",
     ),
 }
 

@@ -4,5 +4,6 @@ from kdmkit.estimators.classification import KDMClassifier
 from kdmkit.estimators.density import KDMDensity
 from kdmkit.estimators.proportions import KDMProportionClassifier
 from kdmkit.estimators.regression import KDMRegressor
+from kdmkit.estimators.table import KDMTable
 
-__all__ = ["KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor"]
+__all__ = ["KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable"]

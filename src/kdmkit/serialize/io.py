@@ -24,8 +24,10 @@ _KINDS = {
     "KDMClassifier": "estimators",
     "KDMRegressor": "estimators",
     "KDMProportionClassifier": "estimators",
+    "KDMTable": "tables",
     "JointLayer": "layers",
     "DensityLayer": "layers",
+    "TreeLayer": "layers",
     "Predictor": "layers",
     "KDM": "distributions",
     "JointKDM": "distributions",
@@ -43,9 +45,9 @@ def save(model: Any, path: str | Path) -> None:
     process.
 
     Args:
-        model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
-            a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`,
-            `TreeKDM`).
+        model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
+            `KDMTable`), a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution
+            (`KDM`, `JointKDM`, `TreeKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

@@ -112,6 +112,14 @@ def split_rows(
     return Rows(*rows.take(keep)), Rows(*rows.take(held))
 
 
+def split_index(n: int, fraction: Any, seed: int) -> tuple[Int[Tensor, " k"], Int[Tensor, " h"] | None]:
+    """Numbers of the rows to train on and of those to validate on (None where they would be fewer than 8)."""
+    fraction = check_fraction(fraction)
+    if fraction * n < _FEWEST_VALIDATION:
+        return torch.arange(n), None
+    return _split_index(n, fraction, seed, None)
+
+
 def _split_index(n: int, fraction: float, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     classes = None if labels is None else labels.numpy()
     if classes is not None:

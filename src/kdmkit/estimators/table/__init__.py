@@ -1,6 +1,8 @@
 """Tables of mixed columns: what a column is, how its cells become events of a kernel and come back."""
 
+from kdmkit.estimators.table.answer import Answer, EventAnswer
 from kdmkit.estimators.table.codecs import Codec
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.estimators.table.table import KDMTable
 
-__all__ = ["Codec", "Column", "Encoded", "Schema"]
+__all__ = ["Answer", "Codec", "Column", "Encoded", "EventAnswer", "KDMTable", "Schema"]

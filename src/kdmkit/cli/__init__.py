@@ -10,20 +10,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 try:
     import typer
-    from rich.console import Console
     from rich.table import Table
 except ImportError as error:
     raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
+
+from kdmkit.cli import tables
+from kdmkit.cli.printing import console, errors_in_one_line
 
 if TYPE_CHECKING:
     from kdmkit.experiments.common import Report
 
 # Experiments are imported by the commands that run them: --help needs none of them.
-app = typer.Typer(help="Kernel density matrices: demonstration and experiments.", no_args_is_help=True)
+app = typer.Typer(
+    help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True
+)
 reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
-console = Console()
-errors = Console(stderr=True)
+tables.add_commands(app)
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        from kdmkit import __version__
+
+        typer.echo(f"kdmkit {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+]
+
+
+@app.callback()
+def main(version: Version = False) -> None:
+    """Kernel density matrices: models of tables, demonstration, experiments."""
+
 
 Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
@@ -88,6 +112,43 @@ def reproduce_classifiers(
 
     run = partial(classifiers.run, output, part=part, folds=folds, workers=workers, fresh=fresh)
     _show(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
+
+
+@reproduce.command("binary")
+def reproduce_binary(
+    data_dir: Annotated[Path, typer.Option(help="The folder of nltcs.npz and the other sets.")] = Path(
+        "data"
+    ),
+    output: Output = Path("results"),
+    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Test log-likelihood of trees on binary tables, with targets."""
+    from kdmkit.experiments import binary
+
+    options: Any = {"datasets": dataset or (), "device": device, "workers": workers, "fresh": fresh}
+    _show(
+        partial(binary.summarize, output) if only_report else partial(binary.run, output, data_dir, **options)
+    )
+
+
+@reproduce.command("adult-tree")
+def reproduce_adult_tree(
+    data_dir: Annotated[Path, typer.Option(help="The folder of adult.data and adult.test.")] = Path("data"),
+    output: Output = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Test log-likelihood of all columns of Adult: a tree, compared with flat joint KDMs."""
+    from kdmkit.experiments import trees
+
+    run = partial(trees.run, output, data_dir, device=device, workers=workers, fresh=fresh)
+    _show(partial(trees.summarize, output) if only_report else run)
 
 
 @reproduce.command("density")
@@ -289,16 +350,10 @@ def reproduce_regression_others(
 
 
 def _show(make: Callable[[], Report]) -> None:
-    """Prints the table of a report and the names of its files.
-
-    Bad options, data or lines of results are told in one line instead of a traceback.
-    """
+    """Prints the table of a report and the names of its files."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
-    try:
+    with errors_in_one_line(ValueError, OSError):
         report = make()
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
     if report.header:
         table = Table(*report.header, title=report.title, title_justify="left")
         for row in report.rows:
@@ -306,7 +361,3 @@ def _show(make: Callable[[], Report]) -> None:
         console.print(table)
     for file in report.files:
         console.print(f"wrote {file}")
-
-
-if __name__ == "__main__":
-    app()

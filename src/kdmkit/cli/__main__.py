@@ -1,0 +1,5 @@
+"""`python -m kdmkit.cli`."""
+
+from kdmkit.cli import app
+
+app()

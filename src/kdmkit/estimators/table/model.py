@@ -1,0 +1,101 @@
+"""The model behind a table: a layer over the variables of its schema, and its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.distributions import TreeKDM
+from kdmkit.estimators.common.rows import split_index
+from kdmkit.estimators.table.schema import Encoded, Schema
+from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
+from kdmkit.training import Table, fit_joint, fit_tree, tree_options
+
+# Rows per component, and the number of components at most, where that number is automatic.
+_ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
+# Learning rate of a flat joint.
+_FLAT_RATE = 2e-2
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a fit needs to know.
+
+    Args:
+        model: how columns are tied.
+        n_components: of every column; None: by the number of rows.
+        validation_fraction: the share of rows that decide when to stop.
+        seed: of the split, the start and the training.
+        options: settings of the loop that the user has chosen; the others suit the model.
+        identity: what a checkpoint depends on.
+    """
+
+    model: Literal["tree", "flat"]
+    n_components: int | None
+    validation_fraction: float
+    seed: int
+    options: Mapping[str, Any]
+    identity: dict[str, Any]
+
+
+def fit_model(
+    schema: Schema, rows: Encoded, weights: Float[Tensor, " n"] | None, settings: ModelSettings
+) -> tuple[KDMLayer, list[dict[str, float]]]:
+    """A fitted layer over the variables of a schema, and the history of its fit."""
+    n = len(rows.log_offset)
+    if not rows.values:
+        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
+    k = settings.n_components or max(4, min(_MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
+    keep, held = split_index(n, settings.validation_fraction, settings.seed)
+    train = _part(rows, weights, keep)
+    validation = None if held is None else _part(rows, weights, held)
+    generator = torch.Generator().manual_seed(settings.seed)
+    variables = schema.variables(k)
+    layer: KDMLayer
+    if settings.model == "tree" or len(variables) == 1:
+        layer = TreeLayer(variables, k, generator=generator)
+        layer.initialize(
+            observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
+        )
+        options = tree_options(len(keep), **settings.options)
+        history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+        return layer, history
+    names = [variable.name for variable in variables]
+    layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
+    start: dict[str, Any] = _complete(train, generator)
+    layer.initialize(generator=generator, **start)
+    options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
+    return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
+
+
+def distribution_of(layer: KDMLayer) -> Any:
+    """The joint distribution that a fitted layer holds; of a flat model a tree of one node."""
+    if isinstance(layer, TreeLayer):
+        return layer.tree(validate_args=False)
+    assert isinstance(layer, JointLayer)
+    return TreeKDM.from_joint(layer.joint(validate_args=False))
+
+
+def _part(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
+    values = {name: value[index] for name, value in rows.values.items()}
+    observed = {name: mask[index] for name, mask in rows.observed.items()}
+    return Table(values, observed, None if weights is None else weights[index].float())
+
+
+def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:
+    """Columns with values of other rows in place of missing cells, for a start."""
+    found = {}
+    for name, value in table.columns.items():
+        mask = (table.observed or {})[name]
+        known = mask.nonzero().squeeze(-1)
+        drawn = (
+            known[torch.randint(max(1, len(known)), (len(value),), generator=generator)] if len(known) else 0
+        )
+        found[name] = torch.where(mask.reshape(-1, *([1] * (value.ndim - 1))), value, value[drawn])
+    return found

@@ -1,0 +1,278 @@
+"""Tables: one model of all columns that answers any question about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted
+
+from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
+from kdmkit.estimators.common.base import KDMEstimator
+from kdmkit.estimators.common.checks import Array, plain
+from kdmkit.estimators.common.rows import weighted_rows
+from kdmkit.estimators.table.answer import Answer, EventAnswer
+from kdmkit.estimators.table.columns import Columns
+from kdmkit.estimators.table.dependence import Dependence, measure_dependence
+from kdmkit.estimators.table.draws import draw_rows
+from kdmkit.estimators.table.explain import Explanation, explain_row
+from kdmkit.estimators.table.impute import Imputer
+from kdmkit.estimators.table.inference import Inference, blocks, select
+from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
+from kdmkit.estimators.table.posterior import Posterior
+from kdmkit.estimators.table.questions import (
+    check_target,
+    describe,
+    describe_query,
+    known_by_column,
+    read_given,
+    read_query,
+)
+from kdmkit.estimators.table.schema import Encoded, Schema
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KDMTable(DensityMixin, KDMEstimator):
+    """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
+
+    Args:
+        types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
+            recognised. `columns_` tells what every column was taken for.
+        model: `"tree"`, every column has components of its own and neighbours in a tree of columns are tied;
+            or `"flat"`, all columns share their components.
+        targets: columns that will be predicted. Their conditional likelihood given random subsets of the
+            others takes part in the loss.
+        n_components: components of every column; `"auto"` by the number of rows.
+        max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
+        checkpoint_dir: where every epoch is saved and a killed fit resumes.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        random_state: seed of the fit and of draws.
+        verbose: whether to show progress.
+
+    Attributes:
+        columns_: what every column was taken for, and why.
+        schema_: the codecs of the columns.
+        history_: one entry per epoch.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> size = rng.choice(["small", "large"], 300)
+    >>> weight = np.where(size == "large", 5.0, 1.0) + rng.normal(0, 0.3, 300)
+    >>> table = KDMTable(n_components=8, max_epochs=10, random_state=0).fit({"size": size, "weight": weight})
+    >>> table.query("P(size | weight > 4)").mode
+    'large'
+    """
+
+    types: Any = None
+    model: Literal["tree", "flat"] = "tree"
+    targets: Any = None
+    max_epochs: Any = "auto"
+    patience: Any = "auto"
+
+    _inference: Inference | None = field(init=False, default=None)
+
+    # ---- fitting
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMTable:
+        """Learns the joint distribution of all columns.
+
+        Args:
+            X: a frame of pandas, polars or Arrow, a mapping of arrays, an array, or a path to CSV or Parquet.
+            y: ignored, for scikit-learn.
+            sample_weight: a number ≥ 0 for every row.
+        """
+        check_choice("model", self.model, ("tree", "flat"))
+        with self._seeded():
+            schema = Schema.from_frame(X, self.types)
+            layer, self.history_ = self._fit_rows(schema, schema.encode(X), sample_weight)
+        self.schema_ = schema
+        self.n_features_in_ = len(schema.columns)
+        self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
+        self._inference = None
+        self._keep(layer)
+        return self
+
+    def _fit_rows(self, schema: Schema, rows: Encoded, sample_weight: Any) -> Any:
+        n = len(rows.log_offset)
+        weights, index = weighted_rows(sample_weight, np.arange(n))
+        automatic = isinstance(self.n_components, str) and self.n_components == "auto"
+        settings = ModelSettings(
+            model=self.model,
+            n_components=None if automatic else self._count_components(n, n),
+            validation_fraction=self.validation_fraction,
+            seed=self._seed,
+            options=self._settings(self._seed, n),
+            identity=self._identity(tuple(rows.values.values())),
+        )
+        return fit_model(schema, select(rows, torch.from_numpy(index)), weights, settings)
+
+    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
+        """Settings of the loop that are not automatic."""
+        names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
+        chosen = {name: plain(getattr(self, name)) for name in names}
+        chosen = {name: value for name, value in chosen.items() if value != "auto" or name == "device"}
+        return {**chosen, "verbose": bool(self.verbose), "seed": seed}
+
+    @property
+    def columns_(self) -> Columns:
+        """What every column was taken for, by name; prints as a table."""
+        check_is_fitted(self)
+        return Columns(self.schema_)
+
+    def _engine(self) -> Inference:
+        """The fitted distribution; made once."""
+        check_is_fitted(self)
+        if self._inference is None or self._inference.module is not self.module_:
+            with torch.no_grad():
+                joint = distribution_of(self.module_)
+            self._inference = Inference(self.schema_, joint, self.module_)
+        return self._inference
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_inference": None}
+
+    # ---- one question
+
+    @torch.no_grad()
+    def query(self, target: str, given: Any = None) -> Answer | EventAnswer:
+        """The distribution of a column given what is known of others, or the probability of an event.
+
+        Args:
+            target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
+                or with an event in place of the column, `P(price > 1000 | cut = Ideal)`.
+            given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
+                for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
+        """
+        engine = self._engine()
+        if given is None and isinstance(target, str) and target not in engine.schema.columns:
+            query = read_query(engine, target)
+            known = known_by_column(engine, query.given)
+            text = describe_query(query)
+            if query.target is None:
+                event = known_by_column(engine, query.event)
+                return EventAnswer(*_checked_event(engine, event, known, text), self._generator)
+            target = query.target
+        else:
+            known = read_given(engine, given)
+            text = describe(str(target), known)
+        posterior, log_evidence = engine.query(check_target(engine, target), known)
+        return Answer(posterior, text, log_evidence, self._generator)
+
+    @torch.no_grad()
+    def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
+        """New rows, as a frame like the one that the table was fitted to.
+
+        Args:
+            given: what the rows have in common, as in `query`.
+            random_state: None: other rows in every call.
+        """
+        n = check_count("n_samples", n_samples)
+        engine = self._engine()
+        drawn = draw_rows(engine, n, read_given(engine, given), self._generator(random_state))
+        return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
+
+    # ---- rows
+
+    @torch.no_grad()
+    def score_samples(self, X: Any) -> Array:
+        """log p of the observed part of each row: densities of continuous columns, in their units."""
+        engine = self._engine()
+        parts = [engine.log_prob(block).numpy() for block in blocks(self.schema_.encode(X))]
+        return np.concatenate(parts)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The mean of log p over the rows."""
+        return float(np.average(self.score_samples(X), weights=sample_weight))
+
+    def predict(self, X: Any, target: str) -> Array:
+        """The mean of a numeric column given the rest of each row; the most probable level of others.
+
+        A column of dates is predicted by its median.
+        """
+        return self._rows_of(X, target, Posterior.expected)
+
+    def predict_proba(self, X: Any, target: str) -> Array:
+        """The probability of every level of a column given the rest of each row, `(rows, levels)`.
+
+        `levels(target)` has the levels in the order of the columns.
+        """
+        return self._rows_of(X, target, Posterior.probs)
+
+    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Array:
+        """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        ends = ((1 - coverage) / 2, (1 + coverage) / 2)
+        return self._rows_of(X, target, lambda rho: np.stack([rho.quantile(q) for q in ends], -1))
+
+    @torch.no_grad()
+    def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
+        engine = self._engine()
+        column = check_target(engine, target)
+        found = [answer(engine.posterior(column, block)) for block in blocks(self.schema_.encode(X))]
+        return np.concatenate(found)
+
+    def levels(self, target: str) -> list[Any]:
+        """The levels of a column, in the order of `predict_proba`."""
+        column = check_target(self._engine(), target)
+        if column.codec.levels is None:
+            wanted = "a column with levels"
+            raise TypeError(bad_argument("target", wanted, f"{target!r}, of kind {column.kind}"))
+        return list(column.codec.levels)
+
+    @torch.no_grad()
+    def impute(
+        self,
+        X: Any,
+        *,
+        how: Literal["cells", "rows"] = "cells",
+        n: int | None = None,
+        random_state: Any = None,
+    ) -> Any:
+        """The frame with its missing cells filled in; other cells are as they were.
+
+        Args:
+            how: `"cells"`: the conditional mean of numbers, the most probable level of categories, cell by
+                cell. `"rows"`: the most probable values of all missing cells of a row together.
+            n: that many frames in a list, with independent draws of the missing cells of each row together.
+            random_state: of draws.
+        """
+        check_choice("how", how, ("cells", "rows"))
+        imputer = Imputer(self._engine(), X)
+        if n is None:
+            return imputer.expected() if how == "cells" else imputer.most_probable()
+        generator = self._generator(random_state)
+        return [imputer.drawn(generator) for _ in range(check_count("n", n))]
+
+    @torch.no_grad()
+    def explain(self, row: Any) -> Explanation:
+        """How surprising every cell of a row is given the other cells, and what was expected there.
+
+        Args:
+            row: a frame of one row, or a mapping from column to value.
+        """
+        return explain_row(self._engine(), row)
+
+    @torch.no_grad()
+    def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:
+        """Mutual information between columns, with the tree.
+
+        Args:
+            n_samples: draws for each pair of columns that are not both of levels.
+            random_state: of the draws.
+        """
+        n = check_count("n_samples", n_samples)
+        return measure_dependence(self._engine(), n, self._generator(random_state))
+
+
+def _checked_event(
+    engine: Inference, event: Mapping[str, Any], known: Mapping[str, Any], text: str
+) -> tuple[float, str, float]:
+    shared: Sequence[str] = [name for name in event if name in known]
+    if shared:
+        raise ValueError(bad_argument("query", "an event on other columns than are given", shared[0]))
+    probability, log_evidence = engine.event(event, known)
+    return probability, text, log_evidence

@@ -1,0 +1,169 @@
+"""A small table whose distribution is known: two columns of numbers and one of levels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import kdmkit as kdm
+from kdmkit.estimators.table.codecs import Cells, Codec, Known
+from kdmkit.estimators.table.inference import Inference
+from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.estimators.table.storage import RawColumn, Storage
+from kdmkit.kernels import Interval, OneOf
+
+
+class Number(Codec):
+    """Numbers as events of an RBF kernel."""
+
+    codec, kind = "number", "float"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def numeric(self) -> bool:
+        return True
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return (torch.Size([1]),)
+
+    def kernels(self, n_components: int | None = None) -> tuple[kdm.Kernel, ...]:
+        return (kdm.RBF.from_std(0.2),)
+
+    def encode(self, column: RawColumn) -> Cells:
+        known = torch.from_numpy(np.where(column.missing, 0.0, column.values)).unsqueeze(-1)
+        return Cells((known,), torch.from_numpy(~column.missing), torch.zeros(len(known)))
+
+    def stack(self, boxes: Any) -> Any:
+        return (_stacked([box[0] for box in boxes]),)
+
+    def describe(self) -> str:
+        return ""
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        return parts[0].squeeze(-1).double().numpy()
+
+    numbers = decode
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        return (torch.tensor([float(value)], dtype=torch.float64),)
+
+    def region(self, value: Any) -> list[tuple[Known, ...]]:
+        if isinstance(value, tuple):
+            return [(Interval(*value),)]
+        if isinstance(value, list):
+            return [self.event(one) for one in value]
+        return [self.event(value)]
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Number":
+        return cls(config["name"])
+
+
+class Level(Number):
+    """Levels as codes of a Categorical kernel."""
+
+    codec, kind = "level", "category"
+    ordered = numeric = property(lambda self: False)  # type: ignore[assignment]
+
+    def __init__(self, name: str, levels: Sequence[Any], smoothing: float = 0.05) -> None:
+        super().__init__(name)
+        self._levels, self.smoothing = list(levels), smoothing
+
+    @property
+    def levels(self) -> Sequence[Any]:
+        return self._levels
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return (torch.Size(),)
+
+    def kernels(self, n_components: int | None = None) -> tuple[kdm.Kernel, ...]:
+        return (kdm.Categorical(len(self._levels), self.smoothing),)
+
+    def encode(self, column: RawColumn) -> Cells:
+        cells = zip(column.values, column.missing, strict=True)
+        codes = [0 if gone else self._levels.index(value) for value, gone in cells]
+        return Cells((torch.tensor(codes),), torch.from_numpy(~column.missing), torch.zeros(len(codes)))
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        return np.array(self._levels, dtype=object)[parts[0].numpy()]
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        return (torch.tensor(self._levels.index(value)),)
+
+    def region(self, value: Any) -> list[tuple[Known, ...]]:
+        values = value if isinstance(value, list) else [value]
+        return [(OneOf([self._levels.index(one) for one in values]),)]
+
+
+class HandMadeSchema(Schema):
+    """What `Inference` asks of a schema, for columns of one variable."""
+
+    def __init__(self, codecs: Sequence[Codec]) -> None:
+        columns = [
+            Column(codec.name, codec.kind, "", "", (f"c{i}",), codec, 0.0, Storage("float"))
+            for i, codec in enumerate(codecs)
+        ]
+        super().__init__(columns, "mapping", [codec.name for codec in codecs])
+
+    def evidence(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All combinations of the boxes of the columns, one after the other."""
+        listed = {name: self.columns[name].codec.region(value) for name, value in given.items()}
+        several = [name for name, boxes in listed.items() if len(boxes) > 1]
+        assert len(several) <= 1
+        n = max((len(boxes) for boxes in listed.values()), default=1)
+        return {
+            self.columns[name].variables[0]: _stacked([box[0] for box in boxes] * (n // len(boxes)))
+            for name, boxes in listed.items()
+        }
+
+    def encode(self, frame: Mapping[str, Sequence[Any]]) -> Encoded:
+        n = len(next(iter(frame.values())))
+        values, observed = {}, {}
+        for name, column in self.columns.items():
+            cells = list(frame.get(name, [None] * n))
+            missing = np.array([cell is None or cell != cell for cell in cells])
+            array = np.array(cells, dtype=object if column.codec.levels else float)
+            coded = column.codec.encode(RawColumn(name, array, missing, column.storage))
+            values[column.variables[0]], observed[column.variables[0]] = coded.parts[0], coded.observed
+        return Encoded(values, observed, torch.zeros(n))
+
+    def decode(self, values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        return {n: column.codec.decode(values[column.variables[0]]) for n, column in self.columns.items()}
+
+
+def _stacked(known: list[Any]) -> Any:
+    if isinstance(known[0], Interval):
+        ends = (
+            torch.stack([torch.as_tensor(getattr(k, end)).reshape(1) for k in known])
+            for end in ("low", "high")
+        )
+        return Interval(*ends)
+    if isinstance(known[0], OneOf):
+        return OneOf(torch.stack([k.values for k in known]))
+    return torch.stack(known)
+
+
+def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: float = 0.05) -> Inference:
+    """p(size, weight, shop) with four components, which are in the first three shops."""
+    schema = HandMadeSchema([Number("size"), Number("weight"), Level("shop", levels, smoothing)])
+    components = {
+        "c0": torch.tensor([[0.0], [1.0], [2.0], [1.0]], dtype=torch.float64),
+        "c1": torch.tensor([[10.0], [11.0], [12.0], [14.0]], dtype=torch.float64),
+        "c2": torch.tensor([0, 1, 2, 1]),
+    }
+    kernels = {column.variables[0]: column.codec.kernels()[0].double() for column in schema.columns.values()}
+    weights = torch.tensor([0.3, 0.3, 0.2, 0.2], dtype=torch.float64)
+    return Inference(schema, kdm.JointKDM(components, weights, kernels))

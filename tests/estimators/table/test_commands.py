@@ -1,0 +1,121 @@
+"""The commands on tables: files in, files and answers out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import kdmkit as kdm
+from kdmkit import cli
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+
+def run(*arguments: Any, code: int = 0, **options: Any) -> str:
+    result = CliRunner().invoke(cli.app, [str(a) for a in arguments], env={"COLUMNS": "120"}, **options)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def model(table: kdm.KDMTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "parcels"
+    kdm.save(table, path)
+    return path
+
+
+@pytest.fixture
+def csv(parcels: Any, tmp_path: Path) -> Path:
+    path = tmp_path / "new.csv"
+    parcels.head(20).to_csv(path, index=False)
+    return path
+
+
+def test_fit_describe_and_ask(parcels: Any, tmp_path: Path, unchecked: None) -> None:
+    parcels[["size", "weight", "fee"]].to_csv(tmp_path / "parcels.csv", index=False)
+    model = tmp_path / "model"
+    told = run(
+        "fit", tmp_path / "parcels.csv", "-o", model, "--components", 4, "--epochs", 3, "--type", "fee=float"
+    )
+    assert "wrote" in told
+    described = run("describe", model)
+    assert "category" in described
+    assert "asked for" in described
+    facts = json.loads(run("describe", model, "--json"))
+    assert facts["columns"]["fee"]["kind"] == "float"
+    assert len(facts["dependence"]) == 3
+    assert "huge" in run("ask", model, "P(size | weight > 8)")
+
+
+def test_answers_as_json_and_as_text(model: Path, table: kdm.KDMTable, unchecked: None) -> None:
+    answer = json.loads(run("ask", model, "P(items | size = small)", "--json"))
+    assert answer["mean"] == pytest.approx(table.query("items", given={"size": "small"}).mean)
+    event = json.loads(run("ask", model, "P(fee > 0)", "--json"))
+    assert 0 < event["probability"] < 1
+    shown = run("ask", model, "P(weight | size = large)")
+    assert "90 % interval" in shown
+    assert "█" in shown
+
+
+def test_files_through_the_model(
+    model: Path, csv: Path, tmp_path: Path, table: kdm.KDMTable, unchecked: None
+) -> None:
+    frame = pd.read_csv(csv)
+    out = tmp_path / "out.parquet"
+    run("predict", model, csv, "--target", "weight", "--interval", 0.9, "-o", out)
+    predicted = pd.read_parquet(out)
+    assert list(predicted) == ["weight", "weight low", "weight high"]
+    assert (predicted["weight low"] <= predicted["weight high"]).all()
+    run("predict", model, csv, "--target", "size", "--proba", "-o", out)
+    assert list(pd.read_parquet(out)) == ["size", "P(small)", "P(large)", "P(huge)", "P(giant)"]
+    run("impute", model, csv, "-o", tmp_path / "whole.csv")
+    whole = pd.read_csv(tmp_path / "whole.csv")
+    assert not whole.isna().any().any()
+    assert list(whole) == list(frame)
+    run("score", model, csv, "-o", tmp_path / "scores.csv")
+    scores = pd.read_csv(tmp_path / "scores.csv")["log_prob"]
+    assert scores.to_numpy() == pytest.approx(table.score_samples(csv), rel=1e-5)
+
+
+def test_rows_to_standard_output(model: Path, unchecked: None) -> None:
+    text = run("sample", model, "-n", 3, "--given", 'size = "huge"', "--seed", 1)
+    lines = text.strip().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith('"size"')
+    assert all("huge" in line for line in lines[1:])
+    assert run("sample", model, "-n", 3, "--given", 'size = "huge"', "--seed", 1) == text
+
+
+def test_standard_input(model: Path, csv: Path) -> None:
+    text = run("score", model, "-", input=csv.read_text())
+    assert len(text.strip().splitlines()) == 21
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ask", "MODEL", "P(weight | sise = huge)"], "did you mean 'size'?"),
+        (["ask", "MODEL", "P(weight"], "got its end"),
+        (["ask", "nowhere", "P(weight)"], "a model that kdmkit.save wrote"),
+        (["score", "MODEL", "nowhere.csv"], "no such file"),
+        (["predict", "MODEL", "CSV", "--target", "prize"], "a column of the model, got 'prize'"),
+        (["predict", "MODEL", "CSV", "--target", "size", "-o", "x.xlsx"], "ends in .csv or .parquet"),
+        (["fit", "CSV", "-o", "x", "--type", "fee"], "expected column=kind, got 'fee'"),
+        (["sample", "MODEL", "--given", "size = hug"], "did you mean 'huge'?"),
+    ],
+)
+def test_errors_are_told_in_one_line(
+    arguments: list[str], message: str, model: Path, csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(csv.parent)
+    places = {"MODEL": str(model), "CSV": str(csv)}
+    output = run(*[places.get(argument, argument) for argument in arguments], code=2)
+    assert message in " ".join(output.split())
+    assert "Traceback" not in output
+
+
+def test_version() -> None:
+    assert run("--version").strip() == f"kdmkit {kdm.__version__}"

@@ -1,0 +1,315 @@
+"""`KDMTable`: questions, predictions and draws of a fitted table."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import kdmkit as kdm
+
+pd = pytest.importorskip("pandas")
+
+N = 10_000
+
+
+@pytest.fixture(scope="module")
+def rows(table: kdm.KDMTable) -> Any:
+    return table.sample(N, random_state=1)
+
+
+# ---- consistency: every question agrees with the same question put to synthetic rows
+
+CONDITIONS = {
+    "size in {large, huge}": lambda f: f["size"].isin(["large", "huge"]),
+    "fee = 0, items <= 4": lambda f: (f["fee"] == 0) & (f["items"] <= 4),
+    "fee > 0, 1 <= weight < 9.5": lambda f: (f["fee"] > 0) & (f["weight"] >= 1) & (f["weight"] < 9.5),
+    "sent in [2024-01-20, 2024-03-03], items > 2": lambda f: (
+        f["sent"].between("2024-01-20", "2024-03-03") & (f["items"] > 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_questions_agree_with_filtered_synthetic_rows(
+    table: kdm.KDMTable, rows: Any, condition: str, unchecked: None
+) -> None:
+    kept = rows[CONDITIONS[condition](rows)]
+    n = len(kept)
+    assert n > 500
+    for name in ("size", "weight", "fee", "items", "fragile", "sent"):
+        if name not in condition:
+            check_agrees(table.query(f"P({name} | {condition})"), kept[name])
+    event = table.query(f"P({condition})")
+    p = event.probability()
+    assert p == pytest.approx(n / N, abs=4.5 * np.sqrt(p * (1 - p) / N))
+
+
+def check_agrees(answer: Any, found: Any) -> None:
+    n = len(found)
+    if found.dtype.kind in "fi":
+        assert answer.mean == pytest.approx(found.mean(), abs=4.5 * found.std() / np.sqrt(n) + 1e-3)
+    if found.dtype.kind in "fiM":
+        for q in (0.1, 0.5, 0.9):
+            value, error = answer.quantile(q), 4.5 * np.sqrt(q * (1 - q) / n)
+            assert (found <= value).mean() >= q - error
+            assert (found < value).mean() <= q + error
+        return
+    for level, p in answer.probs.items():
+        assert (found == level).mean() == pytest.approx(p, abs=4.5 * np.sqrt(p * (1 - p) / n) + 1e-9)
+
+
+def test_events_given_others_agree_with_filtered_rows(table: kdm.KDMTable, rows: Any) -> None:
+    kept = rows[(rows["sent"] >= "2024-02-01") & (rows["size"] != "small")]
+    happened = (kept["fee"] > 0) & (kept["weight"] <= 5) & kept["fragile"]
+    query = "P(fee > 0, weight <= 5, fragile = true | sent >= 2024-02-01, size != small)"
+    p = float(table.query(query))
+    assert p == pytest.approx(happened.mean(), abs=4.5 * np.sqrt(p * (1 - p) / len(kept)))
+
+
+@pytest.mark.parametrize("given", ["weight in [3, 6], fee > 0", "sent < 2024-02-10, size in {small, large}"])
+def test_rows_drawn_under_conditions_agree_with_filtered_ones(
+    table: kdm.KDMTable, rows: Any, given: str, unchecked: None
+) -> None:
+    drawn = table.sample(3000, given=given, random_state=2)
+    check = {
+        "weight in [3, 6], fee > 0": lambda f: f["weight"].between(3, 6) & (f["fee"] > 0),
+        "sent < 2024-02-10, size in {small, large}": lambda f: (
+            (f["sent"] < "2024-02-10") & f["size"].isin(["small", "large"])
+        ),
+    }[given]
+    kept = rows[check(rows)]
+    assert check(drawn).all()
+    for name in ("weight", "fee", "items"):
+        for q in (0.25, 0.75):
+            error = 4.5 * np.sqrt(q * (1 - q) * (1 / 3000 + 1 / len(kept)))
+            assert (drawn[name] <= kept[name].quantile(q)).mean() >= q - error
+            assert (drawn[name] < kept[name].quantile(q)).mean() <= q + error
+    error = 4.5 * np.sqrt(0.25 * (1 / 3000 + 1 / len(kept)))
+    assert drawn["fragile"].mean() == pytest.approx(kept["fragile"].mean(), abs=error)
+
+
+# ---- questions
+
+
+def test_a_mapping_means_the_same_as_text(table: kdm.KDMTable) -> None:
+    given = {"weight": (0.5, 5.0), "size": ["small", "large"], "fee": None}
+    asked = table.query("items", given=given)
+    assert asked.question == "P(items | weight in [0.5, 5.0], size in {small, large})"
+    assert asked.mean == table.query("P(items | 0.5 <= weight <= 5, size in {small, large})").mean
+    assert asked.mean == table.query("items", given="weight in [0.5, 5], size in {small, large}").mean
+
+
+def test_answers_know_their_column(table: kdm.KDMTable) -> None:
+    answer = table.query("size", given={"weight": (8.0, None)})
+    assert answer.mode == "huge"
+    assert sum(answer.probs.values()) == pytest.approx(1.0)
+    assert answer.probability(["small", "huge"]) == pytest.approx(
+        answer.probs["small"] + answer.probs["huge"]
+    )
+    fee = table.query("fee")
+    assert 0.4 < fee.probability(0) < 0.8
+    assert fee.probability((0, 0)) == pytest.approx(fee.probability(0))
+    assert (fee.sample(50) >= 0).all()
+    assert fee.median == 0.0
+    sent = table.query("sent")
+    assert sent.interval(0.5)[0] < sent.median < sent.interval(0.5)[1]
+    assert sent.probability("2024-02") == pytest.approx(1 / 3, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "message"),
+    [
+        ("prize", {"size": "small"}, "target: expected a column of the model, got 'prize'"),
+        ("items", {"wieght": 1}, r"given: .* got 'wieght' \(did you mean 'weight'\?\)"),
+        ("items", {"id": "parcel-1"}, "'id', which is left out"),
+        ("items", {"size": "smal"}, "did you mean 'small'"),
+        ("items", {"weight": (3, 1)}, "low ≤ high"),
+        ("items", {"items": 3}, "other than the target 'items'"),
+        ("items", {"weight": "heavy"}, "column 'weight': expected a number, got 'heavy'"),
+        ("items", {"sent": "yesterday"}, "column 'sent': expected a date"),
+        ("P(items | size = smal)", None, r"did you mean 'small'\?\)\n  P\(items"),
+        ("P(items | sent > 2024-02-31)", None, "a date or a time for 'sent'"),
+        ("P(weight > 3 | weight > 2)", None, "an event on other columns than are given"),
+    ],
+)
+def test_bad_questions(table: kdm.KDMTable, target: str, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        table.query(target, given=given)
+
+
+# ---- rows
+
+
+def test_predictions_use_what_is_there(table: kdm.KDMTable, parcels: Any) -> None:
+    new = parcels.head(50)
+    weight = table.predict(new, "weight")
+    known = new["size"].notna().to_numpy()
+    truth = new["size"].map({"small": 1.0, "large": 4.0, "huge": 9.0}).astype(float).to_numpy()
+    assert np.abs(weight[known] - truth[known]).mean() < 1.0
+    assert table.predict(new.drop(columns="weight"), "weight") == pytest.approx(weight)
+    probs = table.predict_proba(new, "size")
+    assert table.levels("size") == ["small", "large", "huge", "giant"]
+    assert probs.sum(1) == pytest.approx(1.0)
+    assert set(table.predict(new, "size")) <= {"small", "large", "huge"}
+    row = {"weight": 4.2, "items": 6}
+    alone = table.query("size", given=row).probs
+    asked = table.predict_proba(pd.DataFrame([row]), "size")[0]
+    assert dict(zip(table.levels("size"), asked, strict=True)) == pytest.approx(alone)
+
+
+def test_intervals_of_rows(table: kdm.KDMTable, parcels: Any) -> None:
+    ends = table.predict_interval(parcels, "weight", coverage=0.8)
+    truth = parcels["weight"].to_numpy()
+    seen = ~np.isnan(truth)
+    inside = (ends[seen, 0] <= truth[seen]) & (truth[seen] <= ends[seen, 1])
+    assert 0.6 < inside.mean() < 0.97
+
+
+def test_dates_of_rows(table: kdm.KDMTable, parcels: Any, unchecked: None) -> None:
+    ends = table.predict_interval(parcels.head(3), "sent", coverage=0.8)
+    for (low, high), (_, row) in zip(ends, parcels.head(3).iterrows(), strict=True):
+        given = {name: row[name] for name in ("items", "fee", "fragile")}
+        given |= {name: row[name] for name in ("size", "weight") if row[name] == row[name]}
+        alone = table.query("sent", given=given).interval(0.8)
+        assert abs(low - np.datetime64(alone[0])) < np.timedelta64(7, "D")
+        assert abs(high - np.datetime64(alone[1])) < np.timedelta64(7, "D")
+
+
+def test_scores_marginalise_missing_cells(table: kdm.KDMTable) -> None:
+    rows = pd.DataFrame({"weight": [4.0, 4.0, np.nan], "items": [6.0, np.nan, np.nan]})
+    scores = table.score_samples(rows)
+    weight = table.query("weight").log_density(4.0)
+    items = table.query("items", given={"weight": 4.0}).log_density(6)
+    assert scores[1] == pytest.approx(weight, abs=1e-4)
+    assert scores[0] == pytest.approx(weight + items, abs=1e-4)
+    assert scores[2] == pytest.approx(0.0, abs=1e-5)
+    assert table.score(rows) == pytest.approx(scores.mean())
+
+
+def test_unknown_columns_are_ignored_with_one_warning(table: kdm.KDMTable, parcels: Any) -> None:
+    with pytest.warns(UserWarning, match="colour") as caught:
+        scores = table.score_samples(parcels.head(3).assign(colour="red"))
+    assert len(caught) == 1
+    assert scores == pytest.approx(table.score_samples(parcels.head(3)))
+
+
+# ---- imputation
+
+
+def test_imputation_fills_missing_cells_only(table: kdm.KDMTable, parcels: Any) -> None:
+    new = parcels.head(80)
+    whole = table.impute(new)
+    assert whole.index.equals(new.index)
+    assert (whole.dtypes == new.dtypes).all()
+    assert not whole.isna().any().any()
+    for name in new:
+        seen = new[name].notna()
+        assert (whole.loc[seen, name] == new.loc[seen, name]).all()
+    gone = new["weight"].isna() & new["size"].notna()
+    expected = table.predict(new, "weight")[gone]
+    assert whole.loc[gone, "weight"].to_numpy() == pytest.approx(expected, abs=1e-3)
+
+
+def test_drawn_imputations_follow_the_joint_distribution(table: kdm.KDMTable) -> None:
+    """Both cells of a row are missing: draws have the dependence that questions tell."""
+    new = pd.DataFrame({"weight": [np.nan] * 1500, "items": pd.array([pd.NA] * 1500, dtype="Int64")})
+    first, second = table.impute(new, n=2, random_state=0)
+    assert not first.equals(second)
+    assert first["items"].dtype == "Int64"
+    heavy = first["weight"] > 3
+    p = table.query("P(weight > 3)").probability()
+    assert heavy.mean() == pytest.approx(p, abs=4.5 * np.sqrt(0.25 / 1500))
+    mean = table.query("P(items | weight > 3)").mean
+    drawn = first.loc[heavy, "items"].astype(float)
+    assert drawn.mean() == pytest.approx(mean, abs=4.5 * drawn.std() / np.sqrt(len(drawn)))
+
+
+def test_the_most_probable_row(table: kdm.KDMTable, parcels: Any) -> None:
+    new = parcels.head(30)
+    whole = table.impute(new, how="rows")
+    assert not whole.isna().any().any()
+    assert (whole.dtypes == new.dtypes).all()
+    heavy = pd.DataFrame({"size": pd.Categorical([None], ["small", "large", "huge"]), "weight": [9.1]})
+    assert table.impute(heavy, how="rows")["size"][0] == "huge"
+
+
+# ---- explanations and dependence
+
+
+def test_dependence_finds_what_belongs_together(table: kdm.KDMTable, unchecked: None) -> None:
+    found = table.dependence(n_samples=200)
+    assert found.names == ("size", "weight", "fee", "items", "fragile", "sent")
+    pairs = {frozenset(pair[:2]): pair[2] for pair in found.pairs()}
+    assert max(pairs, key=pairs.__getitem__) == {"size", "weight"}
+    assert pairs[frozenset({"fee", "sent"})] < 0.1
+    assert len(found.links) == 5
+    assert "size" in repr(found)
+
+
+def test_explanations_put_the_odd_cell_first(table: kdm.KDMTable) -> None:
+    found = table.explain({"size": "small", "weight": 1.1, "items": 2, "fragile": False})
+    odd = table.explain({"size": "huge", "weight": 1.1, "items": 2, "fragile": False})
+    assert {cell.column for cell in found} == {"size", "weight", "items", "fragile"}
+    assert odd[0].column in ("size", "weight")
+    assert odd[0].probability < min(cell.probability for cell in found)
+    size = next(cell for cell in odd if cell.column == "size")
+    assert size.expected == "small"
+    assert size.log_density == pytest.approx(
+        table.query("size", given={"weight": 1.1, "items": 2, "fragile": False}).log_density("huge"), abs=1e-4
+    )
+    assert "as surprising or more" in repr(odd)
+    with pytest.raises(ValueError, match="row: expected one row, got 2 rows"):
+        table.explain(pd.DataFrame({"weight": [1.0, 2.0]}))
+
+
+# ---- the estimator
+
+
+def test_columns_print_as_a_table(table: kdm.KDMTable) -> None:
+    assert "whole numbers from 0 on" in repr(table.columns_)
+    assert table.columns_["id"].kind == "identifier"
+
+
+def test_parameters_are_only_stored() -> None:
+    table = kdm.KDMTable(types={"zip": "category"}, n_components=3)
+    assert clone(table).get_params() == table.get_params()
+    with pytest.raises(NotFittedError):
+        table.query("zip")
+
+
+def test_the_same_seed_gives_the_same_model(parcels: Any, unchecked: None) -> None:
+    few = parcels.head(60)
+    models = [kdm.KDMTable(n_components=3, max_epochs=2, random_state=0).fit(few) for _ in range(2)]
+    scores = [model.score_samples(few) for model in models]
+    assert scores[0] == pytest.approx(scores[1])
+    first, second = models[0].sample(5), models[0].sample(5)
+    assert not first.equals(second)
+    assert models[0].sample(5, random_state=3).equals(models[1].sample(5, random_state=3))
+
+
+def test_a_flat_model_answers_too(parcels: Any, unchecked: None) -> None:
+    model = kdm.KDMTable(model="flat", n_components=6, max_epochs=4, random_state=0).fit(parcels)
+    assert model.query("size", given={"weight": (8.0, None)}).mode == "huge"
+    assert model.sample(3).shape == (3, parcels.shape[1] - 1)
+
+
+def test_weights_count_as_repetitions(parcels: Any, unchecked: None) -> None:
+    weights = (parcels["size"] == "huge").to_numpy(dtype=float)
+    model = kdm.KDMTable(n_components=3, max_epochs=3, random_state=0).fit(parcels, sample_weight=weights)
+    assert model.query("size").mode == "huge"
+
+
+def test_saved_tables_answer_as_before(table: kdm.KDMTable, parcels: Any, tmp_path: Path) -> None:
+    kdm.save(table, tmp_path / "model")
+    loaded = kdm.load(tmp_path / "model", kind=kdm.KDMTable)
+    new = parcels.head(20)
+    assert loaded.score_samples(new) == pytest.approx(table.score_samples(new))
+    assert loaded.query("P(sent | fee > 0)").median == table.query("P(sent | fee > 0)").median
+    assert loaded.sample(5, random_state=0).equals(table.sample(5, random_state=0))
+    assert list(loaded.columns_) == list(table.columns_)
+    assert loaded.get_params() == table.get_params()
+    assert pickle.loads(pickle.dumps(table)).score_samples(new) == pytest.approx(table.score_samples(new))
