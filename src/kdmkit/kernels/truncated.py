@@ -192,7 +192,7 @@ class Truncated(Kernel):
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of the inner kernel; those beyond a bound once more, by inversion of the distribution function.
+        """Draws of the inner kernel; those beyond a bound once more, by inverting the distribution function.
 
         Dimensions are independent: each is drawn again by itself.
         """
