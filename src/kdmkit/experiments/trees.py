@@ -73,8 +73,15 @@ def run(
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
+    with processes(workers) as pool:
+        path = folder / "adult-tree.jsonl"
+        run_tasks(tasks(data_dir, device), path, fresh=fresh, verbose=verbose, pool=pool)
+    return summarize(folder)
+
+
+def tasks(data_dir: Path, device: Any = "auto") -> list[Task]:
     settings = {"steps": _STEPS, "validation_rows": _VALIDATION_ROWS}
-    wanted = [
+    return [
         Task(
             {"model": model, "components": size, "rate": rate, "seed": seed, "settings": settings},
             partial(measure, data_dir, model, size, rate, seed, device),
@@ -84,9 +91,6 @@ def run(
         for size in reversed(sizes)
         for rate in RATES
     ]
-    with processes(workers) as pool:
-        run_tasks(wanted, folder / "adult-tree.jsonl", fresh=fresh, verbose=verbose, pool=pool)
-    return summarize(folder)
 
 
 def summarize(folder: Path) -> Report:
@@ -226,7 +230,8 @@ def report(rows: Sequence[Row]) -> Report:
         "(values of at least 1 % of the rows, `find_atoms`), densities elsewhere, so that only differences "
         f"between models count. UCI's training file without {_VALIDATION_ROWS:,} rows, which choose the best "
         "epoch, the learning rate, and the size of the flat joint; UCI's test file. `?` is a level of its "
-        "own, as in published runs. All models have the same kernels, with a bandwidth for every component, and the same steps.",
+        "own, as in published runs. All models have the same kernels, with a bandwidth for every component, "
+        "and the same steps.",
         provenance(rows),
         "Written by `kdmkit reproduce adult-tree --data-dir DIR` from the lines in `adult-tree.jsonl`.",
     )
