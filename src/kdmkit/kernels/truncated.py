@@ -192,7 +192,21 @@ class Truncated(Kernel):
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        """By inversion of the distribution function, in every dimension."""
+        """Draws of the inner kernel; those beyond a bound once more, by inverting the distribution function.
+
+        Dimensions are independent: each is drawn again by itself.
+        """
+        drawn = self.kernel.sample(components, index, generator)
+        inside = (drawn >= self.low.to(drawn)) & (drawn <= self.high.to(drawn))
+        again = ~inside.all(-1)
+        if bool(again.any()):
+            between = self._sample_by_inversion(components[again], index[again], generator)
+            drawn[again] = torch.where(inside[again], drawn[again], between)
+        return drawn
+
+    def _sample_by_inversion(
+        self, components: Float[Tensor, "n d"], index: Int[Tensor, " n"], generator: torch.Generator | None
+    ) -> Float[Tensor, "n d"]:
         wide = components.detach().double()
         uniform = torch.rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
         width = FixedBandwidth(self.kernel.bandwidth.name, self.kernel.scale_of(index, wide), validate=False)

@@ -49,7 +49,8 @@ def kind_of(values: Any, name: str = "x") -> str:
         ("constant", [3.5] * N),
         ("constant", ["only"] * N),
         ("identifier", np.arange(N)),
-        ("identifier", RNG.permutation(N) + 1),
+        ("identifier", np.arange(N) + 1.0),
+        ("count", RNG.permutation(N) + 1),  # ranks
         ("identifier", [f"{i:05x}" for i in range(N)]),
         ("text", [f"remark {i if i % 3 else 0}" for i in range(N)]),
         ("empty", [None] * N),
@@ -66,6 +67,10 @@ def test_kind(kind: str, values: Any) -> None:
 )
 def test_numbers_named_as_identifiers(name: str, kind: str) -> None:
     assert kind_of(RNG.permutation(10 * N)[:N] + 17, name) == kind
+
+
+def test_a_time_that_counts_rows_is_no_identifier() -> None:
+    assert kind_of(np.arange(N), "day_of_year") == "count"
 
 
 def test_numbers_of_things_are_levels() -> None:

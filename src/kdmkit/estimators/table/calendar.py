@@ -137,10 +137,12 @@ def digit_ranges(low: Sequence[int] | None, high: Sequence[int] | None, sizes: S
     n = len(sizes)
     if low is None and high is None:
         return [(None,) * n]
+    if low is not None and high is not None and tuple(low) > tuple(high):
+        return []
     first = -math.inf if low is None else low[0]
     last = math.inf if high is None else high[0]
     if n == 1:
-        return [] if first > last else [((first, last),)]
+        return [((first, last),)]
     rest = sizes[1:]
     starts = low is None or all(digit == 0 for digit in low[1:])
     ends = high is None or all(digit == size - 1 for digit, size in zip(high[1:], rest, strict=True))

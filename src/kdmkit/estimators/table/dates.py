@@ -20,11 +20,9 @@ from kdmkit.kernels import Kernel, Region, Resolution
 
 Span = tuple[np.datetime64, np.datetime64]
 # Digits with so many values have levels: always, and where every value has rows enough.
-_FEW_VALUES = 12
-_MANY_VALUES = 60
+_FEW_VALUES = 60
+_MANY_VALUES = 288
 _ROWS_PER_VALUE = 50
-# On a finer circle, numbers have densities instead of masses.
-_MOST_MASSES = 1440
 
 
 class DateCodec(Codec):
@@ -205,7 +203,7 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
         return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
     if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
         return code_part(np.arange(size, dtype=np.float64), len(digits))
-    return CirclePart(size, masses=size <= _MOST_MASSES)
+    return CirclePart(size)
 
 
 def _instants(column: RawColumn, text: str | None) -> np.ndarray:

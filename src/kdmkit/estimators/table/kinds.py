@@ -38,6 +38,10 @@ _FEWEST_ROWS = 20
 # Texts are levels where at least half of the rows share their text with another row.
 _MOST_SINGLE = 0.5
 _ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
+# Numbers in the order of the rows that mean a time.
+_TIME_NAME = re.compile(
+    r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
+)
 _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 
@@ -140,13 +144,18 @@ def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
     """Whether whole numbers are names of rows or of things, not quantities."""
     present, unique = column.present, len(distinct) == len(column.present)
     named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
-    if unique and distinct[0] in (0, 1) and distinct[-1] - distinct[0] == len(present) - 1:
+    if not _TIME_NAME.search(column.name) and _are_row_numbers(present):
         return Decision("identifier", "numbers of rows")
     if unique and named:
         return Decision("identifier", "a different number in every row, and its name")
     if named and _rows_with_single_values(present) > _MOST_SINGLE:
         return Decision("identifier", "different numbers in most rows, and its name")
     return Decision("category", "its name: numbers of things") if named else None
+
+
+def _are_row_numbers(present: np.ndarray) -> bool:
+    """Whether numbers count the rows from 0 or 1 on. In another order they are ranks."""
+    return bool(present[0] in (0, 1) and (np.diff(present) == 1).all())
 
 
 # ---- codecs

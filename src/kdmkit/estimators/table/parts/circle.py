@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.parts.base import Events, Known, Part, stack_numbers
-from kdmkit.kernels import Interval, Kernel, OneOf, Periodic, Region
+from kdmkit.kernels import Interval, Kernel, Periodic, Region
 
 # κ that learning starts from, where the layer does not set it.
 _KAPPA = 10.0
@@ -20,19 +20,17 @@ _KAPPA = 10.0
 
 @dataclass(frozen=True)
 class CirclePart(Part):
-    """Whole numbers 0 … period − 1 that go round: minutes of the day, weeks of the year.
+    """Whole numbers 0 … period − 1 that go round, such as minutes of the day.
 
-    Attributes:
-        masses: whether numbers are learned as masses; otherwise as densities about whole numbers.
+    There are many of them: they have densities, not masses, and a draw is the nearest whole number.
     """
 
     kind = "circle"
     period: int
-    masses: bool
 
     def kernel(self, n_components: int | None) -> Kernel:
         shape = () if n_components is None else (n_components, 1)
-        return Periodic(torch.full(shape, _KAPPA), self.period, whole=self.masses)
+        return Periodic(torch.full(shape, _KAPPA), self.period)
 
     @property
     def shape(self) -> torch.Size:
@@ -53,11 +51,10 @@ class CirclePart(Part):
             raise ValueError(bad_argument("range", f"numbers from 0 to {self.period - 1}", (low, high)))
         if (low, high) == (0, self.period - 1):
             return None
-        half = 0.0 if self.masses else 0.5
-        return Interval(torch.tensor([low - half]).double(), torch.tensor([high + half]).double())
+        return Interval(torch.tensor([low - 0.5]).double(), torch.tensor([high + 0.5]).double())
 
     def one_of(self, events: Sequence[Tensor]) -> list[Known]:
-        return [OneOf(torch.cat(list(events)))] if self.masses else list(events)
+        return list(events)
 
     def stack(self, known: Sequence[Known]) -> Tensor | Region:
         return stack_numbers(known, (-0.5, self.period - 0.5))

@@ -152,7 +152,8 @@ class NumberPart(Part):
     def describe(self) -> str:
         ends = (f"{number:g}" if math.isfinite(number) else "" for number in (self.low, self.high))
         words = ["…".join(ends)] if math.isfinite(self.low) or math.isfinite(self.high) else []
-        words += [f"step {self.step:g}"] if self.step else []
+        told = self.masses or self.step > 1e-6 * self.scale * (self.knots[-1] - self.knots[0])
+        words += [f"step {self.step:g}"] if self.step and told else []
         shown = [f"{atom:g}" for atom in self.atoms]
         listed = ", ".join(shown if len(shown) <= 4 else [*shown[:3], "…", shown[-1]])
         words += [f"{len(shown)} frequent value{'s' if len(shown) > 1 else ''}: {listed}"] if shown else []

@@ -1,0 +1,112 @@
+"""Dates: digits, ranges of digits, texts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kdmkit.estimators.table import Schema
+from kdmkit.estimators.table.calendar import Calendar, digit_ranges, parse_span
+
+RNG = np.random.default_rng(0)
+
+
+def dates(start: str, span: int, unit: str, n: int = 300) -> np.ndarray:
+    steps = RNG.integers(0, span, n).astype(f"timedelta64[{unit}]")
+    return (np.datetime64(start, unit) + steps).astype("datetime64[us]")
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "clock"),
+    [
+        (dates("2024-01-01", 30, "D"), ("day",), 0),
+        (dates("2024-01-01", 300, "D"), ("week", "weekday"), 0),
+        (dates("2014-01-01", 3000, "D"), ("season", "week", "weekday"), 0),
+        (dates("1920-01-01", 30000, "D"), ("day",), 0),
+        (dates("2010-01", 100, "M"), ("year", "month"), 0),
+        (dates("1950", 70, "Y"), ("year",), 0),
+        (dates("2024-01-01T00", 300 * 24, "h"), ("week", "weekday", "time"), 3_600_000_000),
+        (dates("1969-01-01T00:00", 200 * 1440, "m"), ("week", "weekday", "time"), 60_000_000),
+        (dates("2024-01-01T00:00:00", 20 * 86400, "s"), ("day", "time"), 1_000_000),
+    ],
+)
+def test_digits(values: np.ndarray, digits: tuple[str, ...], clock: int) -> None:
+    calendar = Calendar.fit(values)
+    assert (calendar.digits, calendar.clock) == (digits, clock)
+    split = calendar.split(values)
+    np.testing.assert_array_equal(calendar.join(split), values)
+    for digit, size in zip(split[1:], calendar.sizes[1:], strict=True):
+        assert 0 <= digit.min()
+        assert digit.max() < size
+    order = np.lexsort(split[::-1])
+    assert (np.diff(values[order]).astype(np.int64) >= 0).all()
+
+
+def test_weekdays_start_on_monday() -> None:
+    calendar = Calendar(("week", "weekday"), (0, 7), 0)
+    assert calendar.split(np.array(["2024-05-06", "2024-05-12"], "datetime64[us]"))[1].tolist() == [0, 6]
+
+
+@pytest.mark.parametrize("sizes", [(0,), (0, 3), (0, 2, 3)])
+def test_ranges_of_digits_are_exact(sizes: tuple[int, ...]) -> None:
+    """Every date of a range is in exactly one of its boxes, all other dates are in none."""
+    points = list(itertools.product(range(4), *(range(size) for size in sizes[1:])))
+    ends: list[Any] = [None, *points]
+    for low, high in itertools.product(ends, ends):
+        boxes = digit_ranges(low, high, sizes)
+        for point in points:
+            held = sum(
+                all(end is None or end[0] <= digit <= end[1] for digit, end in zip(point, box, strict=True))
+                for box in boxes
+            )
+            wanted = (low is None or point >= low) and (high is None or point <= high)
+            assert held == wanted, (low, high, point, boxes)
+
+
+def test_a_range_of_whole_years_is_one_box() -> None:
+    assert digit_ranges([10, 0], [12, 11], [0, 12]) == [((10, 12), None)]
+
+
+@pytest.mark.parametrize(
+    ("value", "first", "last"),
+    [
+        ("2024", "2024-01-01T00:00:00.000000", "2024-12-31T23:59:59.999999"),
+        ("2024-02", "2024-02-01T00:00:00.000000", "2024-02-29T23:59:59.999999"),
+        ("2024-02-29", "2024-02-29T00:00:00.000000", "2024-02-29T23:59:59.999999"),
+        ("2024-02-29 18:30", "2024-02-29T18:30:00.000000", "2024-02-29T18:30:59.999999"),
+        ("2024-02-29T18:30:15Z", "2024-02-29T18:30:15.000000", "2024-02-29T18:30:15.999999"),
+        (dt.date(2024, 2, 29), "2024-02-29T00:00:00.000000", "2024-02-29T23:59:59.999999"),
+        (dt.datetime(2024, 2, 29, 3), "2024-02-29T03:00:00.000000", "2024-02-29T03:00:00.000000"),
+        (pd.Timestamp("2024-02-29 03:00"), "2024-02-29T03:00:00.000000", "2024-02-29T03:00:00.000000"),
+        (np.datetime64("2024-02"), "2024-02-01T00:00:00.000000", "2024-02-29T23:59:59.999999"),
+    ],
+)
+def test_what_a_date_means(value: Any, first: str, last: str) -> None:
+    assert tuple(map(str, parse_span(value))) == (first, last)
+
+
+@pytest.mark.parametrize(
+    "value", ["soon", "2024-13-01", "2024-02-30", "24-02-01", 2024, None, np.datetime64("NaT")]
+)
+def test_what_is_no_date(value: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_span(value)
+
+
+@pytest.mark.parametrize("pattern", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M", "%b %d, %Y"])
+def test_dates_in_texts_come_back(pattern: str) -> None:
+    values = dates("2021-01-01T00:00", 700 * 1440, "m") if "%H" in pattern else dates("2021-01-01", 700, "D")
+    texts = [value.strftime(pattern) for value in values.tolist()]
+    schema = Schema.from_frame({"day": [*texts, None]})
+    assert schema.columns["day"].kind == "date"
+    schema = Schema.from_config(json.loads(json.dumps(schema.config())))
+    back = schema.decode(schema.encode({"day": texts}).values)["day"]
+    assert back.tolist() == texts
+    with pytest.raises(ValueError, match=r"column 'day': expected dates written as .*, got 'x' in row 1"):
+        schema.encode({"day": [texts[0], "x"]})
