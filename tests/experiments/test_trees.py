@@ -70,7 +70,7 @@ def test_adult_is_measured(model: str, tmp_path: Path, monkeypatch: pytest.Monke
     data = Dataset(*adult_rows(200, 0), *adult_rows(200, 1))
     monkeypatch.setattr(trees, "load", lambda name, folder, download: data)
     monkeypatch.setattr(trees, "_VALIDATION_ROWS", 50)
-    result = trees.measure(tmp_path, model, 5, 0, "cpu", 3)
+    result = trees.measure(tmp_path, model, 5, 0.1, 0, "cpu", 3)
     assert result["rows"] == {"train": 150, "validation": 50, "test": 200}
     assert np.isfinite(result["test_log_likelihood"])
 
@@ -79,7 +79,7 @@ def test_the_report_of_adult(tmp_path: Path) -> None:
     path = tmp_path / "adult-tree.jsonl"
     for model, size, value in (("tree", 256, -7.0), ("flat", 512, -9.0), ("flat", 2048, -7.4)):
         likelihoods = {f"{part}_log_likelihood": value for part in ("test", "validation", "training")}
-        key = {"format": 1, "model": model, "components": size, "seed": 0, "settings": {}}
+        key = {"format": 1, "model": model, "components": size, "rate": 0.1, "seed": 0, "settings": {}}
         row = {**key, **likelihoods, "parameters": 7, "seconds": 1.0, "machine": {}, "versions": {}}
         append_row(path, row)
     text = trees.summarize(tmp_path).markdown()

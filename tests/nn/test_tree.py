@@ -9,6 +9,7 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import TreeLayer, Variable
+from kdmkit.nn.tree_start import _row_keys
 from kdmkit.nn.tree_structure import bin_codes, learn_tree, mutual_information, spanning_tree
 
 K = 5
@@ -294,6 +295,19 @@ def test_components_start_at_rows():
     assert float(probs.max()) < 0.85
     diagonal = layer.edge_probs().detach().diagonal(dim1=-2, dim2=-1)
     assert float(diagonal.mean()) > 0.8
+
+
+def test_rows_of_the_start_are_different():
+    """Nine of ten rows are equal: one of them is chosen, and four others."""
+    data = columns(50)
+    repeated = torch.where(torch.arange(50) < 45, 0, torch.arange(50))
+    data = {name: value[repeated] for name, value in data.items()}
+    layer = TreeLayer(variables(), K, dtype=torch.float64).initialize(**data, generator=seeded(4))
+    assert len(layer.components["age"].detach().unique()) == K
+    missing = {name: torch.zeros(50, dtype=torch.bool) for name in ("age", "place")}
+    keys = _row_keys(data, missing)
+    hidden = torch.stack([data[name] for name in ("job", "code", "sex")], 1).unique(dim=0)
+    assert len(keys.unique()) == len(hidden)
 
 
 def test_constant_and_empty_columns():

@@ -131,22 +131,12 @@ class Inflated(Kernel):
         return self.components_from(values)
 
     def smoothed_components(
-        self,
-        chosen: Float[Tensor, "m 1"],
-        values: Float[Tensor, "n 1"],
-        event_shape: torch.Size,
-        share: float,
+        self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Float[Tensor, "m c"]:
-        """Atoms and the continuous part have 1 − share of a component as in `components_from`, the rest as
-        often as they occur among `values`.
-        """
-        components = self.components_from(chosen)
+        log_p, inner = self._split(self.components_from(chosen))
         match = self._match(values)
-        state = torch.cat([~match.any(-1, keepdim=True), match], -1).to(components)
-        common = (state.sum(0) + 0.5) / (len(values) + 0.5 * state.shape[-1])
-        log_p, inner = self._split(components)
-        probs = (1 - share) * log_p.exp() + share * common
-        return torch.cat([probs.log().to(inner), inner], -1)
+        counts = torch.cat([~match.any(-1, keepdim=True), match], -1).sum(0).to(log_p) + 0.5
+        return torch.cat([((1 - share) * log_p.exp() + share * counts / counts.sum()).log(), inner], -1)
 
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]

@@ -181,9 +181,9 @@ class TreeLayer(KDMLayer):
         """Learns the tree, places components and sets bandwidths; the layer is returned.
 
         The tree is a maximum spanning tree of pairwise mutual information on binned values, each pair by the
-        rows that have both; a tree that the constructor was given stays. k rows become components: state i of
-        every variable is at the value of row i, and p(z_v = i | z_parent = i) is large. So learning starts
-        from a flat mixture of these rows. Bad data raises before anything changes.
+        rows that have both; a tree that the constructor was given stays. k different rows become components:
+        state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is large. So
+        learning starts from a flat mixture of these rows. Bad data raises before anything changes.
 
         Args:
             observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be
@@ -200,7 +200,7 @@ class TreeLayer(KDMLayer):
         topology = self._topology
         if self._learns_tree:
             topology = _topology(list(self.variables), learn_tree(variables, data, masks, weights))
-        rows = choose_rows(n, self.n_components, weights, generator)
+        rows = choose_rows(data, masks, self.n_components, weights, generator)
         found = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
         self._topology = topology
         for name, start in found.items():
