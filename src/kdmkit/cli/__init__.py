@@ -65,10 +65,11 @@ def demo(
         int, typer.Option(min=0, max=2**32 - 1, help="Seed of the split, the fit and the draws.")
     ] = 0,
 ) -> None:
-    """Fits one KDM to handwritten digits: it classifies, detects novelty and generates."""
-    from kdmkit.experiments.demo import run
+    """Fits one KDM to handwritten digits: it classifies, detects novelty and generates. Then asks a table."""
+    from kdmkit.experiments import demo, table_demo
 
-    _show(lambda: run(output, seed=seed, say=console.print))
+    _show(lambda: demo.run(output, seed=seed, say=console.print))
+    _show(lambda: table_demo.run(seed=seed, say=console.print))
 
 
 @app.command()

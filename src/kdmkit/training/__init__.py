@@ -10,6 +10,7 @@ from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.table import Packing, Table
+from kdmkit.training.targets import TargetObjective, fit_targets
 from kdmkit.training.tree import TreeObjective, fit_tree, tree_options
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Rows",
     "Schedule",
     "Table",
+    "TargetObjective",
     "TreeObjective",
     "cross_entropy",
     "derive_seed",
@@ -34,6 +36,7 @@ __all__ = [
     "fingerprint",
     "fit",
     "fit_joint",
+    "fit_targets",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",

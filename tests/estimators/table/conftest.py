@@ -41,4 +41,4 @@ def parcels() -> Any:
 @pytest.fixture(scope="session")
 def table(parcels: Any) -> kdm.KDMTable:
     with typecheck.off():
-        return kdm.KDMTable(n_components=6, max_epochs=12, random_state=0).fit(parcels)
+        return kdm.KDMTable(n_components=6, max_epochs=12, batch_size=64, random_state=0).fit(parcels)

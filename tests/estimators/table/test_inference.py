@@ -200,3 +200,13 @@ def test_answers_print_and_draw(engine: Any) -> None:
     assert size.sample(5, random_state=1).tolist() == size.sample(5, random_state=1).tolist()
     assert size.mode == pytest.approx(1.0)
     assert shop.to_dict()["probs"].keys() == {"north", "south", "east"}
+
+
+def test_answers_draw_themselves(engine: Any) -> None:
+    mpl = pytest.importorskip("matplotlib")
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    ax = ask(engine, "shop").plot()
+    assert len(ax.patches) == 3
+    plt.close("all")

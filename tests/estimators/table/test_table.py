@@ -313,3 +313,34 @@ def test_saved_tables_answer_as_before(table: kdm.KDMTable, parcels: Any, tmp_pa
     assert list(loaded.columns_) == list(table.columns_)
     assert loaded.get_params() == table.get_params()
     assert pickle.loads(pickle.dumps(table)).score_samples(new) == pytest.approx(table.score_samples(new))
+
+
+# ---- targets
+
+
+@pytest.mark.slow
+def test_named_targets_are_predicted_better(unchecked: None) -> None:
+    """Two states per column are too few for all: the likelihood spends them on the loud columns."""
+    rng = np.random.default_rng(0)
+    n = 1200
+    loud, quiet = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    frame = {f"loud{i}": loud * 4.0 + rng.normal(0, 0.3, n) for i in range(3)}
+    frame |= {f"quiet{i}": quiet + rng.normal(0, 0.8, n) for i in range(2)}
+    frame["y"] = np.where(rng.random(n) < 0.9, quiet, 1 - quiet).astype(bool)
+    train, new = (
+        {name: value[part] for name, value in frame.items()} for part in (slice(800), slice(800, n))
+    )
+    losses = {}
+    for targets in (None, ["y"]):
+        model = kdm.KDMTable(n_components=2, max_epochs=25, targets=targets, random_state=0).fit(train)
+        probs = model.predict_proba(new, "y")
+        losses[str(targets)] = -np.log(probs[np.arange(n - 800), new["y"].astype(int)]).mean()
+    assert losses["['y']"] < losses["None"] - 0.01
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"), [(["prize"], "targets: .*'prize'"), ("y", "a list of columns")]
+)
+def test_bad_targets(parcels: Any, targets: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kdm.KDMTable(targets=targets).fit(parcels.head(30))

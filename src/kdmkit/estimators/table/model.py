@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,12 +16,14 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import Table, fit_joint, fit_tree, tree_options
+from kdmkit.training import Table, fit_joint, fit_targets, fit_tree, tree_options
 
 # Rows per component, and the number of components at most, where that number is automatic.
 _ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
+# Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
+_TARGET_STEPS, _TARGET_RATE, _TARGET_WEIGHT = 750, 3e-2, 5.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class ModelSettings:
         seed: of the split, the start and the training.
         options: settings of the loop that the user has chosen; the others suit the model.
         identity: what a checkpoint depends on.
+        targets: variables that will be predicted, in groups: those of one column.
     """
 
     model: Literal["tree", "flat"]
@@ -42,6 +46,7 @@ class ModelSettings:
     seed: int
     options: Mapping[str, Any]
     identity: dict[str, Any]
+    targets: Sequence[tuple[str, ...]] = ()
 
 
 def fit_model(
@@ -65,6 +70,8 @@ def fit_model(
         )
         options = tree_options(len(keep), **settings.options)
         history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+        if settings.targets:
+            history += _fit_targets(layer, train, validation, settings)
         return layer, history
     names = [variable.name for variable in variables]
     layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
@@ -72,6 +79,26 @@ def fit_model(
     layer.initialize(generator=generator, **start)
     options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
     return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
+
+
+def _fit_targets(
+    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings
+) -> list[dict[str, float]]:
+    """Trains a fitted tree further for its targets; checkpoints have a folder of their own."""
+    chosen = dict(settings.options)
+    if chosen.get("checkpoint_dir") is not None:
+        chosen["checkpoint_dir"] = Path(chosen["checkpoint_dir"]) / "targets"
+    n = len(next(iter(train.columns.values())))
+    options = tree_options(n, steps=_TARGET_STEPS, **{"learning_rate": _TARGET_RATE, **chosen})
+    return fit_targets(
+        layer,
+        settings.targets,
+        train,
+        validation,
+        options=options,
+        weight=_TARGET_WEIGHT,
+        identity=settings.identity,
+    )
 
 
 def distribution_of(layer: KDMLayer) -> Any:

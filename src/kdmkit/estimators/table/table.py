@@ -44,8 +44,8 @@ class KDMTable(DensityMixin, KDMEstimator):
             recognised. `columns_` tells what every column was taken for.
         model: `"tree"`, every column has components of its own and neighbours in a tree of columns are tied;
             or `"flat"`, all columns share their components.
-        targets: columns that will be predicted. Their conditional likelihood given random subsets of the
-            others takes part in the loss.
+        targets: columns that will be predicted (model `"tree"`). Their conditional likelihood given random
+            subsets of the others takes part in the loss; every question stays exact and consistent.
         n_components: components of every column; `"auto"` by the number of rows.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: where every epoch is saved and a killed fit resumes.
@@ -107,8 +107,18 @@ class KDMTable(DensityMixin, KDMEstimator):
             seed=self._seed,
             options=self._settings(self._seed, n),
             identity=self._identity(tuple(rows.values.values())),
+            targets=self._target_variables(schema),
         )
         return fit_model(schema, select(rows, torch.from_numpy(index)), weights, settings)
+
+    def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
+        if self.targets is None:
+            return []
+        if isinstance(self.targets, str) or self.model != "tree":
+            wanted = "a list of columns, for the model 'tree'"
+            raise ValueError(bad_argument("targets", wanted, repr(self.targets)))
+        columns = Inference(schema, None)
+        return [columns.column("targets", name).variables for name in self.targets]
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         """Settings of the loop that are not automatic."""

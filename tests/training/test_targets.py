@@ -1,0 +1,51 @@
+"""Conditional likelihoods of targets beside the joint one."""
+
+import pytest
+import torch
+
+import kdmkit as kdm
+from kdmkit.training import Packing, Table, TargetObjective, fit_targets, tree_options
+
+
+def layer_and_table() -> tuple[kdm.nn.TreeLayer, Table]:
+    generator = torch.Generator().manual_seed(0)
+    variables = [
+        kdm.nn.Variable("a", kdm.RBF(1.0), 1),
+        kdm.nn.Variable("b", kdm.RBF(1.0), 1),
+        kdm.nn.Variable("y", kdm.Levels(3), ()),
+    ]
+    a = torch.randn(40, 1, generator=generator)
+    columns = {"a": a, "b": a + torch.randn(40, 1, generator=generator), "y": torch.arange(40) % 3}
+    observed = {"b": torch.arange(40) % 4 > 0, "y": torch.arange(40) % 5 > 0}
+    table = Table(columns, observed)
+    layer = kdm.nn.TreeLayer(variables, 4, generator=generator)
+    return layer.initialize(observed=observed, generator=generator, **columns), table
+
+
+def test_the_loss_is_that_of_the_formula() -> None:
+    layer, table = layer_and_table()
+    packing = Packing(layer, table)
+    objective = TargetObjective(layer, packing, [["y"]], weight=3.0).eval()
+    found = objective(*packing.rows(table).tensors)
+    tree, masks = layer.tree(), table.observed
+    joint = tree.log_prob(observed=masks, **table.columns)
+    others = {name: table.columns[name] for name in ("a", "b")}
+    given = tree.infer(target="y", observed={"b": masks["b"]}, **others)
+    conditional = torch.where(masks["y"], given.log_prob(table.columns["y"]), 0.0)
+    torch.testing.assert_close(found, -joint - 3.0 * conditional, atol=1e-4, rtol=1e-4)
+
+
+def test_training_lowers_the_loss_of_targets() -> None:
+    layer, table = layer_and_table()
+    packing = Packing(layer, table)
+    objective = TargetObjective(layer, packing, [["y"]]).eval()
+    before = float(objective(*packing.rows(table).tensors).mean().detach())
+    options = tree_options(40, steps=15, learning_rate=0.03)
+    assert len(fit_targets(layer, [["y"]], table, options=options)) == 15
+    assert float(objective.eval()(*packing.rows(table).tensors).mean().detach()) < before
+
+
+def test_unknown_targets() -> None:
+    layer, table = layer_and_table()
+    with pytest.raises(ValueError, match="targets: expected variables among"):
+        TargetObjective(layer, Packing(layer, table), [["z"]])
