@@ -23,8 +23,14 @@ every_density = parametrized(lambda kernel: kernel.has_density)
 every_continuous = parametrized(lambda kernel: isinstance(kernel, LocationScale))
 # Overlaps of a kernel whose components are events are those of two points.
 every_overlap = parametrized(lambda kernel: kernel.components_are_events)
-# Codes have no floating dtype, and an encoder has one of its own.
-every_vector = parametrized(lambda kernel: kernel.event_dim > 0 and not isinstance(kernel, kdm.Composed))
+# Codes and whole numbers have no floating dtype, and an encoder has one of its own.
+every_vector = parametrized(
+    lambda kernel: (
+        not isinstance(kernel, kdm.Composed)
+        and kernel.event_dim > 0
+        and events(kernel, 1, seed=0).is_floating_point()
+    )
+)
 every_differentiable = parametrized(
     lambda kernel: not isinstance(kernel, kdm.Categorical) or bool(kernel.smoothing > 0)
 )

@@ -73,6 +73,7 @@ def test_events_are_finite(name: str, value: float) -> None:
         return
     x = events(kernel, 3, seed=0)
     kernel.check_events("x", x, x.shape[1:])
+    x = x.double()
     x[1, 0] = value
     with pytest.raises(ValueError, match=rf"^x: expected finite values, got 1 that are not \({value}\)$"):
         kernel.check_events("x", x, x.shape[1:])

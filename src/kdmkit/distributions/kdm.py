@@ -182,7 +182,7 @@ class KDM(Mixture, Distribution):
         return self._average(self.kernel.probs(self.components))
 
     @property
-    def mean(self) -> Float[Tensor, "*batch d"]:
+    def mean(self) -> Float[Tensor, "*batch_event"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
         self._check_moments("mean")
         return self.kernel.mean_of(self._average(self.kernel.mean_features(self.components)))
@@ -192,16 +192,21 @@ class KDM(Mixture, Distribution):
             check_continuous(what, self.kernel)
 
     @property
-    def variance(self) -> Float[Tensor, "*batch d"]:
+    def variance(self) -> Float[Tensor, "*batch_event"]:
         """The variance of every dimension: within components plus between them, taken about a centre."""
         self._check_moments("variance")
-        within = self.kernel.variance(self.components).double()
-        mean = self.kernel.mean(self.components).double()
+        within = self._columns(self.kernel.variance(self.components)).double()
+        mean = self._columns(self.kernel.mean(self.components)).double()
         between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
         # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
         moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
         first, second, total = moments.chunk(3, -1)
-        return (second / total - (first / total).square()).to(self.components.dtype)
+        variance = (second / total - (first / total).square()).to(self.components.dtype)
+        return variance if self._event_shape else variance.squeeze(-1)
+
+    def _columns(self, values: Tensor) -> Float[Tensor, "*own m v"]:
+        """Values of every component with a last dimension, also where events have none."""
+        return values if self._event_shape else values.unsqueeze(-1)
 
     def _average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
@@ -210,6 +215,7 @@ class KDM(Mixture, Distribution):
         """F(x) of a one-dimensional KDM of ordered events; values have shape `(*lead, *event)`."""
         univariate = self._univariate("cdf")
         x = self._check_value(value)
+        x = x if x.is_floating_point() else x.to(self.components.dtype)
         return univariate.cdf(x.squeeze(-1) if self._event_shape else x)
 
     def icdf(self, value: Any) -> Float[Tensor, "*lead_event"]:

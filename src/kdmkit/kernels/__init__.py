@@ -10,6 +10,8 @@ from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.inflated import Inflated, find_atoms
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
+from kdmkit.kernels.ordinal import Ordinal
+from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config, register
@@ -20,7 +22,7 @@ from kdmkit.kernels.tricube import Tricube
 from kdmkit.kernels.truncated import Truncated
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded)
+register(Levels, Transformed, Truncated, Inflated, Rounded, Ordinal, Periodic)
 
 __all__ = [
     "RBF",
@@ -37,6 +39,8 @@ __all__ = [
     "Levels",
     "LocationScale",
     "OneOf",
+    "Ordinal",
+    "Periodic",
     "QuantileNormal",
     "Region",
     "Resolution",

@@ -1,0 +1,150 @@
+"""Masses of arcs under the von Mises density e^(κ(cos θ − 1))/(2π·i0e(κ)), in log space.
+
+An arc that does not hold the mode is one or two pieces on which the density falls, from the end nearest to
+the mode on. One that holds the mode is two such pieces, or 1 minus what is outside. Every piece is integrated
+by Gauss–Legendre quadrature relative to its first value, as far as the density falls by e²⁴.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(16))
+# Beyond a fall of the logarithm by this much an integral changes by less than 1e-10 of itself.
+_FALL = 24.0
+# Arcs that reach at least this many standard deviations to both sides of the mode hold most of the mass.
+_MOST = 0.7
+
+
+def mean_length(kappa: Tensor) -> Tensor:
+    """E cos θ = I₁(κ)/I₀(κ)."""
+    return torch.special.i1e(kappa) / torch.special.i0e(kappa)
+
+
+def turned(x: Tensor, period: float) -> Tensor:
+    """x minus whole periods, between −period/2 and period/2; the derivative is 1."""
+    return x - period * (x.detach() / period).round()
+
+
+def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
+    """The log mass of arcs, relative to the mode; they broadcast with each other.
+
+    It has first derivatives only: they are written out.
+
+    Args:
+        start, end: the angles at which an arc begins and ends, between −π and π.
+        width: its length, with all its digits. At least 2π is the whole circle, at most 0 is nothing.
+        kappa: κ.
+
+    >>> quarter = torch.tensor(math.pi / 2)
+    >>> log_arc_mass(-quarter / 2, quarter / 2, quarter, torch.tensor(1e-6)).exp()
+    tensor(0.2500)
+    """
+    start, end, width, kappa = torch.broadcast_tensors(start, end, width, kappa)
+    inside = (width > 0) & (width < 2 * math.pi)
+    # The arc from 0 to 1 in the place of those that have no ends.
+    start, end = torch.where(inside, start, 0.0), torch.where(inside, end, 1.0)
+    value = _LogArcMass.apply(start, end, torch.where(inside, width, 1.0), kappa)[0]
+    return torch.where(inside, value, torch.where(width > 0, 0.0, -math.inf))
+
+
+class _LogArcMass(torch.autograd.Function):
+    """The log mass, and its derivatives with respect to a turn of the arc, to its length and to κ."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[Tensor, ...]:
+        (first, second), outside = _pieces(start, end, width, kappa)
+        (a, fall_a), (b, fall_b) = _log_integral(*first, kappa), _log_integral(*second, kappa)
+        top = torch.maximum(a, b)
+        total = (a - top).exp() + (b - top).exp()
+        # E(cos θ − 1) over both pieces.
+        average = ((a - top).exp() * fall_a + (b - top).exp() * fall_b) / total
+        wide = kappa.double()
+        log_norm = (2 * math.pi * torch.special.i0e(wide)).log().to(kappa.dtype)
+        share = total.log() + top - log_norm
+        rest = torch.log1p(-torch.where(outside, share, -1.0).exp())
+        log_mass = torch.where(outside, rest, share)
+        by_kappa = average - (mean_length(wide) - 1).to(kappa.dtype)
+        by_kappa = torch.where(outside, -(share - rest).exp() * by_kappa, by_kappa)
+        log_start, log_end = (-2 * kappa * (0.5 * angle).sin().square() for angle in (start, end))
+        at_start, at_end = ((log - log_norm - log_mass).exp() for log in (log_start, log_end))
+        # A narrow arc has nearly the same density at both ends: their difference comes from their ratio.
+        rise = -2 * kappa * (0.5 * width).sin() * (start + 0.5 * width).sin()
+        by_turn = torch.where(rise < 0, at_start * rise.expm1(), -at_end * (-rise).expm1())
+        return log_mass, by_turn, at_end, by_kappa
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        by_turn, by_length, by_kappa = (part * gradient for part in ctx.saved_tensors)
+        return by_turn, None, by_length, by_kappa
+
+
+Piece = tuple[Tensor, Tensor]
+
+
+def _pieces(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[tuple[Piece, Piece], Tensor]:
+    """Two pieces `(distance from the mode, length)`, and whether they are what is outside the arc."""
+    near, far = start.abs(), end.abs()
+    last = start + width
+    after_mode = start >= 0
+    holds_mode = torch.where(after_mode, last > 2 * math.pi, last > 0)
+    # Outside is one piece where the arc goes on beyond the opposite of the mode.
+    beyond = holds_mode & (after_mode | (last > math.pi))
+    broad = torch.minimum(near, far) * kappa.sqrt() > _MOST
+    outside = beyond | (holds_mode & (broad | (width > math.pi)))
+    single = beyond | (~holds_mode & ~(after_mode & (last > math.pi)))
+    around = holds_mode & ~outside
+    zero = torch.zeros_like(near)
+    alone = torch.where(beyond ^ after_mode, near, far)
+    length = torch.where(beyond, 2 * math.pi - width, width)
+    first = (
+        torch.where(single, alone, torch.where(around, zero, near)),
+        torch.where(single, length, torch.where(around, near, math.pi - near)),
+    )
+    second = (
+        torch.where(single | around, zero, far),
+        torch.where(single, zero, torch.where(around, far, math.pi - far)),
+    )
+    return (first, second), outside
+
+
+def _log_integral(start: Tensor, length: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
+    """log ∫ e^(κ(cos θ − 1)) dθ over a piece, and the average of cos θ − 1; −∞ and 0 for an empty one."""
+    used = length > 0
+    sine = (0.5 * start).sin()
+    span = torch.minimum(torch.where(used, length, 1.0), _reach(sine, (0.5 * start).cos(), kappa))
+    total, weighted = torch.zeros_like(span), torch.zeros_like(span)
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        half = 0.25 * (1 + node) * span
+        fall = -2 * kappa * half.sin() * (start + half).sin()
+        value = 0.5 * weight * fall.exp()
+        total = total + value
+        weighted = weighted + value * fall
+    first = -2 * sine.square()
+    log_integral = kappa * first + span.log() + total.log()
+    average = first + weighted / (total * kappa)
+    return torch.where(used, log_integral, -math.inf), torch.where(used, average, 0.0)
+
+
+def _reach(sine: Tensor, cosine: Tensor, kappa: Tensor) -> Tensor:
+    """How far from a start the density has fallen by the factor e²⁴; `sine`, `cosine` of half the start."""
+    step = 0.5 * _FALL / kappa
+    reached = (sine.square() + step).sqrt()
+    inside = reached < 1
+    reached = torch.where(inside, reached, 1.0)
+    ratio = step / (reached * cosine + sine * (1 - reached.square()).sqrt())
+    return torch.where(inside & (ratio < 1), 2 * ratio.clamp_max(1).asin(), math.pi)

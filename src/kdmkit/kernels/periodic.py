@@ -1,0 +1,393 @@
+"""A kernel on a circle: hours, angles, months."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number, is_integer
+from kdmkit._core.precision import at_least_float32, compute_dtype
+from kdmkit._core.shapes import broadcast, pick
+from kdmkit.kernels.arcs import log_arc_mass, mean_length, turned
+from kdmkit.kernels.bandwidth import (
+    Bandwidth,
+    LearnedBandwidth,
+    as_bandwidth,
+    bandwidth_from_config,
+    positive_tensor,
+)
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
+from kdmkit.kernels.distances import BOUND, typical_distance
+from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
+
+
+class Periodic(Kernel):
+    """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
+
+    Values that differ by whole periods are the same event. Draws, means and modes lie in [0, period). An
+    interval is the arc from `low` to `high`: [22, 26] are the hours from 22 to 2 o'clock, and an arc of a
+    period or more is the whole circle. An open end is that of the turn [k·period, (k + 1)·period] in which
+    the other end lies.
+
+    The parameter that is trained is the width σ = period/(π√(2κ)): where it is much smaller than the period,
+    the kernel is RBF(σ) on the circle.
+
+    Args:
+        kappa: κ > 0: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one per component; the
+            same with batch dimensions in front (not trained); or a `Bandwidth` that holds σ.
+        period: the length of one turn in the units of x.
+        whole: whether events are whole numbers: probabilities then sum to 1 over 0 … period − 1.
+        trainable: whether κ is trained.
+
+    >>> kernel = Periodic(2.0, 24)
+    >>> c = torch.tensor([[23.0]])
+    >>> kernel.log_overlap(torch.tensor([1.0]), c) == kernel.log_overlap(torch.tensor([21.0]), c)
+    tensor([True])
+    """
+
+    discrete: ClassVar[bool] = False
+    has_moments: ClassVar[bool] = True
+    bandwidth: Bandwidth
+
+    def __init__(
+        self, kappa: Any = 1.0, period: float = 1.0, *, whole: bool = False, trainable: bool = False
+    ) -> None:
+        super().__init__()
+        self.period = check_number("period", period, "a finite number > 0", positive=True)
+        self.whole = bool(whole)
+        if self.whole and self.period != round(self.period):
+            raise ValueError(bad_argument("period", "a whole number where events are", period))
+        if isinstance(kappa, Bandwidth):
+            self.bandwidth = kappa
+        else:
+            sigma = self._sigma(positive_tensor("kappa", kappa))
+            self.bandwidth = as_bandwidth("sigma", sigma, None, trainable=trainable)
+
+    def _sigma(self, kappa: Tensor) -> Tensor:
+        return self.period / (math.pi * (2 * kappa).sqrt())
+
+    @property
+    def sigma(self) -> Float[Tensor, "*shape"]:
+        """The width, in the units of x."""
+        return self.bandwidth.value
+
+    @property
+    def kappa(self) -> Float[Tensor, "*shape"]:
+        return self._kappa(self.bandwidth.value)
+
+    @kappa.setter
+    def kappa(self, value: Any) -> None:
+        self.learned_bandwidth.value = self._sigma(positive_tensor("kappa", value))
+
+    def _kappa(self, sigma: Tensor) -> Tensor:
+        return 0.5 * (self.period / (math.pi * sigma)).square()
+
+    # ---- parameters
+
+    @property
+    def has_atoms(self) -> bool:  # type: ignore[override]
+        return self.whole
+
+    @property
+    def components_are_events(self) -> bool:  # type: ignore[override]
+        return not self.whole
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        return True
+
+    @property
+    def per_component(self) -> bool:
+        return self.whole or self.bandwidth.per_component
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.bandwidth.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Periodic:
+        if not self.batch_shape:
+            return self
+        return Periodic(self.bandwidth.arranged(place), self.period, whole=self.whole)
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            self._cannot("one with a learned bandwidth")
+        return self.bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        """σ is the typical distance of components on the circle, or the number."""
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            return
+        if not isinstance(sigma, str):
+            width = float(sigma)
+        elif distance is not None:
+            width = distance
+        else:
+            radius = self.period / (2 * math.pi)
+            width = radius * typical_distance(self._points(components.detach().double()), sigma)
+        self.bandwidth.restart(width, BOUND * width)
+
+    def _scale(self, like: Tensor) -> Tensor:
+        """κ on the device of `like`, in float32 at least."""
+        return self._kappa(self.bandwidth.value.to(like.device, compute_dtype(like.dtype)))
+
+    # ---- densities
+
+    def _angle(self, x: Tensor) -> Tensor:
+        return turned(at_least_float32(x), self.period) * (2 * math.pi / self.period)
+
+    def _points(self, x: Tensor) -> Float[Tensor, "*lead p"]:
+        """Points of unit circles: κ(cos θ − 1) is −κ/2 times their squared distance."""
+        angle = self._angle(x)
+        return torch.cat([angle.cos(), angle.sin()], -1)
+
+    def term(self, x: Tensor, components: Tensor) -> Term:
+        self._check_dimensions(components.shape[-1], x)
+        x, c = self._points(x.to(components.dtype) if is_integer(x) else x), self._points(components)
+        scale = (0.5 * self._scale(components)).sqrt().to(score_dtype(x, c))
+        if scale.ndim and scale.shape[-1] > 1:
+            scale = torch.cat([scale, scale], -1)
+        if self.bandwidth.per_component:
+            return ComponentDistance(x, c, scale)
+        return SquaredDistance(x, c, scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1))
+
+    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        half = 0.5 * self._angle(x - components)
+        return (-2 * self._scale(components) * half.sin().square()).sum(-1).to(components.dtype)
+
+    def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
+        d = self._check_dimensions(components.shape[-1])
+        if self.whole:
+            return -self._log_total(components).sum(-1)
+        kappa = self._kappa(self.bandwidth.value.double())
+        logs = (self.period * torch.special.i0e(kappa)).log()
+        return -(logs if logs.ndim else logs.unsqueeze(-1)).expand(*logs.shape[:-1], d).sum(-1)
+
+    def _log_total(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
+        """log Σ_i k²(i, c) over i = 0 … period − 1, in every dimension."""
+        kappa = self._scale(components)
+        return log_sum(lambda i: self._log_bump(i - components, kappa), round(self.period))
+
+    def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
+        return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
+
+    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
+        if x is not None:
+            check_event("x", x, torch.Size([d]))
+        shape = self.bandwidth.shape
+        if len(shape) and shape[-1] not in (1, d):
+            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
+            raise ValueError(bad_argument("kappa", wanted, f"shape {tuple(shape)}"))
+        return d
+
+    # ---- regions
+
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, *((Interval, OneOf) if self.whole else (Interval,)))
+        if isinstance(region, OneOf):
+            if tuple(event_shape) != (1,):
+                wanted = "a set for events of shape (1,)"
+                raise ValueError(bad_argument(argument, wanted, f"events of shape {tuple(event_shape)}"))
+            self.check_events(argument, region.values, event_shape)
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        self.check_region("region", region, components.shape[-1:])
+        if isinstance(region, OneOf):
+            values = region.values.remainder(round(self.period))
+            return Score(self._set_block, values, self._columns(components, self._log_total(components)))
+        assert isinstance(region, Interval)
+        self._check_dimensions(components.shape[-1], region.low)
+        ends = torch.cat(self._closed(region.low, region.high), -1)
+        if self.whole:
+            columns = self._columns(components, self._log_total(components))
+            return Score(self._whole_block, ends, columns)
+        return Score(self._arc_block, ends, self._columns(components))
+
+    def _closed(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Arcs with finite ends: an open end is that of the turn in which the other end lies."""
+        period, is_open = self.period, (torch.isinf(low), torch.isinf(high))
+        from_low, from_high = torch.where(is_open[0], 0.0, low), torch.where(is_open[1], 0.0, high)
+        first = torch.where((high >= 0) & (high <= period), 0.0, ((from_high / period).ceil() - 1) * period)
+        last = torch.where((low >= 0) & (low <= period), period, ((from_low / period).floor() + 1) * period)
+        both = is_open[0] & is_open[1]
+        nothing = both & (low == high)
+        first, last = (
+            torch.where(both, 0.0, first),
+            torch.where(both, torch.where(nothing, 0.0, period), last),
+        )
+        return torch.where(is_open[0], first, low), torch.where(is_open[1], last, high)
+
+    def _columns(self, components: Tensor, *more: Tensor) -> Float[Tensor, "*batch m k"]:
+        """Components, κ and more side by side: blocks slice them together."""
+        kappa = self._scale(components)
+        shape = broadcast(kappa.shape, components.shape)
+        return torch.cat([part.to(kappa.dtype).expand(shape) for part in (components, kappa, *more)], -1)
+
+    def _arc_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        low, high = ends[..., :, None, :].chunk(2, -1)
+        c, kappa = columns[..., None, :, :].chunk(2, -1)
+        width = (high - low) * (2 * math.pi / self.period)
+        # Rounding must not leave a gap in the circle.
+        width = torch.where(high - low >= self.period, 7.0, width)
+        return sum_last(log_arc_mass, self._angle(low - c), self._angle(high - c), width, kappa)
+
+    def _whole_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        low, high = ends[..., :, None, :].chunk(2, -1)
+        first = low.ceil()
+        count = high.floor() - first + 1
+        n = round(self.period)
+
+        def log_mass(first: Tensor, count: Tensor, c: Tensor, kappa: Tensor, total: Tensor) -> Tensor:
+            def part(i: int) -> Tensor:
+                return torch.where(i < count, self._log_bump(first + i - c, kappa) - total, -math.inf)
+
+            return torch.where(count >= n, 0.0, log_sum(part, n))
+
+        return sum_last(log_mass, first, count, *columns[..., None, :, :].chunk(3, -1))
+
+    def _set_block(self, values: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        ordered, new = first_occurrences(values)
+        c, kappa, total = columns[..., None, :, :].unbind(-1)
+
+        def part(i: int) -> Tensor:
+            score = self._log_bump(ordered[..., i, None] - c, kappa) - total
+            return torch.where(new[..., i, None], score, -math.inf)
+
+        return log_sum(part, ordered.shape[-1])
+
+    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+        """F_j(x) on [0, period): the mass of the arc from 0 to x."""
+        start = -0.5 if self.whole else 0.0
+        x = x.to(components.dtype).clamp(start, self.period)
+        ends = torch.stack([torch.full_like(x, start), x], -1).unsqueeze(-2)
+        if self.whole:
+            columns = self._columns(components, self._log_total(components))
+            log_mass = self._whole_block(ends, columns, ())
+        else:
+            log_mass = self._arc_block(ends, self._columns(components), ())
+        return log_mass.squeeze(-2).exp().to(components.dtype)
+
+    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+        shape = broadcast((*q.shape, 1), components.shape[:-1])
+        low = torch.full(shape, -1.0 if self.whole else 0.0, dtype=q.dtype, device=q.device)
+        return low, torch.full_like(low, self.period - 1 if self.whole else self.period)
+
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        return x.round() if self.whole else x
+
+    # ---- means, modes and draws
+
+    def mean_features(self, components: Tensor) -> Float[Tensor, "*batch v"]:
+        """E cos θ and E sin θ of every component."""
+        if self.whole:
+            return self._whole_means(components)
+        length = mean_length(self._scale(components))
+        points = self._points(components).unflatten(-1, (2, -1))
+        return (length.unsqueeze(-2) * points if length.ndim else length * points).flatten(-2)
+
+    def _whole_means(self, components: Tensor) -> Tensor:
+        kappa, total = self._scale(components), self._log_total(components)
+        mean: Tensor | float = 0.0
+        for i in range(round(self.period)):
+            probability = (self._log_bump(i - components, kappa) - total).exp()
+            angle = 2 * math.pi * i / self.period
+            mean = mean + torch.cat([probability * math.cos(angle), probability * math.sin(angle)], -1)
+        return torch.as_tensor(mean)
+
+    def mean_of(self, features: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch d"]:
+        """The circular mean: the angle of the average point, in [0, period)."""
+        cosine, sine = features.chunk(2, -1)
+        return self._in_turn(torch.atan2(sine, cosine) * (self.period / (2 * math.pi)))
+
+    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+        return self.mean_of(self.mean_features(components)).to(components.dtype)
+
+    def mode(self, components: Tensor) -> Tensor:
+        if self.whole:
+            return components.detach().round().long().remainder(round(self.period))
+        return self._in_turn(components)
+
+    def _in_turn(self, x: Tensor) -> Tensor:
+        """x in [0, period); rounding gives no period itself."""
+        turned = x.remainder(self.period)
+        return torch.where(turned < self.period, turned, 0.0)
+
+    def sample(
+        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
+    ) -> Tensor:
+        sigma = self.bandwidth.value.detach().to(components.device, torch.float64)
+        kappa = self._kappa(pick(sigma, index, 1) if self.bandwidth.per_component else sigma)
+        c = components.detach().double()
+        kappa = kappa.expand(c.shape)
+        if self.whole:
+            return draw_whole(c, kappa, round(self.period), generator)
+        angle = draw_von_mises(kappa, generator) * (self.period / (2 * math.pi))
+        return self._in_turn((c + angle).remainder(self.period).to(components.dtype))
+
+    # ---- events and components
+
+    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
+        value = super().as_events(argument, value, event_shape, like)
+        return value.long() if self.whole and is_integer(value) else value
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        if not self.whole:
+            super().check_events(argument, value, event_shape)
+            return
+        if value.dtype == torch.bool:
+            raise TypeError(bad_argument(argument, "whole numbers", value.dtype))
+        check_finite(argument, value)
+        if value.is_floating_point() and bool((value != value.round()).any()):
+            got = value[value != value.round()][0].item()
+            raise ValueError(bad_argument(argument, "whole numbers", got))
+
+    def components_from(self, events: Tensor) -> Tensor:
+        return events if events.is_floating_point() else events.to(torch.get_default_dtype())
+
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
+        return self.components_from(values)
+
+    def evidence_points(
+        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
+    ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
+        """The components themselves: the overlap of any two points of the circle is defined."""
+        return components, log_weights
+
+    def same_family(self, other: Kernel) -> bool:
+        return isinstance(other, Periodic) and (other.period, other.whole) == (self.period, self.whole)
+
+    # ---- description
+
+    def config(self) -> dict[str, Any]:
+        own = {"period": self.period, "whole": self.whole}
+        return {"kernel": "Periodic", **self.bandwidth.config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Periodic:
+        return cls(bandwidth_from_config("sigma", config), config["period"], whole=config["whole"])
+
+    def extra_repr(self) -> str:
+        shape = self.bandwidth.shape
+        kappa = f"kappa of shape {tuple(shape)}" if shape else f"kappa={self.kappa.item():.4g}"
+        return f"{kappa}, period={self.period:g}" + (", whole=True" if self.whole else "")
+
+
+def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Σ_i function(tensor[..., i], …), one dimension after the other."""
+    total = None
+    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
+        value = function(*parts)
+        total = value if total is None else total + value
+    assert total is not None
+    return total
