@@ -35,8 +35,7 @@ from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import Lookup, Masked, Term, attend, log_mix, log_mix_given, log_posterior
-from kdmkit.ops import relative_scores as all_relative_scores
+from kdmkit.ops import Lookup, Masked, RelativeScores, Term, attend, log_mix, log_mix_given, log_posterior
 from kdmkit.ops import score_matrix as all_scores
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
@@ -299,9 +298,35 @@ def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"],
     """
     none = _no_weights(entries)
     layout = _lay_out(entries, none, None)
-    terms, bias = _terms(entries, none, layout)
-    scores, tops = all_relative_scores(terms, bias)
+    scores, tops = RelativeScores.of(*_terms(entries, none, layout)).compute()
     return layout.to_lead(scores, 1), _add(layout.to_lead(tops, 0), _shared(entries))
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """`relative_scores` for any rows of entries with one leading dimension; what they share is computed once.
+
+    Args:
+        relative: the scores of terms.
+        shared: what all components share: numbers, or one per row.
+    """
+
+    relative: RelativeScores
+    shared: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> RowScores:
+        none = _no_weights(entries)
+        terms, bias = _terms(entries, none, _lay_out(entries, none, None))
+        return cls(RelativeScores.of(terms, bias), tuple(_shared(entries)))
+
+    def rows(self, part: slice) -> RowScores:
+        shared = tuple(one[part] if one.ndim else one for one in self.shared)
+        return RowScores(self.relative.queries(part), shared)
+
+    def compute(self) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
+        scores, tops = self.relative.compute()
+        return scores, _add(tops, self.shared)
 
 
 def _no_weights(entries: Sequence[Entry]) -> Float[Tensor, " m"]:

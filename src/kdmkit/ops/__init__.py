@@ -4,7 +4,7 @@ from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
-from kdmkit.ops.relative import relative_scores
+from kdmkit.ops.relative import RelativeScores
 from kdmkit.ops.terms import (
     ComponentDistance,
     InDtype,
@@ -29,6 +29,7 @@ __all__ = [
     "LogSum",
     "Lookup",
     "Masked",
+    "RelativeScores",
     "Restricted",
     "Score",
     "SquaredDistance",
@@ -41,7 +42,6 @@ __all__ = [
     "log_mix",
     "log_mix_given",
     "log_posterior",
-    "relative_scores",
     "score_dtype",
     "score_matrix",
     "whole",

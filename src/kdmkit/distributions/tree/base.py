@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -52,7 +53,7 @@ class TreeBase(Composite, ABC):
     def variables(self) -> tuple[str, ...]:
         return tuple(self.kernels)
 
-    @property
+    @cached_property
     def event_shapes(self) -> dict[str, torch.Size]:
         return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
 

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.shapes import broadcast
-from kdmkit.distributions.mixing import Entry, relative_scores
+from kdmkit.distributions.mixing import Entry, RowScores, relative_scores
 from kdmkit.ops.blocks import slices
 
 # Scores of all nodes that exist at once.
@@ -44,16 +44,22 @@ class Source(ABC):
         """The batch of the components and kernels."""
 
     @abstractmethod
-    def flat(self, lead: torch.Size) -> Source:
-        """The source with all leading dimensions in one."""
-
-    @abstractmethod
-    def rows(self, part: slice) -> Source:
-        """Some rows of a flat source."""
+    def flat(self, lead: torch.Size) -> Rows:
+        """The source with all leading dimensions in one, for blocks of rows."""
 
     @abstractmethod
     def scores(self) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
         """log p(what is known | z) in two parts that have to be added."""
+
+
+class Rows(Protocol):
+    """Scores of many rows, some of which are computed at a time."""
+
+    def rows(self, part: slice) -> Any:
+        """Those of some rows."""
+
+    def compute(self) -> tuple[Float[Tensor, "r k"], Float[Tensor, " r"]]:
+        """The scores in two parts that have to be added."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +77,8 @@ class Values(Source):
     def mixture_batch(self) -> torch.Size:
         return broadcast(*(entry.mixture_batch for entry in self.entries))
 
-    def flat(self, lead: torch.Size) -> Values:
-        return replace(self, entries=tuple(_flat(entry, lead) for entry in self.entries))
-
-    def rows(self, part: slice) -> Values:
-        return replace(self, entries=tuple(_rows(entry, part) for entry in self.entries))
+    def flat(self, lead: torch.Size) -> RowScores:
+        return RowScores.of([_flat(entry, lead) for entry in self.entries])
 
     def scores(self) -> tuple[Tensor, Tensor]:
         return relative_scores(self.entries)
@@ -108,15 +111,13 @@ class Numbers(Source):
     def scores(self) -> tuple[Tensor, Tensor]:
         return self.relative, self.tops
 
+    compute = scores
+
 
 def _flat(entry: Entry, lead: torch.Size) -> Entry:
     event = entry.value.shape[entry.value.ndim - entry.event_rank :]
     keep = None if entry.keep is None else entry.keep.expand(lead).reshape(-1)
     return replace(entry, value=entry.value.expand(*lead, *event).reshape(-1, *event), keep=keep)
-
-
-def _rows(entry: Entry, part: slice) -> Entry:
-    return replace(entry, value=entry.value[part], keep=None if entry.keep is None else entry.keep[part])
 
 
 def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Source]:
@@ -133,12 +134,17 @@ def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Sou
 
 def all_scores(n_nodes: int, sources: Sequence[Source]) -> tuple[list[Tensor | None], Tensor | float]:
     """Scores by node, and what has to be added to their sum, `(*lead,)`."""
+    return _by_node(n_nodes, [(source.node, source.scores()) for source in sources])
+
+
+def _by_node(
+    n_nodes: int, found: Sequence[tuple[int, tuple[Tensor, Tensor]]]
+) -> tuple[list[Tensor | None], Tensor | float]:
     scores: list[Tensor | None] = [None] * n_nodes
     total: Tensor | float = 0.0
-    for source in sources:
-        relative, tops = source.scores()
-        before = scores[source.node]
-        scores[source.node] = relative if before is None else before + relative
+    for node, (relative, tops) in found:
+        before = scores[node]
+        scores[node] = relative if before is None else before + relative
         total = total + tops
     return scores, total
 
@@ -160,26 +166,26 @@ def in_blocks(
         batch: the batch of the tree; rows are not cut where it is not empty.
     """
     n = len(sizes)
-
-    def run(parts: Sequence[Sequence[Source]]) -> tuple[Tensor, ...]:
-        return function(*(one for sources in parts for one in all_scores(n, sources)))
-
     sources = [source for group in groups for source in group]
     lead = broadcast(*(source.lead for source in sources))
     shared = not len(batch) and all(math.prod(source.mixture_batch) == 1 for source in sources)
     per_row = sum(sizes[source.node] for source in sources)
     limit = _NUMBERS_WITH_GRADIENTS if torch.is_grad_enabled() else _NUMBERS
     if lead.numel() * per_row <= limit or not shared or not only_reverse_mode():
-        return run(groups)
-    flat = [[source.flat(lead) for source in group] for group in groups]
-    found = []
+        return function(*(one for group in groups for one in all_scores(n, group)))
+    flat = [[(source.node, source.flat(lead)) for source in group] for group in groups]
+
+    def run(part: slice) -> tuple[Tensor, ...]:
+        found = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
+        return function(*(one for group in found for one in _by_node(n, group)))
+
+    results = []
     for part in slices(lead.numel(), max(1, _NUMBERS // per_row)):
-        block = [[source.rows(part) for source in group] for group in flat]
-        found.append(_recomputed(run, block) if torch.is_grad_enabled() else run(block))
-    joined = (torch.cat(results) for results in zip(*found, strict=True))
+        results.append(_recomputed(run, part) if torch.is_grad_enabled() else run(part))
+    joined = (torch.cat(parts) for parts in zip(*results, strict=True))
     return tuple(result.reshape(*lead, *result.shape[1:]) for result in joined)
 
 
-def _recomputed(run: Callable[..., Any], block: Any) -> tuple[Tensor, ...]:
-    results: tuple[Tensor, ...] = checkpoint(run, block, use_reentrant=False)
+def _recomputed(run: Callable[..., Any], part: slice) -> tuple[Tensor, ...]:
+    results: tuple[Tensor, ...] = checkpoint(run, part, use_reentrant=False)
     return results

@@ -108,7 +108,7 @@ def _product(a: Float[Tensor, "n r j"], b: Float[Tensor, "n j i"]) -> Float[Tens
     return torch.bmm(a, b)
 
 
-def _oriented(tables: Float[Tensor, "n k_parent k"], step: Step) -> Float[Tensor, "n k_target k_source"]:
+def _oriented(tables: Float[Tensor, "n k_parent k"], step: Step) -> Float[Tensor, "g k_target k_source"]:
     chosen = tables[_places(step)]
     return chosen.mT if step.downward else chosen
 

@@ -47,7 +47,7 @@ class Tables:
         """Tables of the nodes 1, 2, …, one by one; node 0 is the root."""
         places = (None, *((i, 0) for i in range(len(logs))))
         stacks = tuple(table.unsqueeze(0) for table in logs)
-        return cls(stacks, places, tuple(_is_sharp(stack) for stack in stacks))
+        return cls(stacks, places, _sharp(stacks))
 
     @classmethod
     def stacked(cls, logs: Float[Tensor, "n k k"], *, above_floor: bool = False) -> Tables:
@@ -58,7 +58,7 @@ class Tables:
                 which on a GPU waits for the device.
         """
         places = (None, *((0, i) for i in range(logs.shape[0])))
-        return cls((logs,), places, (not above_floor and _is_sharp(logs),))
+        return cls((logs,), places, (False,) if above_floor else _sharp((logs,)))
 
     def log_table(self, node: int) -> Float[Tensor, "*batch k_parent k"]:
         """log p(z_v | z_parent) of one node."""
@@ -76,7 +76,7 @@ class Tables:
         """The tables made of `function`'s values of all tensors."""
         logs = tuple(function(stack) for stack in self.logs)
         narrower = any(new.dtype != old.dtype for new, old in zip(logs, self.logs, strict=True))
-        return replace(self, logs=logs, sharp=tuple(map(_is_sharp, logs)) if narrower else self.sharp)
+        return replace(self, logs=logs, sharp=_sharp(logs) if narrower else self.sharp)
 
     def restricted(self, nodes: Sequence[int]) -> Tables:
         """The tables of some nodes, the root first, which are counted anew in the given order."""
@@ -87,7 +87,13 @@ class Tables:
         return Tables(tuple(self.logs[i] for i in used), moved, tuple(self.sharp[i] for i in used))
 
 
-def _is_sharp(logs: Tensor) -> bool:
-    if logs.is_meta or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True  # unknown
-    return logs.numel() > 0 and not bool(logs.detach().amin() > math.log(smallest_sum(logs.dtype)))
+def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:
+    """Whether a stack has entries below `smallest_sum`; True where that is unknown."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if traced or not stacks or any(stack.is_meta for stack in stacks):
+        return (True,) * len(stacks)
+    # Read once: on a GPU every reading waits for the device.
+    lowest = torch.stack([stack.detach().amin().double() for stack in stacks]).tolist()
+    bounds = [math.log(smallest_sum(stack.dtype)) for stack in stacks]
+    # Not <, which is false for NaN.
+    return tuple(not low > bound for low, bound in zip(lowest, bounds, strict=True))

@@ -84,12 +84,16 @@ class Term(ABC):
         """The constant per query that `matrix` leaves out."""
         return None
 
-    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
-        """Two matrices in float64 whose product is all scores, `matrix()` and `row()` together.
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
+        """A matrix in float64 whose product with `query_factor` is all scores: `matrix()` plus `row()`.
 
-        None where there are none, where the product would lose digits, and where the term has a batch.
+        None where there is none, where the product would lose digits, and where the term has a batch.
         """
         return None
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        """The queries' part of the product, of a prepared term that has a `component_factor`."""
+        raise NotImplementedError
 
     def prepared(self) -> Self:
         """The term with everything that its blocks share computed once."""

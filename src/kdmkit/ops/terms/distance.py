@@ -161,17 +161,19 @@ class SquaredDistance(_Distance):
         """
         return self._score_dtype != torch.float64
 
-    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
         if not self.plain or self._score_dtype != torch.float64:
             return None
-        term = self.prepared()
-        x, c = term._centred(self.query), term._centred(self.components)
+        c = self._centred(self.components)
+        norm = (self.scale.to(c.dtype) * c).square().sum(-1, keepdim=True).neg()
+        return torch.cat([c, torch.ones_like(norm), norm], -1)
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        x = self._centred(self.query)
         scale = self.scale.to(x.dtype)
-        x, scaled_c = scale * x, scale * c
-        one = torch.ones_like(x[:, :1])
-        left = torch.cat([2 * scale * x, x.square().sum(-1, keepdim=True).neg(), one], -1)
-        norm = scaled_c.square().sum(-1, keepdim=True).neg()
-        return left, torch.cat([c, torch.ones_like(norm), norm], -1)
+        x = scale * x
+        row = x.square().sum(-1, keepdim=True).neg()
+        return torch.cat([2 * scale * x, row, torch.ones_like(row)], -1)
 
     def _row(self) -> Float[Tensor, "*lead n"]:
         x = self._centred(self.query)
@@ -198,20 +200,21 @@ class ComponentDistance(_Distance):
         difference = _differences(self.query, self.components)
         return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
-    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
         plain = self.query.ndim == self.components.ndim == self.scales.ndim == 2
         if not plain or self._score_dtype != torch.float64:
             return None
-        term = self.prepared()
-        x, c = term._centred(self.query), term._centred(self.components)
-        scales = self.scales.to(x.dtype).expand_as(c)
+        c = self._centred(self.components)
+        scales = self.scales.to(c.dtype).expand_as(c)
         if bool(loses_digits(c.detach(), scales.detach()).any()):
             return None
         precision = scales.square()
         product = precision * c
-        norm = (product * c).sum(-1, keepdim=True)
-        one = torch.ones_like(x[:, :1])
-        return torch.cat([x.square(), x, one], -1), torch.cat([-precision, 2 * product, -norm], -1)
+        return torch.cat([-precision, 2 * product, -(product * c).sum(-1, keepdim=True)], -1)
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        x = self._centred(self.query)
+        return torch.cat([x.square(), x, torch.ones_like(x[:, :1])], -1)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).

@@ -55,13 +55,17 @@ class Masked(Term):
         row = self.term.row()
         return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
 
-    def factors(self) -> tuple[Float[Tensor, "n p"], Float[Tensor, "m p"]] | None:
-        found = self.term.factors()
-        if found is None or self.offset.ndim > 2 or self.keep.ndim > 2:
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
+        factor = self.term.component_factor()
+        if factor is None or self.offset.ndim > 2 or self.keep.ndim > 2:
             return None
-        left, right = found
-        kept = self.keep.to(left.dtype)
-        return torch.cat([left * kept, kept], -1), torch.cat([right, self.offset.to(right.dtype)], -1)
+        return torch.cat([factor, self.offset.to(factor.dtype)], -1)
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        # Rows of zeros have scores of 0.
+        factor = self.term.query_factor()
+        keep = self.keep.to(factor.dtype)
+        return torch.cat([factor * keep, keep], -1)
 
     def _mask(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.zeros_like(scores))

@@ -1,0 +1,100 @@
+"""Messages: groups of equal edges, shared rows, and dtypes. Sums are tested in tests/distributions/tree."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import close, normal
+from kdmkit.ops.messages import Tables, collect, collect_all, maximize, smallest_sum
+from kdmkit.ops.messages.schedule import schedule
+from kdmkit.ops.messages.summed import Collect
+
+PARENTS = [-1, 0, 0, 1, 1, 2, 2]
+K = 4
+
+
+def stack(sharpness: float = 1.0) -> Tensor:
+    return torch.log_softmax(sharpness * normal(6, K, K, seed=1), -1).requires_grad_()
+
+
+def some_scores() -> list[Tensor | None]:
+    scores: list[Tensor | None] = [normal(5, K, seed=10 + i).requires_grad_() for i in range(7)]
+    scores[2], scores[4] = None, normal(1, K, seed=20).requires_grad_()
+    return scores
+
+
+@pytest.mark.parametrize("to", [0, 2, 5])
+@pytest.mark.parametrize("sharpness", [1.0, 2000.0])
+def test_groups_of_edges_agree_with_single_ones(to: int, sharpness: float) -> None:
+    """On a GPU edges of one depth are one product; here both ways run on a CPU."""
+    logs, scores = stack(sharpness), some_scores()
+    tables = Tables.stacked(logs)
+    assert tables.sharp == (sharpness > 1,)
+    known = [i for i, score in enumerate(scores) if score is not None]
+    inputs = [*(score for score in scores if score is not None), logs]
+    results = []
+    for together in (False, True):
+        steps = schedule(PARENTS, tables, known, to, together=together)
+        beta, shift = Collect.apply(steps, to, 7, *scores, logs)
+        direction = normal(*beta.shape, seed=3)
+        gradients = torch.autograd.grad((beta * direction).sum(), inputs)
+        results.append([beta + shift, *gradients])
+    assert len(schedule(PARENTS, tables, known, to, together=True)) < 6
+    for one, other in zip(*results, strict=True):
+        close(one, other)
+
+
+def test_leaves_without_scores_send_nothing() -> None:
+    scores: list[Tensor | None] = [None] * 7
+    scores[0], scores[3] = normal(5, K, seed=1), normal(5, K, seed=2)
+    steps = schedule(PARENTS, Tables.stacked(stack()), [0, 3], 0, together=False)
+    assert [step.sources for step in steps] == [(3,), (1,)]
+
+
+def test_all_messages() -> None:
+    scores = some_scores()
+    tables = Tables.stacked(stack())
+    found = collect_all(PARENTS, scores, tables)
+    beta, _ = collect(PARENTS, scores, tables)
+    root = found[0]
+    assert root is not None
+    close(torch.log_softmax(root, -1), torch.log_softmax(beta.detach(), -1))
+
+
+def test_tables_in_two_dtypes_are_promoted() -> None:
+    tables = Tables.of([torch.log_softmax(normal(2, 3, seed=1), -1).float()])
+    beta, _ = collect([-1, 0], [normal(4, 2, seed=2), normal(4, 3, seed=3)], tables)
+    assert beta.dtype == torch.float64
+
+
+def test_the_floor() -> None:
+    at = torch.tensor([[smallest_sum(torch.float32) * 2]]).log()
+    assert not Tables.of([at]).sharp[0]
+    assert Tables.of([at - 2]).sharp[0]
+    assert Tables.of([at.double() - 2]).sharp == (False,)
+    assert Tables.of([torch.tensor([[0.0, -torch.inf]])]).sharp[0]
+
+
+def test_the_largest_product_of_a_chain() -> None:
+    """By dynamic programming in the other direction."""
+    logs = [torch.log_softmax(3 * normal(3, 3, seed=i), -1) for i in range(3)]
+    scores = [normal(6, 3, seed=10 + i) for i in range(4)]
+    value, states = maximize([-1, 0, 1, 2], scores, Tables.of(logs))
+    best = scores[0]
+    for table, score in zip(logs, scores[1:], strict=True):
+        best = (best.unsqueeze(-1) + table).amax(-2) + score
+    close(value, best.amax(-1))
+    rows = torch.arange(6)
+    total = sum(score[rows, state] for score, state in zip(scores, states, strict=True))
+    for table, up, down in zip(logs, states, states[1:], strict=False):
+        total = total + table[up, down]
+    close(total, value)
+
+
+def test_autocast_changes_nothing() -> None:
+    scores, tables = some_scores(), Tables.stacked(stack().float())
+    narrow = [None if score is None else score.float() for score in scores]
+    wanted, _ = collect(PARENTS, narrow, tables)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = collect(PARENTS, narrow, tables)
+    close(found, wanted, rtol=0, atol=0)
