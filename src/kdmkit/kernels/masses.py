@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import safe_log
 from kdmkit._core.modes import only_reverse_mode
@@ -96,6 +98,39 @@ def log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     >>> log_normal_mass(*ends, ends[1] - ends[0])
     tensor([-6.6315, -6.6315, -0.3817])
     """
+    if only_reverse_mode():
+        value: Tensor = _LogNormalMass.apply(a, b, width)
+        return value
+    return composed_log_normal_mass(a, b, width)
+
+
+class _LogNormalMass(torch.autograd.Function):
+    """The derivatives are those of an interval that moves, and of one whose upper end moves."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, width: Tensor) -> Tensor:
+        log_mass = composed_log_normal_mass(a, b, width)
+        ctx.save_for_backward(a, b, width, log_mass)
+        return log_mass
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, width, log_mass = ctx.saved_tensors
+        log_mass = log_mass.masked_fill(torch.isneginf(log_mass), math.inf)
+        at_a, at_b = ((-0.5 * end.square() - _LOG_ROOT_2PI - log_mass).exp() for end in (a, b))
+        # At both ends of a narrow interval the density is nearly the same: their ratio gives the difference.
+        closed = torch.isfinite(a) & torch.isfinite(b)
+        rise = torch.where(closed, -0.5 * width * (a + b), 0.0)
+        moved = torch.where(rise < 0, at_a * rise.expm1(), -at_b * (-rise).expm1())
+        moved = torch.where(closed, moved, at_b - at_a) * gradient
+        at_b = at_b * gradient
+        by_a = moved.masked_fill(torch.isinf(a), 0.0)
+        return by_a, at_b.masked_fill(~torch.isinf(a), 0.0), at_b.masked_fill(~closed, 0.0)
+
+
+def composed_log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
+    """`log_normal_mass` by operations that can be differentiated any number of times, and compiled."""
     flip = a + b < 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
     dead = ~(width > 0) | (low == math.inf)
@@ -160,15 +195,21 @@ class Bump:
     rest: Callable[[Tensor], Tensor]
     norm: float
     nodes: int
+    #: Nodes on [0, 1], and their weights.
+    rule: list[tuple[float, float]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        nodes, weights = np.polynomial.legendre.leggauss(self.nodes)
+        rule = list(zip((0.5 + 0.5 * nodes).tolist(), (0.5 * weights).tolist(), strict=True))
+        object.__setattr__(self, "rule", rule)
 
     def log_integral(self, start: Tensor, length: Tensor) -> Tensor:
         """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ where length ≤ 0."""
         used = length > 0
         start, length = torch.where(used, start, 0.0), torch.where(used, length, 1.0)
-        nodes, weights = np.polynomial.legendre.leggauss(self.nodes)
         end = start + length
         total = torch.zeros_like(end)
-        for node, weight in zip((0.5 + 0.5 * nodes).tolist(), (0.5 * weights).tolist(), strict=True):
+        for node, weight in self.rule:
             s = start + node * length
             # Powers of s itself would underflow.
             total = total + weight * (s / end) ** self.power * self.rest(s)
