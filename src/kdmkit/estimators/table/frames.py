@@ -179,7 +179,9 @@ def _checked_names(argument: str, labels: Sequence[Any]) -> list[str]:
 def _from_series(name: str, series: Any) -> RawColumn:
     """A column of narwhals; see `Storage` for what is kept of its type."""
     nw = need("narwhals.stable.v2")
-    dtype, native = series.dtype, str(getattr(series.to_native(), "dtype", None) or series.to_native().type)
+    plain = series.to_native()
+    dtype, own = series.dtype, getattr(plain, "dtype", None) or plain.type
+    native = str(own)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if type(dtype).__name__ in ("Categorical", "Enum"):
         return _from_categorical(name, series, missing, native)
@@ -190,7 +192,8 @@ def _from_series(name: str, series: Any) -> RawColumn:
         storage = Storage("datetime", native, unit=dtype.time_unit, zone=zone)
         return RawColumn(name, column.values, column.missing, storage)
     if isinstance(dtype, nw.Decimal):
-        storage = Storage("float", native, "Decimal", scale=dtype.scale, precision=dtype.precision)
+        own = getattr(own, "pyarrow_dtype", own)  # pandas keeps Arrow's type inside of its own
+        storage = Storage("float", native, "Decimal", scale=own.scale, precision=own.precision)
         values = np.array([0.0 if cell is None else float(cell) for cell in series.to_list()])
         return RawColumn(name, values, missing, storage)
     fill = _FILLS.get(dtype.__class__.__name__.rstrip("0123456789"))
