@@ -175,7 +175,8 @@ class Bump:
 
     def log_integral(self, start: Tensor, length: Tensor) -> Tensor:
         """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ where length ≤ 0."""
-        used = length > 0
+        # Of smaller lengths the gradient would overflow.
+        used = length >= torch.finfo(length.dtype).tiny
         start, length = torch.where(used, start, 0.0), torch.where(used, length, 1.0)
         nodes, weights = np.polynomial.legendre.leggauss(self.nodes)
         end = start + length
@@ -208,7 +209,9 @@ def log_bump_mass(low: Tensor, high: Tensor, centre: Tensor, h: Tensor, bump: Bu
     first = piece(ends.near, ends.near_side, (ends.near, torch.where(alive, ends.width, zero)))
     second = piece(ends.other, ends.other_side, (zero, zero))
     both = torch.where(central, first.exp() + second.exp(), 0.5)
-    around = torch.where(wide, torch.log1p(-torch.where(wide, both, zero)), both.log())
+    # Outside of a wide interval the mass may underflow: its logarithm would have an infinite gradient.
+    outside, inside = torch.where(wide, both, zero), torch.where(wide, 0.5, both)
+    around = torch.where(wide, torch.log1p(-outside), inside.log())
     return torch.where(central, around, first)
 
 

@@ -22,7 +22,7 @@ from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transforms import as_float64
-from kdmkit.ops import Restricted, Term, whole
+from kdmkit.ops import Restricted, Term
 
 # Halvings of a bracket: float64 has 52 bits.
 _STEPS = 64
@@ -173,12 +173,11 @@ class Truncated(ExactBuffers, Kernel):
         return self._log_share(low, high, c, scales).sum(-1)
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval)
         self.kernel.check_region(argument, region, event_shape)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        high = x[..., None, None]
-        region = Interval.unchecked(torch.full_like(high, -math.inf), high)
-        return whole(self.region_term(region, components).prepared()).squeeze(-2).exp()
+        return self._mass_below(x, components)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         low, high = self.reach(components, torch.minimum(q, 1 - q)[..., None, None])
@@ -249,6 +248,11 @@ class Truncated(ExactBuffers, Kernel):
 
     # ---- events and components
 
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        super().check_component_values(argument, components, event_shape)
+        for name, end in (("low", self.low), ("high", self.high)):
+            check_per_dimension(name, end, event_shape)
+
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
@@ -276,6 +280,14 @@ class Truncated(ExactBuffers, Kernel):
 
     def extra_repr(self) -> str:
         return f"{self.kernel!r}, {self.low.tolist()} … {self.high.tolist()}"
+
+
+def check_per_dimension(name: str, numbers: Tensor, event_shape: torch.Size) -> None:
+    """Raises where a kernel has numbers for another count of dimensions."""
+    d = event_shape[-1]
+    if numbers.ndim and numbers.shape[-1] not in (1, d):
+        wanted = f"a number, or {d} for events of shape ({d},)"
+        raise ValueError(bad_argument(name, wanted, f"shape {tuple(numbers.shape)}"))
 
 
 def _bound(name: str, value: Any) -> Float[Tensor, "*d"]:
