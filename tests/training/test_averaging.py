@@ -1,5 +1,7 @@
 """Exponential moving averages of the weights."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -132,6 +134,16 @@ def test_whole_numbers_are_copied():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     fit(Likelihood(), Rows((x, torch.arange(20) % 5)), options=options(averaging=0.5))
     assert torch.equal(layer.components["y"], before)
+
+
+def test_infinite_constants_are_kept():
+    """An open bound of a kernel, a smoothing of zero."""
+    module = nn.Linear(2, 1)
+    module.register_buffer("bound", torch.tensor([0.0, math.inf, -math.inf]))
+    average = make_average(module, 10.0)
+    for _ in range(3):
+        average.update_parameters(module)
+    assert average.module.bound.tolist() == [0.0, math.inf, -math.inf]
 
 
 def test_the_objective_is_what_the_average_is_put_into():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from kdmkit.kernels.bandwidth import Bandwidth, as_bandwidth, bandwidth_from_config
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.masses import Bump, log_bump_mass
+from kdmkit.kernels.pieces import in_pieces
 
 # Exact for polynomials of degree 39; the product of two Tricube distribution functions has degree 38.
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -44,7 +46,7 @@ class Compact(LocationScale, ABC):
         return type(self)(bandwidth)
 
     def interval_log_mass(self, low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        return log_bump_mass(low, high, centre, scale, self.unit_bump)
+        return in_pieces(partial(log_bump_mass, bump=self.unit_bump), low, high, centre, scale)
 
     def distance_to_point(self, gap: Float[Tensor, "*shape"], scale: Tensor) -> Float[Tensor, "*shape"]:
         z = (gap / scale).abs()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import safe_log
 from kdmkit._core.modes import only_reverse_mode
@@ -96,6 +98,39 @@ def log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     >>> log_normal_mass(*ends, ends[1] - ends[0])
     tensor([-6.6315, -6.6315, -0.3817])
     """
+    if only_reverse_mode():
+        value: Tensor = _LogNormalMass.apply(a, b, width)
+        return value
+    return composed_log_normal_mass(a, b, width)
+
+
+class _LogNormalMass(torch.autograd.Function):
+    """The derivatives are those of an interval that moves, and of one whose upper end moves."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, width: Tensor) -> Tensor:
+        log_mass = composed_log_normal_mass(a, b, width)
+        ctx.save_for_backward(a, b, width, log_mass)
+        return log_mass
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, width, log_mass = ctx.saved_tensors
+        log_mass = log_mass.masked_fill(torch.isneginf(log_mass), math.inf)
+        at_a, at_b = ((-0.5 * end.square() - _LOG_ROOT_2PI - log_mass).exp() for end in (a, b))
+        # At both ends of a narrow interval the density is nearly the same: their ratio gives the difference.
+        closed = torch.isfinite(a) & torch.isfinite(b)
+        rise = torch.where(closed, -0.5 * width * (a + b), 0.0)
+        moved = torch.where(rise < 0, at_a * rise.expm1(), -at_b * (-rise).expm1())
+        moved = torch.where(closed, moved, at_b - at_a) * gradient
+        at_b = at_b * gradient
+        by_a = moved.masked_fill(torch.isinf(a), 0.0)
+        return by_a, at_b.masked_fill(~torch.isinf(a), 0.0), at_b.masked_fill(~closed, 0.0)
+
+
+def composed_log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
+    """`log_normal_mass` by operations that can be differentiated any number of times, and compiled."""
     rest, drop = log_normal_mass_parts(a, b, width)
     return rest - drop
 

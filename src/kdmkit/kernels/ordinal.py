@@ -20,6 +20,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.geometric import draw, log_share, log_total, moments
 from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.pieces import in_pieces
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import Score, Term
 
@@ -117,7 +118,7 @@ class Ordinal(Kernel):
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def _range(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = (like.new_tensor(end) for end in self._limits())
+        low, high = (torch.full((), end, dtype=like.dtype, device=like.device) for end in self._limits())
         return low, high
 
     # ---- densities
@@ -157,6 +158,9 @@ class Ordinal(Kernel):
     def _interval_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         c, rate = columns[..., None, :, :].unbind(-1)
         low, high = ends.unsqueeze(-2).unbind(-1)
+        return in_pieces(self._log_share, low, high, c, rate)
+
+    def _log_share(self, low: Tensor, high: Tensor, c: Tensor, rate: Tensor) -> Tensor:
         return log_share((low, high), self._range(c), c, rate)
 
     def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:

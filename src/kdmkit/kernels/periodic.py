@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +26,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.pieces import in_pieces
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
 
@@ -246,15 +248,17 @@ class Periodic(Kernel):
         low, high = ends[..., :, None, :].chunk(2, -1)
         first = low.ceil()
         count = high.floor() - first + 1
+        c, kappa, total = columns[..., None, :, :].chunk(3, -1)
+        return sum_last(partial(in_pieces, self._log_run), first, count, c, kappa, total)
+
+    def _log_run(self, first: Tensor, count: Tensor, c: Tensor, kappa: Tensor, total: Tensor) -> Tensor:
+        """The log mass of `count` whole numbers from `first` on."""
         n = round(self.period)
 
-        def log_mass(first: Tensor, count: Tensor, c: Tensor, kappa: Tensor, total: Tensor) -> Tensor:
-            def part(i: int) -> Tensor:
-                return torch.where(i < count, self._log_bump(first + i - c, kappa) - total, -math.inf)
+        def part(i: int) -> Tensor:
+            return torch.where(i < count, self._log_bump(first + i - c, kappa) - total, -math.inf)
 
-            return torch.where(count >= n, 0.0, log_sum(part, n))
-
-        return sum_last(log_mass, first, count, *columns[..., None, :, :].chunk(3, -1))
+        return torch.where(count >= n, 0.0, log_sum(part, n))
 
     def _set_block(self, values: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         ordered, new = first_occurrences(values)

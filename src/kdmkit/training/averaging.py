@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -22,6 +23,10 @@ def make_average(objective: nn.Module, horizon: float) -> AveragedModel:
     def move(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
         if averages[0].is_floating_point():
             move_floats(averages, values, count)
+            for average, value in zip(averages, values, strict=True):
+                if not value.requires_grad:
+                    # A constant may be infinite (an open bound, a smoothing of zero), and ∞ − ∞ is NaN.
+                    average.copy_(torch.where(average.isnan(), value, average))
             return
         for average, value in zip(averages, values, strict=True):
             average.copy_(value)
