@@ -213,7 +213,7 @@ class KDM(Mixture, Distribution):
         return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
-        """F(x) of ordered events of one dimension; where NaN is an event, that of the numbers, as is `mean`."""
+        """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
         univariate = self._univariate("cdf")
         x = self._check_value(value)
         x = x if x.is_floating_point() else x.to(self.components.dtype)
