@@ -90,6 +90,43 @@ def reproduce_classifiers(
     _show(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
 
 
+@reproduce.command("binary")
+def reproduce_binary(
+    data_dir: Annotated[Path, typer.Option(help="The folder of nltcs.npz and the other sets.")] = Path(
+        "data"
+    ),
+    output: Output = Path("results"),
+    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Test log-likelihood of trees on binary tables, with targets."""
+    from kdmkit.experiments import binary
+
+    options: Any = {"datasets": dataset or (), "device": device, "workers": workers, "fresh": fresh}
+    _show(
+        partial(binary.summarize, output) if only_report else partial(binary.run, output, data_dir, **options)
+    )
+
+
+@reproduce.command("adult-tree")
+def reproduce_adult_tree(
+    data_dir: Annotated[Path, typer.Option(help="The folder of adult.data and adult.test.")] = Path("data"),
+    output: Output = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Test log-likelihood of all columns of Adult: a tree, compared with flat joint KDMs."""
+    from kdmkit.experiments import trees
+
+    run = partial(trees.run, output, data_dir, device=device, workers=workers, fresh=fresh)
+    _show(partial(trees.summarize, output) if only_report else run)
+
+
 @reproduce.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -313,6 +313,19 @@ class Kernel(nn.Module, ABC):
         """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
         return values
 
+    def smoothed_components(
+        self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
+    ) -> Tensor:
+        """Components to start training from, of which each gives a share of its mass to all of `values`.
+
+        Kernels whose components are single events or have a bandwidth leave it at `initial_components`.
+
+        Args:
+            chosen: events `(m, *event)` or labels `(m,)` at which the components are.
+            values: the column that they were chosen from.
+        """
+        return self.initial_components(chosen, event_shape)
+
     def same_family(self, other: Kernel) -> bool:
         """Whether components of `other` may be evidence for a variable with this kernel."""
         return type(self) is type(other)

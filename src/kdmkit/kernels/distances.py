@@ -23,9 +23,13 @@ def typical_distance(points: Tensor, rule: str) -> float:
     Coinciding points do not count; where all coincide the answer is 1.
 
     Args:
-        rule: `"nearest"` or `"mean"`.
+        rule: `"nearest"`, `"mean"`, or `"scott"`, which multiplies the mean by n^(−1/(d + 4)): the order of
+            the best bandwidth of a smooth density.
     """
-    check_choice("sigma", rule, ("nearest", "mean"))
+    check_choice("sigma", rule, ("nearest", "mean", "scott"))
+    if rule == "scott":
+        n, d = points.shape[0], points[0].numel()
+        return typical_distance(points, "mean") * n ** (-1 / (d + 4))
     points = points.detach().double().flatten(1).cpu()
     some = points[:: max(1, points.shape[0] // _SAMPLE)]
     others = points if rule == "nearest" else some

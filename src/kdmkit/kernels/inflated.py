@@ -132,6 +132,14 @@ class Inflated(ExactBuffers, Kernel):
     def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m c"]:
         return self.components_from(values)
 
+    def smoothed_components(
+        self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
+    ) -> Float[Tensor, "m c"]:
+        log_p, inner = self._split(self.components_from(chosen))
+        match = self._match(values)
+        counts = torch.cat([~match.any(-1, keepdim=True), match], -1).sum(0).to(log_p) + 0.5
+        return torch.cat([((1 - share) * log_p.exp() + share * counts / counts.sum()).log(), inner], -1)
+
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:

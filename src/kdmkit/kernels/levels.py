@@ -215,6 +215,19 @@ class Levels(Kernel):
     def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
         return self.components_from(values)
 
+    def smoothed_components(
+        self,
+        chosen: Integer[Tensor, " m"],
+        values: Integer[Tensor, " rows"],
+        event_shape: torch.Size,
+        share: float,
+    ) -> Float[Tensor, "m n"]:
+        """log((1 − share)·[x = chosen] + share·p(x)), where p are shares among `values`, none of them 0."""
+        counts = torch.bincount(values.long(), minlength=self.n).double() + 0.5
+        probs = share * (counts / counts.sum()).expand(len(chosen), -1)
+        own = torch.full((len(chosen), 1), 1 - share, dtype=torch.float64)
+        return probs.scatter_add(-1, chosen.long().unsqueeze(-1), own).log()
+
     def evidence_points(
         self, components: Float[Tensor, "*own m n"], log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, "*batch n"]]:

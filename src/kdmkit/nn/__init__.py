@@ -4,11 +4,12 @@ from kdmkit.nn.density import DensityLayer
 from kdmkit.nn.draws import DrawingModule, Draws, Dropout
 from kdmkit.nn.joint import JointLayer
 from kdmkit.nn.label_trend import LabelTrend
-from kdmkit.nn.layer import KDMLayer
+from kdmkit.nn.layer import KDMLayer, MixtureLayer
 from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
+from kdmkit.nn.tree import TreeLayer
 from kdmkit.nn.trend import Trend
 from kdmkit.nn.variable import Variable
 
@@ -22,9 +23,11 @@ __all__ = [
     "KDMLayer",
     "LabelTrend",
     "MLPEnsemble",
+    "MixtureLayer",
     "Predictor",
     "ResidualMemory",
     "Scaler",
+    "TreeLayer",
     "Trend",
     "Variable",
     "make_linear",

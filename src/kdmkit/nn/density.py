@@ -12,11 +12,11 @@ from kdmkit._core.checks import as_shape
 from kdmkit.distributions import KDM
 from kdmkit.kernels import RBF, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
+from kdmkit.nn.layer import LayerOptions, MixtureLayer, options_from
 from kdmkit.nn.variable import Variable
 
 
-class DensityLayer(KDMLayer):
+class DensityLayer(MixtureLayer):
     """A trainable KDM over one variable.
 
     Args:

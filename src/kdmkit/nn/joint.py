@@ -12,11 +12,11 @@ from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import KDMLayer, LayerOptions, by_name, options_from
+from kdmkit.nn.layer import LayerOptions, MixtureLayer, by_name, options_from
 from kdmkit.nn.variable import Variable
 
 
-class JointLayer(KDMLayer):
+class JointLayer(MixtureLayer):
     """A trainable joint KDM: inputs go in, the distribution of the outputs comes out.
 
     `JointLayer(in_features, out_features, n_components)` has the variables `x` and `y`;

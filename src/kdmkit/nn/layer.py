@@ -38,15 +38,13 @@ class LayerOptions(TypedDict, total=False):
 
 
 class KDMLayer(nn.Module, ABC):
-    """A module that owns the parameters of a mixture over named variables.
+    """A module that owns the parameters of a distribution over named variables.
 
-    The parameters are `components.<variable>`, `kernels.<variable>.…` and `logits`; log-weights are
-    log_softmax(logits).
+    The parameters are `components.<variable>`, `kernels.<variable>.…`, and logits of weights.
     """
 
     variables: dict[str, Variable]
     components: ComponentStore
-    logits: nn.Parameter
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -60,8 +58,17 @@ class KDMLayer(nn.Module, ABC):
         """The layer that `config` describes; `encoders` are those of Composed kernels, by variable."""
 
     @property
+    @abstractmethod
+    def weight_logits(self) -> Tensor:
+        """Logits of weights `(m,)`; their dtype and device are the layer's."""
+
+    @abstractmethod
+    def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
+        """Makes the logits of all weights, in the dtype and on the device of `start`, zeros `(m,)`."""
+
+    @property
     def n_components(self) -> int:
-        return self.logits.shape[0]
+        return self.weight_logits.shape[0]
 
     def kernel(self, variable: str) -> Kernel:
         """The kernel of a variable."""
@@ -104,16 +111,33 @@ class KDMLayer(nn.Module, ABC):
                 # An infinite parameter (a Categorical kernel without smoothing) cannot be trained.
                 parameter.requires_grad_(train_kernels and bool(torch.isfinite(parameter).all()))
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
-        logits = torch.zeros(n_components, dtype=dtype, device=device)
-        self.logits = nn.Parameter(logits, requires_grad=train_weights)
-
-    def _log_weights(self) -> Given:
-        return Given(torch.log_softmax(self.logits, -1))
+        start = torch.zeros(n_components, dtype=dtype, device=device)
+        self._make_weights(start, trainable=train_weights)
 
     def _checks_values(self, validate_args: bool | None) -> bool:
         if validate_args is None:
-            return self.logits.device.type == "cpu" and only_reverse_mode()
+            return self.weight_logits.device.type == "cpu" and only_reverse_mode()
         return validate_args
+
+    def _common_config(self) -> dict[str, Any]:
+        dtype = str(self.weight_logits.dtype).removeprefix("torch.")
+        return {"n_components": self.n_components, "train": dict(self._train), "dtype": dtype}
+
+
+class MixtureLayer(KDMLayer):
+    """A layer whose variables share one index of components; log-weights are log_softmax(logits)."""
+
+    logits: nn.Parameter
+
+    @property
+    def weight_logits(self) -> Tensor:
+        return self.logits
+
+    def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
+        self.logits = nn.Parameter(start, requires_grad=trainable)
+
+    def _log_weights(self) -> Given:
+        return Given(torch.log_softmax(self.logits, -1))
 
     @torch.no_grad()
     def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
@@ -139,10 +163,6 @@ class KDMLayer(nn.Module, ABC):
         for name, value in components.items():
             self.kernel(name).initialize_bandwidth(value, sigma, distance=distances.get(name))
         return self.assign(components, logits)
-
-    def _common_config(self) -> dict[str, Any]:
-        dtype = str(self.logits.dtype).removeprefix("torch.")
-        return {"n_components": self.n_components, "train": dict(self._train), "dtype": dtype}
 
 
 def options_from(config: Mapping[str, Any]) -> LayerOptions:

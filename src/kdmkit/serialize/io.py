@@ -26,6 +26,7 @@ _KINDS = {
     "KDMProportionClassifier": "estimators",
     "JointLayer": "layers",
     "DensityLayer": "layers",
+    "TreeLayer": "layers",
     "Predictor": "layers",
     "KDM": "distributions",
     "JointKDM": "distributions",
@@ -44,8 +45,8 @@ def save(model: Any, path: str | Path) -> None:
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`),
-            a module (`JointLayer`, `DensityLayer`, `Predictor`), or a distribution (`KDM`, `JointKDM`,
-            `TreeKDM`).
+            a module (`JointLayer`, `DensityLayer`, `TreeLayer`, `Predictor`), or a distribution (`KDM`,
+            `JointKDM`, `TreeKDM`).
         path: the file, under exactly this name; folders above it are made. A saved model is replaced, any
             other file or folder is left alone and raises a ValueError.
 

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit.distributions import JointKDM
-from kdmkit.nn import MLP, DensityLayer, JointLayer, KDMLayer, Predictor
+from kdmkit.nn import MLP, DensityLayer, JointLayer, KDMLayer, Predictor, TreeLayer
 from kdmkit.serialize.modules import UserModules, check_values, put, tensors_of, under
 from kdmkit.serialize.values import check_types
 
-CLASSES: dict[str, type] = {"JointLayer": JointLayer, "DensityLayer": DensityLayer, "Predictor": Predictor}
+CLASSES: dict[str, type] = {
+    "JointLayer": JointLayer,
+    "DensityLayer": DensityLayer,
+    "TreeLayer": TreeLayer,
+    "Predictor": Predictor,
+}
 
 
 def pack(module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -32,12 +37,14 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
 
 
 def filled(layer: Any, tensors: dict[str, Tensor], own: tuple[str, ...] = ()) -> Any:
-    """A layer with the saved numbers, which have to be those of a joint KDM."""
+    """A layer with the saved numbers, which have to be those of a joint KDM or of a tree."""
     put(layer, tensors)
     check_values(layer, own)
     components = {name: value.detach() for name, value in layer.components.items()}
     kernels = {name: layer.kernel(name) for name in components}
-    JointKDM(components, None, kernels, log_weights=torch.log_softmax(layer.logits.detach(), -1))
+    # One index of components, also for a tree: its logits have no other demand than to be finite.
+    log_weights = torch.log_softmax(layer.weight_logits.detach(), -1)
+    JointKDM(components, None, kernels, log_weights=log_weights)
     return layer
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_finite, check_positive
 from kdmkit.kernels import Bandwidth
-from kdmkit.nn import DensityLayer, JointLayer, Scaler
+from kdmkit.nn import KDMLayer, Scaler
 from kdmkit.serialize.values import check_types
 
 
@@ -96,7 +96,7 @@ def check_values(module: nn.Module, own: tuple[str, ...] = ()) -> None:
             check_positive(part.name, part.value.detach())
         if isinstance(part, Scaler):
             check_positive("scale", part.scale)
-        if isinstance(part, JointLayer | DensityLayer):
+        if isinstance(part, KDMLayer):
             flags = part.config()["train"]
             check_types(flags, dict.fromkeys(flags, bool))
 

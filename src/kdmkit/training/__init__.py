@@ -1,6 +1,7 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
 from kdmkit.training.checkpoint import fingerprint
+from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
 from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
@@ -8,6 +9,8 @@ from kdmkit.training.options import Device, FitOptions, Precision, Schedule
 from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
+from kdmkit.training.table import Packing, Table
+from kdmkit.training.tree import TreeObjective, fit_tree, tree_options
 
 __all__ = [
     "ConditionalObjective",
@@ -15,19 +18,26 @@ __all__ = [
     "DenseObjective",
     "Device",
     "FitOptions",
+    "FlatObjective",
     "JointObjective",
+    "Packing",
     "PhasedFit",
     "Precision",
     "Rows",
     "Schedule",
+    "Table",
+    "TreeObjective",
     "cross_entropy",
     "derive_seed",
     "encode_rows",
     "expected_nll",
     "fingerprint",
     "fit",
+    "fit_joint",
+    "fit_tree",
     "hybrid_nll",
     "joint_nll",
     "nll",
     "squared_error",
+    "tree_options",
 ]

@@ -1,0 +1,130 @@
+"""Rows of a table with mixed columns and missing cells, packed so that a batch is three tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kdmkit._core.checks import as_tensor, bad_argument, check_instance, is_integer
+from kdmkit.distributions.evidence import check_masks
+from kdmkit.nn import KDMLayer, Variable
+from kdmkit.training.rows import Rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of data for a fit.
+
+    Args:
+        columns: by variable, `(n, *event)`, or labels `(n,)`.
+        observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be anything).
+            Variables without a missing value may be left out.
+        weights: of the rows, `(n,)`; None: 1.
+    """
+
+    columns: Mapping[str, Any]
+    observed: Mapping[str, Any] | None = None
+    weights: Any = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column lies: which columns of the codes, or of the numbers, and the shape of one event."""
+
+    is_code: bool
+    start: int
+    shape: torch.Size
+
+
+class Packing:
+    """How columns lie in one matrix of codes and one of numbers.
+
+    Args:
+        layer: the layer whose variables the columns are.
+        table: lends the kinds of the columns; other tables have to have the same.
+    """
+
+    def __init__(self, layer: KDMLayer, table: Table) -> None:
+        check_instance("table", table, Table, "a kdmkit.training.Table")
+        self.layer = layer
+        self.places: dict[str, Place] = {}
+        ends = {True: 0, False: 0}
+        for name in layer.variables:
+            value = self._column(table, name)
+            is_code, shape = is_integer(value), value.shape[1:]
+            self.places[name] = Place(is_code, ends[is_code], shape)
+            ends[is_code] += shape.numel()
+        self.widths = ends
+
+    def _column(self, table: Table, name: str) -> Tensor:
+        check_instance("columns", table.columns, Mapping, "a mapping from variable to values")
+        if set(table.columns) != set(self.layer.variables):
+            wanted = f"data for {list(self.layer.variables)}"
+            raise ValueError(bad_argument("columns", wanted, list(table.columns)))
+        return as_tensor(name, table.columns[name]).detach()
+
+    def rows(self, table: Table) -> Rows:
+        """The table's codes, numbers and mask `(n, variables)` as rows; values are checked."""
+        columns = {name: self._column(table, name) for name in self.layer.variables}
+        lengths = {name: len(value) if value.ndim else 0 for name, value in columns.items()}
+        n = next(iter(lengths.values()))
+        if len(set(lengths.values())) > 1 or not n:
+            raise ValueError(bad_argument("columns", "one or more rows, as many of every variable", lengths))
+        masks = self._masks(table, n)
+        dtype = self.layer.weight_logits.dtype
+        codes = torch.zeros(n, self.widths[True], dtype=torch.int64)
+        numbers = torch.zeros(n, self.widths[False], dtype=dtype)
+        for name, place in self.places.items():
+            value = self._filled(self.layer.variables[name], columns[name].cpu(), masks.get(name))
+            if is_integer(value) != place.is_code or value.shape[1:] != place.shape:
+                kind = "codes" if place.is_code else "numbers"
+                wanted = f"{kind} of shape {(n, *place.shape)}"
+                raise ValueError(bad_argument(name, wanted, f"{value.dtype} of shape {tuple(value.shape)}"))
+            into = codes if place.is_code else numbers
+            into[:, place.start : place.start + place.shape.numel()] = value.reshape(n, -1).to(into.dtype)
+        seen = torch.ones(n, len(self.places), dtype=torch.bool)
+        for i, name in enumerate(self.places):
+            if name in masks:
+                seen[:, i] = masks[name]
+        weights = None if table.weights is None else as_tensor("weights", table.weights).detach().cpu()
+        return Rows((codes, numbers, seen), weights)
+
+    def _masks(self, table: Table, n: int) -> dict[str, Tensor]:
+        masks = {}
+        for name, mask in check_masks(table.observed).items():
+            argument, tensor = f"observed[{name!r}]", torch.as_tensor(mask).cpu()
+            if name not in self.places:
+                raise ValueError(bad_argument("observed", f"variables among {list(self.places)}", name))
+            if tensor.dtype != torch.bool or tensor.shape != (n,):
+                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                raise ValueError(bad_argument(argument, f"a boolean mask of shape ({n},)", got))
+            masks[name] = tensor
+        return masks
+
+    def _filled(self, variable: Variable, value: Tensor, mask: Tensor | None) -> Tensor:
+        """The column with valid events in place of missing ones."""
+        kernel = variable.kernel
+        if mask is not None:
+            keep = mask.reshape(-1, *([1] * (value.ndim - 1)))
+            components = self.layer.components[variable.name].detach().cpu()
+            value = kernel.fill_missing(value, keep, components)
+        kernel.check_events(variable.name, value, variable.shape)
+        return value
+
+    def unpack(
+        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"] | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
+        """Values and masks by variable, views of the packed tensors."""
+        values = {}
+        for name, place in self.places.items():
+            source = codes if place.is_code else numbers
+            value = source[:, place.start : place.start + place.shape.numel()]
+            values[name] = value.reshape(len(value), *place.shape) if place.shape else value[:, 0]
+        if seen is None:
+            return values, None
+        return values, dict(zip(self.places, seen.unbind(1), strict=True))

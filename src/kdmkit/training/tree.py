@@ -1,0 +1,248 @@
+"""Learning a tree of joint KDMs: the penalised likelihood, and a fit with settings that suit most tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kdmkit._core.checks import check_instance, check_number
+from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.training.graphs import Graphed, expected_streams
+from kdmkit.training.loop import fit
+from kdmkit.training.options import FitOptions
+from kdmkit.training.rows import Rows
+from kdmkit.training.table import Packing, Table
+
+# The defaults were chosen on validation rows of five binary tables: results/binary-notes.md.
+_STEPS = 1500
+_BATCH = 256
+_RATE = 0.1
+# Horizon of the averaged weights, and steps without a better validation loss before stopping, as shares of
+# all steps.
+_AVERAGING = 0.03
+_PATIENCE = 0.35
+# Pseudo-counts of every edge row: this times √k/n, but no more than the second number.
+_SHRINKAGE = 450.0
+_MOST_SHRINKAGE = 4.0
+
+
+class TreeObjective(DrawingModule):
+    """−log p(observed part of a row) of a tree, with three regularisers that fade while training.
+
+    At step t of T, with u = 1 − t/T:
+
+    - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v), the child's own
+      distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
+    - components of discrete kernels: β·u pseudo-counts of each are distributed as the column. The penalty is
+      −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
+    - cells: a cell is hidden with probability r·u, and integrated out.
+
+    Early stopping then chooses how much regularisation remains.
+
+    Args:
+        layer: the tree.
+        packing: how rows lie in the tensors of a batch.
+        rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
+            the shares of levels.
+        n_steps: T.
+        shrinkage: α; None is min(4, 450·√k/n): few rows and many states need more.
+        smoothing: β.
+        masking: r.
+        has_missing: whether rows that are not among `rows` have missing cells, those of validation.
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        layer: TreeLayer,
+        packing: Packing,
+        rows: Rows,
+        *,
+        n_steps: int,
+        shrinkage: float | None = None,
+        smoothing: float = 0.5,
+        masking: float = 0.2,
+        has_missing: bool = False,
+    ) -> None:
+        super().__init__()
+        n = _effective_rows(rows)
+        if shrinkage is None:
+            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / n)
+        self.n_steps = max(1, n_steps)
+        self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
+        self.has_missing = has_missing or not bool(rows.tensors[2].all())
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        weights = {
+            "shrinkage": check_number("shrinkage", shrinkage, "a finite number ≥ 0"),
+            "smoothing": check_number("smoothing", smoothing, "a finite number ≥ 0"),
+        }
+        self.losses = _PenalisedLosses(layer, packing, rows, n, **weights)
+        # Not a submodule: it has no state of its own.
+        self._training_losses = Graphed(self.losses)
+
+    @property
+    def layer(self) -> TreeLayer:
+        return self.losses.layer
+
+    def forward(
+        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
+    ) -> Float[Tensor, " n"]:
+        if not self.training:
+            return self.losses.without_penalty(codes, numbers, seen if self.has_missing else None)
+        strength = 1 - self.step.double() / self.n_steps
+        self.step += 1
+        if self.masking:
+            seen = seen & (self.uniform(seen) >= self.masking * strength)
+        found: Tensor = self._training_losses(codes, numbers, seen, strength)
+        return found
+
+
+class _PenalisedLosses(nn.Module):
+    """The losses of rows whose hidden cells and whose strength of regularisation are given."""
+
+    def __init__(
+        self,
+        layer: TreeLayer,
+        packing: Packing,
+        rows: Rows,
+        n_rows: float,
+        *,
+        shrinkage: float,
+        smoothing: float,
+    ) -> None:
+        super().__init__()
+        self.layer, self.packing, self.n_rows = layer, packing, n_rows
+        self.shrinkage, self.smoothing = shrinkage, smoothing
+        self._groups = layer.equal_kernels()
+        self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
+        for i, names in enumerate(self._levels):
+            n_levels = layer.kernel(names[0]).probs(layer.components[names[0]]).shape[-1]
+            shares = [_shares(packing, rows, name, n_levels) for name in names]
+            self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
+
+    def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
+        edges = self.layer.edge_probs()
+        losses = self._log_losses(codes, numbers, seen, edges)
+        return losses + (strength / self.n_rows).to(losses.dtype) * self._penalty(edges)
+
+    def without_penalty(self, codes: Tensor, numbers: Tensor, seen: Tensor | None) -> Float[Tensor, " n"]:
+        return self._log_losses(codes, numbers, seen, self.layer.edge_probs())
+
+    def _log_losses(
+        self, codes: Tensor, numbers: Tensor, seen: Tensor | None, edges: Tensor
+    ) -> Float[Tensor, " n"]:
+        values, masks = self.packing.unpack(codes, numbers, seen)
+        return -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
+
+    def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
+        total = edges.new_zeros(())
+        if self.shrinkage:
+            with torch.no_grad():
+                child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
+            total = total - self.shrinkage * (child * edges.log()).sum()
+        if self.smoothing:
+            for i, names in enumerate(self._levels):
+                components = torch.stack([self.layer.components[name] for name in names])
+                log_probs = self.layer.kernel(names[0]).probs(components).log()
+                shares = self.get_buffer(f"shares_{i}").unsqueeze(-2)
+                total = total - self.smoothing * (shares * log_probs).sum()
+        return total
+
+
+def fit_tree(
+    layer: TreeLayer,
+    train: Table,
+    validation: Table | None = None,
+    *,
+    options: FitOptions | None = None,
+    shrinkage: float | None = None,
+    smoothing: float = 0.5,
+    masking: float = 0.2,
+    identity: dict[str, Any] | None = None,
+) -> list[dict[str, float]]:
+    """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
+
+    Rows with missing cells count with their observed part. The layer ends with the averaged weights that are
+    best on the validation rows; without validation rows with the last ones.
+
+    Args:
+        layer: changed in place.
+        train: the rows to learn from.
+        validation: the rows that decide when to stop and which weights are best. They also decide how much
+            regularisation remains: a fit without them ends with almost none.
+        options: settings of the loop; None is `tree_options(len(rows))`.
+        shrinkage, smoothing, masking: regularisation, as in `TreeObjective`.
+        identity: what else a checkpoint depends on.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
+    >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**columns)
+    >>> options = kdm.training.tree_options(60, steps=6)
+    >>> len(kdm.training.fit_tree(layer, kdm.training.Table(columns), options=options))
+    6
+    """
+    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
+    packing = Packing(layer, train)
+    rows = packing.rows(train)
+    held = None if validation is None else packing.rows(validation)
+    options = tree_options(len(rows)) if options is None else options
+    check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
+    settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
+    n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
+    has_missing = held is not None and not bool(held.tensors[2].all())
+    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)
+    described = {"parents": layer.parents, **settings, **(identity or {})}
+    with expected_streams():
+        return fit(objective, rows, held, options=options, identity=described, description="tree")
+
+
+def tree_options(n_rows: int, *, steps: int = _STEPS, **changes: Any) -> FitOptions:
+    """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
+
+    Args:
+        n_rows: of the training rows.
+        steps: updates of the parameters.
+        changes: other settings of `FitOptions`.
+    """
+    batch = changes.get("batch_size", _BATCH)
+    epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
+    defaults: dict[str, Any] = {
+        "max_epochs": epochs,
+        "batch_size": batch,
+        "learning_rate": _RATE,
+        "averaging": _AVERAGING,
+        "patience": max(1, math.ceil(_PATIENCE * epochs)),
+        "clip_norm": None,
+    }
+    return FitOptions(**{**defaults, **changes})
+
+
+def _effective_rows(rows: Rows) -> float:
+    if rows.weights is None:
+        return float(len(rows))
+    weights = rows.weights.double()
+    return float(weights.sum().square() / weights.square().sum())
+
+
+def _has_levels(packing: Packing, name: str) -> bool:
+    """Whether a variable has codes, and components that are distributions over them."""
+    is_trained = packing.layer.components[name].is_floating_point()
+    return packing.places[name].is_code and packing.layer.kernel(name).discrete and is_trained
+
+
+def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
+    """How often every level occurs among the observed cells of a column; uniform where there are none."""
+    values, masks = packing.unpack(*rows.tensors)
+    assert masks is not None
+    weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double()
+    weights = torch.where(masks[name], weights, 0.0)
+    if not bool((weights > 0).any()):
+        return torch.full((n,), 1 / n, dtype=torch.float64)
+    counts = torch.zeros(n, dtype=torch.float64).index_add_(0, values[name], weights)
+    return counts / counts.sum()

@@ -1,0 +1,87 @@
+"""Experiments with trees of joint KDMs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kdmkit.datasets import Dataset
+from kdmkit.experiments import binary, trees
+from kdmkit.experiments.common import append_row, read_rows
+
+
+def write_binary(folder: Path, n: int = 60) -> None:
+    rng = np.random.default_rng(0)
+    state = rng.integers(0, 2, (n, 1))
+    table = (state ^ (rng.random((n, 4)) < 0.1)).astype(np.uint8)
+    np.savez(folder / "nltcs.npz", train=table[: n // 2], valid=table[n // 2 :], test=table)
+
+
+def test_a_binary_table_is_measured(tmp_path: Path) -> None:
+    write_binary(tmp_path)
+    result = binary.measure(tmp_path / "nltcs.npz", 4, 0, "cpu", 6)
+    assert -4 * np.log(2) - 1 < result["test_log_likelihood"] < 0
+    assert result["columns"] == 4
+    assert result["parameters"] == 4 + 3 * 16 + 4 * 4 * 2
+
+
+def binary_line(dataset: str, states: int, seed: int, value: float) -> dict[str, Any]:
+    measured = {"test_log_likelihood": value, "validation_log_likelihood": value, "seconds": 1.0}
+    key = {"format": 1, "dataset": dataset, "states": states, "seed": seed, "settings": {}}
+    return {**key, **measured, "parameters": 7, "machine": {}, "versions": {}}
+
+
+def test_the_report_of_binary_tables(tmp_path: Path) -> None:
+    for seed in binary.SEEDS:
+        append_row(tmp_path / "binary.jsonl", binary_line("nltcs", binary.STATES, seed, -5.99))
+    append_row(tmp_path / "binary.jsonl", binary_line("nltcs", 64, 0, -6.0))
+    append_row(tmp_path / "binary.jsonl", binary_line("nltcs", 512, 0, -6.2))
+    text = binary.summarize(tmp_path).markdown()
+    assert "| nltcs: test log-likelihood | ≥ -6 | -5.9900 | yes |" in text
+    assert "| nltcs: 512 states less 64 | ≥ -0.1 | -0.2000 | no |" in text
+    assert "| plants: test log-likelihood | ≥ -12.7 |  | not run |" in text
+
+
+def test_unknown_sets(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dataset: expected some of nltcs"):
+        binary.run(tmp_path, tmp_path, datasets=["mnist"])
+
+
+def adult_rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in UCI's columns, numbers as floats and categories as texts."""
+    rng = np.random.default_rng(seed)
+    high = rng.random(n) < 0.4
+    numbers = {
+        0: rng.integers(17, 80, n),
+        2: rng.integers(10_000, 1_000_000, n),
+        4: 10 + 3 * high,
+        10: np.where(rng.random(n) < 0.2, rng.integers(1, 9000, n), 0),
+        11: np.where(rng.random(n) < 0.2, rng.integers(1, 3000, n), 0),
+        12: np.where(rng.random(n) < 0.5, 40, rng.integers(10, 60, n)),
+    }
+    texts = rng.choice(["Private", "?", "State-gov"], (n, 14))
+    columns = [numbers[i].astype(float) if i in numbers else texts[:, i] for i in range(14)]
+    return np.stack([column.astype(object) for column in columns], 1), high.astype(np.int64)
+
+
+@pytest.mark.parametrize("model", [trees.TREE, trees.FLAT])
+def test_adult_is_measured(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset(*adult_rows(200, 0), *adult_rows(200, 1))
+    monkeypatch.setattr(trees, "load", lambda name, folder, download: data)
+    monkeypatch.setattr(trees, "_VALIDATION_ROWS", 50)
+    result = trees.measure(tmp_path, model, 5, 0.1, 0, "cpu", 3)
+    assert result["rows"] == {"train": 150, "validation": 50, "test": 200}
+    assert np.isfinite(result["test_log_likelihood"])
+
+
+def test_the_report_of_adult(tmp_path: Path) -> None:
+    path = tmp_path / "adult-tree.jsonl"
+    for model, size, value in (("tree", 256, -7.0), ("flat", 512, -9.0), ("flat", 2048, -7.4)):
+        likelihoods = {f"{part}_log_likelihood": value for part in ("test", "validation", "training")}
+        key = {"format": 1, "model": model, "components": size, "rate": 0.1, "seed": 0, "settings": {}}
+        row = {**key, **likelihoods, "parameters": 7, "seconds": 1.0, "machine": {}, "versions": {}}
+        append_row(path, row)
+    text = trees.summarize(tmp_path).markdown()
+    assert "| tree less the best flat joint (2,048 components) | ≥ 0.5 | 0.400 | no, of 1 run |" in text
+    assert len(read_rows(path)) == 3
