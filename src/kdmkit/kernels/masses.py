@@ -57,16 +57,6 @@ def log_sum(part: Callable[[int], Tensor], n: int) -> Tensor:
     return safe_log(total) + top
 
 
-def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Σ_i function(tensor[..., i], …), one dimension after the other."""
-    total = None
-    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
-        value = function(*parts)
-        total = value if total is None else total + value
-    assert total is not None
-    return total
-
-
 def first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:
     """Values `(*lead, k)` in ascending order, and which of them differ from the one before."""
     ordered = values.sort(-1).values

@@ -25,8 +25,8 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
 from kdmkit.kernels.distances import BOUND, typical_distance
-from kdmkit.kernels.masses import first_occurrences, log_sum, sum_last
-from kdmkit.kernels.pieces import in_pieces
+from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.pieces import in_pieces, sum_last
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
 
