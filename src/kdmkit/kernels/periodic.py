@@ -30,6 +30,9 @@ from kdmkit.kernels.pieces import in_pieces
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
 
+# Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
+_TABLE = 1 << 22
+
 
 class Periodic(Kernel):
     """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
@@ -178,8 +181,11 @@ class Periodic(Kernel):
 
     def _log_total(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
         """log Σ_i k²(i, c) over i = 0 … period − 1, in every dimension."""
-        kappa = self._scale(components)
-        return log_sum(lambda i: self._log_bump(i - components, kappa), round(self.period))
+        kappa, n = self._scale(components), round(self.period)
+        if n * components.numel() > _TABLE:
+            return log_sum(lambda i: self._log_bump(i - components, kappa), n)
+        numbers = torch.arange(n, dtype=components.dtype, device=components.device)
+        return torch.logsumexp(self._log_bump(numbers - components.unsqueeze(-1), kappa.unsqueeze(-1)), -1)
 
     def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
         return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
