@@ -26,7 +26,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.masses import first_occurrences, log_sum
-from kdmkit.kernels.pieces import in_pieces
+from kdmkit.kernels.pieces import in_pieces, sum_last
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
 
@@ -391,13 +391,3 @@ class Periodic(Kernel):
         shape = self.bandwidth.shape
         kappa = f"kappa of shape {tuple(shape)}" if shape else f"kappa={self.kappa.item():.4g}"
         return f"{kappa}, period={self.period:g}" + (", whole=True" if self.whole else "")
-
-
-def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Σ_i function(tensor[..., i], …), one dimension after the other."""
-    total = None
-    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
-        value = function(*parts)
-        total = value if total is None else total + value
-    assert total is not None
-    return total

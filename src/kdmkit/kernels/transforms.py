@@ -18,6 +18,7 @@ from torch.distributions.transforms import (
 )
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite
+from kdmkit.kernels.exact import ExactBuffers
 
 # The default number of knots: every segment holds at least this many values, so that slopes are not noise.
 _VALUES_PER_KNOT = 50
@@ -161,6 +162,10 @@ class Change(nn.Module):
         """Whether T is defined on the whole real line."""
         return all(step.domain == _REAL for step in self._chain)
 
+    def numbers(self) -> list[tuple[str, Tensor]]:
+        """The names and numbers of the steps that may differ between dimensions."""
+        return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
+
     def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """The open interval on which T is defined, per dimension where its numbers differ."""
         low, high = _line(device)
@@ -186,7 +191,7 @@ class Change(nn.Module):
 
     def inverse(self, z: Tensor) -> Tensor:
         """T⁻¹(z), also of ±∞."""
-        x = _wide(z)
+        x = as_float64(z)
         for step in reversed(self._chain):
             x = step.backward(x)
         return x.to(z.dtype)
@@ -201,14 +206,14 @@ class Change(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) in the precision of x; x lies where T is defined."""
-        z = _wide(x)
+        z = as_float64(x)
         for step in self._chain:
             z = step(z)
         return z.to(x.dtype)
 
     def log_slope(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """log|T′(x)|."""
-        wide = _wide(x)
+        wide = as_float64(x)
         total, point = torch.zeros_like(wide), wide
         for step in self._chain:
             image = step(point)
@@ -235,12 +240,8 @@ class Change(nn.Module):
         return " → ".join(self.kinds)
 
 
-class Step(nn.Module):
-    """One transform of a chain, with its numbers as buffers that stay in float64.
-
-    Rounded to float32, neighbouring knots may coincide and an offset may move values by more than their
-    spread.
-    """
+class Step(ExactBuffers):
+    """One transform of a chain, with its numbers as buffers that stay in float64."""
 
     def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
         super().__init__()
@@ -252,16 +253,12 @@ class Step(nn.Module):
         if kind == "affine":
             self.sign = _sign(numbers["scale"])
 
-    def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Step:
-        super()._apply(lambda tensor: _in_float64(function, tensor), recurse=recurse)
-        return self
-
     @property
     def name(self) -> str:
         return f"-{self.kind}" if self.inverse else self.kind
 
     @property
-    def _numbers(self) -> dict[str, Tensor]:
+    def numbers(self) -> dict[str, Tensor]:
         return {name: cast("Tensor", getattr(self, name)) for name in self._names}
 
     @property
@@ -295,10 +292,10 @@ class Step(nn.Module):
 
     @property
     def _plain(self) -> Transform:
-        return _KINDS[self.kind](**self._numbers)
+        return _KINDS[self.kind](**self.numbers)
 
     def config(self) -> dict[str, Any]:
-        numbers = {name: number.tolist() for name, number in self._numbers.items()}
+        numbers = {name: number.tolist() for name, number in self.numbers.items()}
         return {"kind": self.kind, "inverse": self.inverse, **numbers}
 
 
@@ -329,6 +326,8 @@ def step_from_config(config: dict[str, Any]) -> Step:
         for name, value in config.items()
         if name not in ("kind", "inverse")
     }
+    if config["kind"] == "quantile_normal":
+        QuantileNormal(numbers["values"], numbers["scores"])  # checks the knots
     return Step(config["kind"], numbers, inverse=bool(config["inverse"]))
 
 
@@ -360,12 +359,6 @@ def _line(device: torch.device | None) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def _wide(x: Tensor) -> Tensor:
+def as_float64(x: Tensor) -> Tensor:
     """In float64, where the device has it."""
     return x if x.device.type == "mps" else x.double()
-
-
-def _in_float64(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """`function` of a buffer, without its change of precision."""
-    moved = function(tensor)
-    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
