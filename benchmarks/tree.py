@@ -186,7 +186,7 @@ def agreement(model: Model, graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
         log_p = model.made().log_prob(**model.values).cpu().double()
     scale = wide.edges.grad.abs().max()
     error = ((log_p - exact) / (1 + exact.abs())).abs().max()
-    return float(error), float((found.cpu().double() - wide.edges.grad).abs().max() / scale)
+    return float(error.detach()), float((found.cpu().double() - wide.edges.grad).abs().max() / scale)
 
 
 def plot() -> None:
@@ -195,8 +195,9 @@ def plot() -> None:
     lines = [row for row in read_rows(RESULTS / "tree-cost.jsonl") if row["section"] == "scaling"]
     figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
     for axis, along, power in zip(axes, ("rows", "columns", "states"), (1, 1, 2), strict=True):
-        some = sorted((row for row in lines if row["along"] == along), key=lambda row: row[along])
-        sizes, times = [row[along] for row in some], [1e3 * row["median"] for row in some]
+        newest = {row[along]: 1e3 * row["median"] for row in lines if row["along"] == along}
+        sizes = sorted(newest)
+        times = [newest[size] for size in sizes]
         axis.loglog(sizes, times, "o-", label="measured")
         last = [times[-1] * (size / sizes[-1]) ** power for size in sizes]
         axis.loglog(

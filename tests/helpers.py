@@ -121,7 +121,7 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
         kdm.RBF([[0.3], [0.5], [0.8], [1.2]]), -4, 4
     ),
     "transformed-quantile": lambda: kdm.Transformed.quantile_normal(
-        normal(400, seed=9).exp(), kdm.Tricube(1.5)
+        kdm.Tricube(1.5), normal(400, seed=9).exp()
     ),
     "truncated": lambda: kdm.Truncated(kdm.RBF(0.6), -1.0, 1.5),
     "rounded": lambda: kdm.Rounded(kdm.Transformed.log(kdm.RBF(0.4)), 0.25),

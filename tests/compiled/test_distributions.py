@@ -54,3 +54,22 @@ def test_shifted_and_convolved_kdms_are_one_graph():
     got = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)(x, by, y)
     for one, other in zip(got, function(x, by, y), strict=True):
         close(one, other)
+
+
+def test_trees_are_one_graph():
+    codes, y = torch.arange(3), torch.tensor([0, 1, 2, 1])
+    kernels = {"x": kdm.RBF(0.5), "y": kdm.Categorical(3, 0.1)}
+
+    def log_prob(components, root, edge, x):
+        tree = kdm.TreeKDM(
+            {"x": components, "y": codes},
+            kernels,
+            {"x": None, "y": "x"},
+            log_root_weights=torch.log_softmax(root, -1),
+            log_edge_weights={"y": torch.log_softmax(edge, -1)},
+        )
+        return tree.log_prob(x=x, y=y)
+
+    leaves = [normal(4, 1, seed=1), normal(4, seed=2), normal(4, 3, seed=3), normal(4, 1, seed=4)]
+    got = torch.compile(log_prob, backend="eager", fullgraph=True, dynamic=False)(*leaves)
+    close(got, log_prob(*leaves), rtol=1e-6)

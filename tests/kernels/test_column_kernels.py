@@ -26,7 +26,7 @@ CONTINUOUS: dict[str, tuple[Callable[[], kdm.Kernel], list[float], tuple[float, 
     "logit": (lambda: kdm.Transformed.logit(kdm.RBF.from_std(0.8), 1, 5), [-1.0, 0.1, 2.0], (1.0, 5.0)),
     "affine": (lambda: kdm.Transformed.affine(kdm.RBF.from_std(0.5), 3.0, -2.0), [-1.0, 0.1, 2.0], (-15, 20)),
     "quantile": (
-        lambda: kdm.Transformed.quantile_normal(exponential(500), kdm.RBF.from_std(0.4), 12),
+        lambda: kdm.Transformed.quantile_normal(kdm.RBF.from_std(0.4), exponential(500), 12),
         [-1.0, 0.1, 2.0],
         (-3.0, 30.0),
     ),
@@ -212,7 +212,7 @@ def table_column(name: str) -> Tensor:
 
 LAYERS: dict[str, Callable[[], kdm.Kernel]] = {
     "transformed": lambda: kdm.Transformed.log(kdm.RBF(1.0)),
-    "quantile": lambda: kdm.Transformed.quantile_normal(exponential(300, seed=5), kdm.RBF(1.0)),
+    "quantile": lambda: kdm.Transformed.quantile_normal(kdm.RBF(1.0), exponential(300, seed=5)),
     "truncated": lambda: kdm.Truncated(kdm.RBF(1.0), 0.0),
     "rounded": lambda: kdm.Rounded(kdm.Truncated(kdm.RBF(1.0), 0.0), 0.25),
     "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(1.0)), [0.0, 2.5]),

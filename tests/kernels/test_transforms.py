@@ -219,7 +219,7 @@ def test_bad_input(unchecked: None) -> None:
         kdm.Truncated(kdm.RBF(1.0), 1.0, 1.0)
     with pytest.raises(TypeError, match=r"^kernel: expected a continuous kernel \(RBF without a metric"):
         kdm.Truncated(kdm.RBF.from_metric(torch.eye(2)), 0.0)
-    config = kdm.Transformed.quantile_normal([0.0, 1.0, 3.0], kdm.RBF(1.0)).config()
+    config = kdm.Transformed.quantile_normal(kdm.RBF(1.0), [0.0, 1.0, 3.0]).config()
     config["transform"][0]["values"].reverse()
     with pytest.raises(ValueError, match=r"^values: expected two or more strictly increasing"):
         kernel_from_config(config)

@@ -310,6 +310,22 @@ def test_rows_of_the_start_are_different():
     assert len(keys.unique()) == len(hidden)
 
 
+def test_smoothed_components_share_the_column():
+    """(1 − share) at the chosen level, the rest as often as levels occur; atoms likewise."""
+    column = torch.tensor([0, 0, 0, 2])
+    kernel = kdm.Levels(3)
+    probs = kernel.probs(kernel.smoothed_components(torch.tensor([2]), column, torch.Size(), 0.3))
+    close(
+        probs, torch.tensor([[0.3 * 3.5 / 5.5, 0.3 * 0.5 / 5.5, 0.7 + 0.3 * 1.5 / 5.5]], dtype=torch.float64)
+    )
+    numbers = torch.tensor([[0.0], [0.0], [5.0], [7.0]], dtype=torch.float64)
+    inflated = kdm.Inflated(kdm.RBF(1.0), [0.0])
+    made = inflated.smoothed_components(numbers[2:3], numbers, torch.Size([1]), 0.3)
+    atom = inflated.log_mass(kdm.OneOf([0.0]), made).exp()
+    close(atom, torch.tensor([0.7 * 0.005 + 0.3 * 0.5], dtype=torch.float64))
+    assert float(made[0, -1]) == 5.0
+
+
 def test_constant_and_empty_columns():
     data = columns()
     data["age"] = torch.full((40, 1), 3.0, dtype=torch.float64)

@@ -111,3 +111,11 @@ def check_index(index: Any, d: int) -> list[int]:
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError(bad_argument("index", "one or more different coordinates", index))
     return chosen
+
+
+def check_levels(argument: str, q: Tensor) -> None:
+    """Raises where a level is not strictly between 0 and 1."""
+    outside = q[~((q > 0) & (q < 1))]
+    if outside.numel():
+        wanted = "quantiles strictly between 0 and 1"
+        raise ValueError(bad_argument(argument, wanted, outside[:3].tolist()))

@@ -23,6 +23,7 @@ from kdmkit._core.checks import (
 from kdmkit.distributions._validation import (
     check_components,
     check_index,
+    check_levels,
     check_region,
     check_value,
     common_batch,
@@ -147,7 +148,7 @@ class KDM(Mixture, Distribution):
         return self._weights.log_mix([self._entry(value, "overlap")])
 
     def projection(self, value: Any) -> Float[Tensor, "*lead"]:
-        """f(x) = Σ_j p_j k²(x, c_j), at most 1."""
+        """f(x) = Σ_j p_j k²(x, c_j): at most 1, but densities of Inflated components take the place of k²."""
         return self.log_projection(value).exp()
 
     def log_mass(self, region: Region) -> Float[Tensor, "*lead"]:
@@ -212,7 +213,7 @@ class KDM(Mixture, Distribution):
         return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
-        """F(x) of a one-dimensional KDM of ordered events; values have shape `(*lead, *event)`."""
+        """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
         univariate = self._univariate("cdf")
         x = self._check_value(value)
         x = x if x.is_floating_point() else x.to(self.components.dtype)
@@ -227,10 +228,7 @@ class KDM(Mixture, Distribution):
         q = as_tensor("value", value, like=self.components).to(self.components)
         common_batch({"value": q.shape, "batch_shape": self._batch_shape})
         if self._validate_args:
-            outside = q[~((q > 0) & (q < 1))]
-            if outside.numel():
-                wanted = "quantiles strictly between 0 and 1"
-                raise ValueError(bad_argument("value", wanted, outside[:3].tolist()))
+            check_levels("value", q)
         x = univariate.icdf(q)
         return x.unsqueeze(-1) if self._event_shape else x
 

@@ -27,6 +27,8 @@ class Univariate:
     def __init__(self, kernel: Kernel, components: Tensor, log_weights: Tensor) -> None:
         self.kernel, self.components = kernel, components
         self.log_weights = log_weights.to(components.dtype)
+        probs = kernel.number_probs(components)
+        self._numbers = None if probs is None else (self.log_weights.exp() * probs).sum(-1)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -34,7 +36,7 @@ class Univariate:
         return broadcast(self.log_weights.shape[:-1], own, self.kernel.batch_shape)
 
     def cdf(self, x: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
-        """F(x) = Σ_j w_j F_j(x)."""
+        """F(x) = Σ_j w_j F_j(x), over the probability of a number where NaN is an event."""
         return self._in_blocks(self._cdf, x)
 
     def _in_blocks(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -45,7 +47,8 @@ class Univariate:
         return torch.cat([function(part) for part in rows.split(max(1, _PAIRS // per_row))]).reshape(lead)
 
     def _cdf(self, x: Tensor) -> Tensor:
-        return (self.log_weights.exp() * self.kernel.cdf(x, self.components)).sum(-1)
+        below = (self.log_weights.exp() * self.kernel.cdf(x, self.components)).sum(-1)
+        return below if self._numbers is None else below / self._numbers
 
     def _density(self, x: Tensor) -> Tensor:
         events = x.reshape(*x.shape, *[1] * self.kernel.event_dim)
@@ -66,7 +69,8 @@ class Univariate:
         with torch.no_grad():
             low, high, least = self._bracket(q)
             if self.kernel.has_atoms:
-                return self._invert_steps(q, low, high, least)
+                x = self._invert_steps(q, low, high, least)
+                return x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan)
             x = self._solve(q, low, high, least)
             density = self._in_blocks(self._density, x)
             # A plateau between compact components has no density: any point of it is a quantile.
@@ -104,6 +108,8 @@ class Univariate:
             reached = self.cdf(middle) >= q
             low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
         atom = self.kernel.nearest_atom(high)
+        if self.kernel.only_atoms:
+            return atom
         before = torch.nextafter(atom, torch.full_like(atom, -torch.inf))
         steps_here = (self.cdf(atom) >= q) & (self.cdf(before) < q)
         return torch.where(steps_here, atom, high)

@@ -155,7 +155,7 @@ def _kernel(name: str, column: Tensor, kernel: kdm.Kernel) -> kdm.Kernel:
         rounded = kdm.Rounded(spread, 1.0)
         return rounded if name == "age" else kdm.Inflated(rounded, atoms)
     rest = column[~torch.isin(column, atoms)]
-    smooth = kdm.Transformed.quantile_normal(rest, kernel)
+    smooth = kdm.Transformed.quantile_normal(kernel, rest)
     return kdm.Inflated(smooth, atoms) if len(atoms) else smooth
 
 

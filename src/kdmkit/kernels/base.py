@@ -15,7 +15,7 @@ from torch.distributions.constraints import Constraint
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.regions import Region
+from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import Term, whole
 
 
@@ -35,6 +35,8 @@ class Kernel(nn.Module, ABC):
     has_moments: ClassVar[bool] = False
     #: Whether single events have a positive probability, so that the distribution function has steps.
     has_atoms: bool = False
+    #: Whether all of the probability belongs to such events.
+    only_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
     #: Whether draws can carry gradients to components and bandwidths.
@@ -206,6 +208,17 @@ class Kernel(nn.Module, ABC):
             components: of shape `(*batch, m, *component)`; `batch` broadcasts with `lead`.
         """
         self._cannot("one with a distribution function")
+
+    def _mass_below(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
+        """F_j(x) by the masses of intervals, which are precise in both tails, for events of shape `(1,)`."""
+        high = x[..., None, None]
+        region = Interval.unchecked(torch.full_like(high, -torch.inf), high)
+        term = self.region_term(region, components)
+        return whole(term.prepared()).squeeze(-2).exp().to(term.dtype)
+
+    def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
+        """The probability that an event is a number, None where all are: NaN may be an event of its own."""
+        return None
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""

@@ -33,7 +33,7 @@ class Epanechnikov(Compact):
     unit_bump: ClassVar[Bump] = Bump(2, lambda s: (2 - s) ** 2, 15 / 16, nodes=3)
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return 2 * log_one_minus(u.square())
+        return 2 * log_one_minus(u.abs().clamp_max(1).square())
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         # (15/16)·∫(1 − t²)² dt, factored so that it is exactly 0 and 1 at the edges and precise near −1.

@@ -71,6 +71,7 @@ class Inflated(ExactBuffers, Kernel):
         # Not in `state_dict`, which holds finite numbers: the configuration has them.
         self.register_buffer("atoms", _atoms(atoms), persistent=False)
         self.has_missing = bool(self.atoms.isnan().any())
+        self.only_atoms = kernel.only_atoms
 
     @property
     def n_atoms(self) -> int:
@@ -153,6 +154,8 @@ class Inflated(ExactBuffers, Kernel):
         check_event(argument, components, self.component_shape(torch.Size([1])))
         check_floating(argument, components)
         check_finite(argument, components)
+        inner = components[..., 1 + self.n_atoms :]
+        self.kernel.check_component_values(argument, inner, torch.Size([1]))
 
     # ---- events
 
@@ -254,14 +257,8 @@ class Inflated(ExactBuffers, Kernel):
         return probs[..., 0] * self.kernel.cdf(x, inner) + (probs[..., 1:] * steps).sum(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the continuous part, and all atoms.
-
-        Where NaN is an atom, levels from 1 − p(NaN) on have no quantile: the upper end stands for it.
-        """
-        inner = self._split(components)[1]
-        low = self.kernel.quantile_bounds(q, inner)[0]
-        eps = torch.finfo(q.dtype).eps
-        high = self.kernel.quantile_bounds(q.clamp_min(1 - eps) if self.has_missing else q, inner)[1]
+        """Those of the continuous part, and all atoms: quantiles of the numbers, where NaN is an atom."""
+        low, high = self.kernel.quantile_bounds(q, self._split(components)[1])
         numbers = self.atoms[~self.atoms.isnan()].to(low)
         if len(numbers):
             # A little further out: a bracket holds the quantile strictly inside.
@@ -290,8 +287,13 @@ class Inflated(ExactBuffers, Kernel):
         log_p, inner = self._split(components)
         atoms, probs = self.atoms.nan_to_num(0.0).to(log_p), log_p.exp()
         total = probs[..., :1] * self.kernel.mean(inner) + (probs[..., 1:] * atoms).sum(-1, keepdim=True)
-        numbers = (probs[..., 1:] * ~self.atoms.isnan()).sum(-1, keepdim=True) + probs[..., :1]
-        return torch.cat([total, numbers], -1)
+        return torch.cat([total, self._number_probs(probs).unsqueeze(-1)], -1)
+
+    def _number_probs(self, probs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        return (probs[..., 1:] * ~self.atoms.isnan()).sum(-1) + probs[..., 0]
+
+    def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
+        return self._number_probs(self._split(components)[0].exp()) if self.has_missing else None
 
     def mean_of(self, features: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch d"]:
         return features[..., :1] / features[..., 1:]
@@ -374,7 +376,7 @@ def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) ->
 
 
 def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Tensor, " a"]:
-    """The numbers that make up at least a share of the values, ascending; NaN last, if it does.
+    """The finite numbers that make up at least a share of the values, ascending; NaN last, if it does.
 
     Args:
         values: numbers in any shape, of which some may be NaN.
@@ -388,7 +390,7 @@ def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Te
     most = check_count("most", most)
     flat = as_tensor("values", values, wide=True).detach().double().flatten()
     missing = flat.isnan()
-    found, counts = flat[~missing].unique(return_counts=True)
+    found, counts = flat[flat.isfinite()].unique(return_counts=True)
     least = share * len(flat)
     order = counts.argsort(descending=True, stable=True)[:most]
     frequent = found[order[counts[order] >= least]].sort().values

@@ -70,7 +70,8 @@ class Levels(Kernel):
         smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
         if trainable and smoothing == 0:
             raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
-        logit = torch.tensor(-math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing))
+        number = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
+        logit = torch.tensor(number, dtype=torch.float64)
         self._is_smoothed = smoothing > 0
         if trainable:
             self.logit = nn.Parameter(logit)

@@ -62,6 +62,19 @@ class LocationScale(Kernel, ABC):
     ) -> Float[Tensor, "*shape"]:
         """The log mass of [low, high] in one dimension, precise in the tails; the ends may be infinite."""
 
+    def anchored_log_overlap(self, x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        """log g((x − c)/s) in one dimension, less that of an anchor where g is positive everywhere.
+
+        Of an x near the anchor it has all its digits, however far both are from the centre.
+        """
+        return self.unit_log_overlap((x - centre) / scale)
+
+    def anchored_log_mass(
+        self, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor
+    ) -> Tensor:
+        """`interval_log_mass`, less what `anchored_log_overlap` leaves out."""
+        return self.interval_log_mass(low, high, centre, scale)
+
     @abstractmethod
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         """Independent draws of u, of the shape, dtype and device of `like`."""
@@ -149,9 +162,10 @@ class LocationScale(Kernel, ABC):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         self._check_dimensions(components.shape[-1], x)
-        return self._score(self._block, x, components)
+        return self.score_term(self._block, x, components)
 
-    def _score(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
+    def score_term(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
+        """Scores by a function of blocks, which finds components and scales by `centres_and_scales`."""
         scale = self.score_scale(components)
         if not self.per_component:
             return Score(block, query, components, (scale,))
@@ -159,17 +173,24 @@ class LocationScale(Kernel, ABC):
         shape = broadcast(scale.shape, components.shape)
         return Score(block, query, torch.cat([components.expand(shape), scale.expand(shape)], -1))
 
+    def centres_and_scales(
+        self, components: Tensor, parameters: Sequence[Tensor], d: int
+    ) -> tuple[Tensor, Tensor]:
+        """The components of a block and their bandwidths, `(*lead, m, d)`, or `(1, d)` for all of them."""
+        scales = parameters[0].expand(1, d) if parameters else components[..., d:]
+        return components[..., :d], scales
+
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Dimension after dimension: the differences of all pairs never exist at once."""
         d = x.shape[-1]
-        scales = parameters[0].expand(1, d) if parameters else components[..., d:]
+        centres, scales = self.centres_and_scales(components, parameters, d)
 
         def part(i: int) -> Tensor:
             return self.unit_log_overlap(
-                (x[..., :, None, i] - components[..., None, :, i]) / scales[..., None, :, i]
+                (x[..., :, None, i] - centres[..., None, :, i]) / scales[..., None, :, i]
             )
 
-        return _sum(part, d)
+        return sum_over(part, d)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self._check_dimensions(components.shape[-1])
@@ -187,18 +208,19 @@ class LocationScale(Kernel, ABC):
         self.check_region("region", region, components.shape[-1:])
         assert isinstance(region, Interval)
         self._check_dimensions(components.shape[-1], region.low)
-        return self._score(self._mass_block, torch.cat([region.low, region.high], -1), components)
+        return self.score_term(self._mass_block, torch.cat([region.low, region.high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         d = ends.shape[-1] // 2
         low, high = ends[..., :, None, :].chunk(2, -1)
-        scales = (parameters[0].expand(1, d) if parameters else components[..., d:])[..., None, :, :]
-        centres = components[..., None, :, :d]
+        centres, scales = (
+            part[..., None, :, :] for part in self.centres_and_scales(components, parameters, d)
+        )
 
         def part(i: int) -> Tensor:
             return self.interval_log_mass(low[..., i], high[..., i], centres[..., i], scales[..., i])
 
-        return _sum(part, d)
+        return sum_over(part, d)
 
     def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
         scale = self.scale(components)
@@ -253,7 +275,7 @@ class LocationScale(Kernel, ABC):
         return self
 
 
-def _sum(part: Callable[[int], Tensor], d: int) -> Tensor:
+def sum_over(part: Callable[[int], Tensor], d: int) -> Tensor:
     """Σ part(i) over dimensions, one after the other."""
     total = part(0)
     for i in range(1, d):

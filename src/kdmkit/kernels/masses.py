@@ -131,6 +131,15 @@ class _LogNormalMass(torch.autograd.Function):
 
 def composed_log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     """`log_normal_mass` by operations that can be differentiated any number of times, and compiled."""
+    rest, drop = log_normal_mass_parts(a, b, width)
+    return rest - drop
+
+
+def log_normal_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """`log_normal_mass` as rest − z²/2, where z is the number in [a, b] that is nearest to 0.
+
+    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z).
+    """
     flip = a + b < 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
     dead = ~(width > 0) | (low == math.inf)
@@ -141,12 +150,12 @@ def composed_log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     central = ~narrow & ~tail & ~dead
     mass = torch.full_like(low, -math.inf)
     if _is_used(near):
-        mass = torch.where(near, _narrow_mass(middle, width, near), mass)
+        mass = torch.where(near, _narrow_mass(low, middle, width, near), mass)
     if _is_used(tail):
         mass = torch.where(tail, _tail_mass(low, high, width, middle, tail), mass)
     if _is_used(central):
         mass = torch.where(central, _central_mass(low, high, narrow), mass)
-    return mass
+    return mass, 0.5 * torch.where(dead, 0.0, low).clamp_min(0).square()
 
 
 def _is_used(case: Tensor) -> bool:
@@ -154,13 +163,16 @@ def _is_used(case: Tensor) -> bool:
     return case.device.type != "cpu" or not only_reverse_mode() or bool(case.any())
 
 
-def _narrow_mass(middle: Tensor, width: Tensor, used: Tensor) -> Tensor:
+def _narrow_mass(low: Tensor, middle: Tensor, width: Tensor, used: Tensor) -> Tensor:
     m, w = torch.where(used, middle, 0.0), torch.where(used, width, 1.0)
     total = torch.zeros_like(m)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         t = 0.5 * node * w
         total = total + weight * (-0.5 * t.square()).exp() * torch.cosh(m * t)
-    return w.log() - 0.5 * m.square() - _LOG_ROOT_2PI + total.log()
+    a = torch.where(used, low, 0.0)
+    # φ(m)/φ(z) with z = a, or 0 where the interval holds 0.
+    ratio = torch.where(a > 0, 0.25 * w * (m + a), 0.5 * m.square())
+    return w.log() - ratio - _LOG_ROOT_2PI + total.log()
 
 
 def _tail_mass(low: Tensor, high: Tensor, width: Tensor, middle: Tensor, used: Tensor) -> Tensor:
@@ -169,7 +181,7 @@ def _tail_mass(low: Tensor, high: Tensor, width: Tensor, middle: Tensor, used: T
     b, drop = torch.where(is_open, a.detach() + 1, high), torch.where(is_open, 1.0, width * middle)
     q = torch.special.erfcx(a * _ROOT_HALF)
     ratio = torch.special.erfcx(b * _ROOT_HALF) / q * (-drop).exp()
-    return (0.5 * q).log() - 0.5 * a.square() + torch.log1p(-torch.where(is_open, 0.0, ratio))
+    return (0.5 * q).log() + torch.log1p(-torch.where(is_open, 0.0, ratio))
 
 
 def _central_mass(low: Tensor, high: Tensor, unused: Tensor) -> Tensor:
@@ -205,7 +217,8 @@ class Bump:
 
     def log_integral(self, start: Tensor, length: Tensor) -> Tensor:
         """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ where length ≤ 0."""
-        used = length > 0
+        # Of smaller lengths the gradient would overflow.
+        used = length >= torch.finfo(length.dtype).tiny
         start, length = torch.where(used, start, 0.0), torch.where(used, length, 1.0)
         end = start + length
         total = torch.zeros_like(end)
@@ -237,7 +250,9 @@ def log_bump_mass(low: Tensor, high: Tensor, centre: Tensor, h: Tensor, bump: Bu
     first = piece(ends.near, ends.near_side, (ends.near, torch.where(alive, ends.width, zero)))
     second = piece(ends.other, ends.other_side, (zero, zero))
     both = torch.where(central, first.exp() + second.exp(), 0.5)
-    around = torch.where(wide, torch.log1p(-torch.where(wide, both, zero)), both.log())
+    # Outside of a wide interval the mass may underflow: its logarithm would have an infinite gradient.
+    outside, inside = torch.where(wide, both, zero), torch.where(wide, 0.5, both)
+    around = torch.where(wide, torch.log1p(-outside), inside.log())
     return torch.where(central, around, first)
 
 

@@ -58,6 +58,7 @@ class Rounded(Kernel):
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
     has_atoms: bool = True
+    only_atoms: bool = True
     unit_norm: ClassVar[bool] = True
     components_are_events: ClassVar[bool] = False
 
@@ -103,7 +104,10 @@ class Rounded(Kernel):
         return (x.double() - self.origin) / self.step
 
     def at(self, position: Tensor) -> Float[Tensor, "*shape"]:
-        """origin + δ·position."""
+        """origin + δ·position: where 1/δ is a whole number, the decimal fraction that was meant."""
+        per_unit = round(1 / self.step)
+        if abs(per_unit * self.step - 1) < 1e-12:
+            return self.origin + position / per_unit
         return self.origin + self.step * position
 
     def snap(self, x: Tensor) -> Tensor:

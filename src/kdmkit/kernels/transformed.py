@@ -22,7 +22,7 @@ from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transforms import Change, QuantileNormal, as_float64
-from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.truncated import Truncated, check_per_dimension
 from kdmkit.ops import InDtype, Restricted, Term, common_dtype
 
 
@@ -87,7 +87,7 @@ class Transformed(Kernel):
         return cls(kernel, AffineTransform(loc, scale).inv)
 
     @classmethod
-    def quantile_normal(cls, values: Any, kernel: Kernel, n_knots: int | None = None) -> Transformed:
+    def quantile_normal(cls, kernel: Kernel, values: Any, n_knots: int | None = None) -> Transformed:
         """T maps the quantiles of `values` to those of a standard normal: see `QuantileNormal.from_data`."""
         return cls(kernel, QuantileNormal.from_data(values, n_knots))
 
@@ -162,6 +162,7 @@ class Transformed(Kernel):
         return InDtype(term, common_dtype((region.low, components)))
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval)
         self.kernel.check_region(argument, region, event_shape)
 
     def inner_ends(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,14 +171,16 @@ class Transformed(Kernel):
         return (low, high) if self.change.increasing else (high, low)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        cdf = self.kernel.cdf(self.change.bound(x), components)
-        return cdf if self.change.increasing else 1 - cdf
+        if not self.change.increasing:
+            # 1 − F would lose the digits of small masses.
+            return self._mass_below(x, components)
+        return self.kernel.cdf(self.change.bound(x), components)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
-        increasing = self.change.increasing
-        low, high = self.kernel.quantile_bounds(q if increasing else 1 - q, components)
+        # The bounds of inner kernels hold the quantiles of q and of 1 − q, which may round to 1.
+        low, high = self.kernel.quantile_bounds(q, components)
         low, high = self.change.inverse(low), self.change.inverse(high)
-        return (low, high) if increasing else (high, low)
+        return (low, high) if self.change.increasing else (high, low)
 
     # ---- moments, modes and draws
 
@@ -262,6 +265,11 @@ class Transformed(Kernel):
         return torch.minimum(inner, torch.nextafter(high, low))
 
     # ---- events and components
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        self.kernel.check_component_values(argument, components, event_shape)
+        for name, numbers in self.change.numbers():
+            check_per_dimension(name, numbers, event_shape)
 
     def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
         outside = events[~self.change.inside(events)]

@@ -162,6 +162,10 @@ class Change(nn.Module):
         """Whether T is defined on the whole real line."""
         return all(step.domain == _REAL for step in self._chain)
 
+    def numbers(self) -> list[tuple[str, Tensor]]:
+        """The names and numbers of the steps that may differ between dimensions."""
+        return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
+
     def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """The open interval on which T is defined, per dimension where its numbers differ."""
         low, high = _line(device)
@@ -254,7 +258,7 @@ class Step(ExactBuffers):
         return f"-{self.kind}" if self.inverse else self.kind
 
     @property
-    def _numbers(self) -> dict[str, Tensor]:
+    def numbers(self) -> dict[str, Tensor]:
         return {name: cast("Tensor", getattr(self, name)) for name in self._names}
 
     @property
@@ -288,10 +292,10 @@ class Step(ExactBuffers):
 
     @property
     def _plain(self) -> Transform:
-        return _KINDS[self.kind](**self._numbers)
+        return _KINDS[self.kind](**self.numbers)
 
     def config(self) -> dict[str, Any]:
-        numbers = {name: number.tolist() for name, number in self._numbers.items()}
+        numbers = {name: number.tolist() for name, number in self.numbers.items()}
         return {"kind": self.kind, "inverse": self.inverse, **numbers}
 
 

@@ -41,7 +41,7 @@ class Tricube(Compact):
     unit_bump: ClassVar[Bump] = Bump(_POWER, lambda s: (3 + s * (s - 3)) ** _POWER, 1 / _MASS, nodes=10)
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return _POWER * log_one_minus(u.abs() ** 3)
+        return _POWER * log_one_minus(u.abs().clamp_max(1) ** 3)
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         # ∫₀ᵛ (1 − t³)⁶ dt, term by term of the binomial; odd in v.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, bad_argument
+from kdmkit._core.checks import as_tensor, bad_argument, check_event
 from kdmkit.kernels.bandwidth import FixedBandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.exact import ExactBuffers
-from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.location_scale import LocationScale, sum_over
 from kdmkit.kernels.quadrature import moments
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.ops import Lookup, Restricted, Sum, Term, whole
+from kdmkit.kernels.transforms import as_float64
+from kdmkit.ops import Restricted, Term
 
 # Halvings of a bracket: float64 has 52 bits.
 _STEPS = 64
@@ -34,7 +35,8 @@ class Truncated(ExactBuffers, Kernel):
 
     Every component is divided by its own mass between the bounds, so that no mass is lost. Centres may lie
     outside: the density of data that piles up at an edge. A component of compact support that has no mass
-    between the bounds is 0 everywhere.
+    between the bounds is 0 everywhere. With an RBF kernel, overlaps and log-normalisers are relative to the
+    highest point between the bounds, so that centres far outside cost no digits.
 
     Args:
         kernel: RBF (without a metric), Epanechnikov or Tricube.
@@ -103,10 +105,22 @@ class Truncated(ExactBuffers, Kernel):
         return torch.minimum(torch.maximum(x, self.low.to(x)), self.high.to(x))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        return Restricted(self.kernel.term(self._clamp(x), components), self.inside(x).unsqueeze(-1))
+        check_event("x", x, components.shape[-1:])
+        term = self.kernel.score_term(self._block, self._clamp(x), components)
+        return Restricted(term, self.inside(x).unsqueeze(-1))
+
+    def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        c, scales = self.kernel.centres_and_scales(components, parameters, x.shape[-1])
+        anchor = self._clamp(c)
+
+        def part(i: int) -> Tensor:
+            of_components = (tensor[..., None, :, i] for tensor in (anchor, c, scales))
+            return self.kernel.anchored_log_overlap(x[..., :, None, i], *of_components)
+
+        return sum_over(part, x.shape[-1])
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        overlap = self.kernel.log_overlap(self._clamp(x), components)
+        overlap = self.log_bump(self._clamp(x), components).sum(-1)
         return torch.where(self.inside(x), overlap, -math.inf)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch m"]:
@@ -114,20 +128,34 @@ class Truncated(ExactBuffers, Kernel):
         return norm - self._log_total(components).to(norm)
 
     def _log_total(self, components: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m"]:
-        """The log mass of every component between the bounds; 0 where there is none."""
-        mass = self._inner_mass(self.low, self.high, components)
-        return torch.where(torch.isneginf(mass), 0.0, mass).sum(-1)
-
-    def _inner_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Tensor:
-        """The inner kernel's log mass of [low, high] in every dimension, beside the components."""
+        """The log mass of every component between the bounds, relative to its highest point there."""
         scale = self.kernel.score_scale(components)
-        low, high = (end.to(components.device, scale.dtype) for end in (low, high))
-        return self.kernel.interval_log_mass(low, high, components, scale)
+        return self._log_whole(components.to(scale.dtype), scale).sum(-1)
+
+    def _log_mass(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
+        """The inner log mass of [low, high] in every dimension, relative to the highest point between the
+        bounds.
+        """
+        low, high = (end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high))
+        return self.kernel.anchored_log_mass(low, high, self._clamp(c), c, scale)
+
+    def _log_whole(self, c: Tensor, scale: Tensor) -> Tensor:
+        """`_log_mass` of all between the bounds; 0 where there is no mass.
+
+        In float64: the gradient by a far centre is a small difference.
+        """
+        wide = as_float64(c)
+        mass = self._log_mass(self.low.to(wide), self.high.to(wide), wide, scale.to(wide))
+        return torch.where(torch.isneginf(mass), 0.0, mass).to(c.dtype)
+
+    def _log_share(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
+        """In every dimension, the log of the share that [low, high] has in all between the bounds."""
+        return self._log_mass(self._clamp(low), self._clamp(high), c, scale) - self._log_whole(c, scale)
 
     def interval_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
-        mass = self._inner_mass(self._clamp(low), self._clamp(high), components).sum(-1)
-        return mass - self._log_total(components)
+        scale = self.kernel.score_scale(components)
+        return self._log_share(low, high, components.to(scale.dtype), scale).sum(-1)
 
     # ---- regions
 
@@ -135,18 +163,21 @@ class Truncated(ExactBuffers, Kernel):
         """The mass of what an interval shares with [low, high], relative to the whole."""
         self._accept("region", region, Interval)
         assert isinstance(region, Interval)
-        low, high = self._clamp(region.low), self._clamp(region.high)
-        term = self.kernel.region_term(Interval.unchecked(low, high), components)
-        codes = torch.zeros(low.shape[-2], 1, dtype=torch.long, device=low.device)
-        return Sum((term, Lookup(codes, -self._log_total(components).unsqueeze(-1))))
+        check_event("region", region.low, components.shape[-1:])
+        return self.kernel.score_term(self._mass_block, torch.cat([region.low, region.high], -1), components)
+
+    def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        low, high = ends[..., :, None, :].chunk(2, -1)
+        parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
+        c, scales = (part[..., None, :, :] for part in parts)
+        return self._log_share(low, high, c, scales).sum(-1)
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        self._accept(argument, region, Interval)
         self.kernel.check_region(argument, region, event_shape)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        high = x[..., None, None]
-        region = Interval.unchecked(torch.full_like(high, -math.inf), high)
-        return whole(self.region_term(region, components).prepared()).squeeze(-2).exp()
+        return self._mass_below(x, components)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         low, high = self.reach(components, torch.minimum(q, 1 - q)[..., None, None])
@@ -170,25 +201,25 @@ class Truncated(ExactBuffers, Kernel):
 
     def log_bump(self, x: Tensor, components: Tensor) -> Tensor:
         """The log-density in every dimension up to a constant, for x between the bounds."""
-        return self.kernel.unit_log_overlap((x - components) / self.kernel.scale(components))
+        scale = self.kernel.scale(components)
+        return self.kernel.anchored_log_overlap(x, self._clamp(components), components, scale)
 
     def reach(self, components: Tensor, q: Tensor | float = _NEGLIGIBLE) -> tuple[Tensor, Tensor]:
         """Ends in every dimension beyond which less than a share q of a component lies.
 
         With a bump exp(−u²), the mass above √(a² + r²) is at most exp(−r²) of that above a > 0.
         """
-        components = components.detach()
-        scale = self.kernel.scale(components).detach()
-        a, b = ((end.to(components) - components) / scale for end in (self.low, self.high))
-        share = torch.as_tensor(q, dtype=a.dtype, device=a.device) / 4
-        radius = self.kernel.unit_quantile_bound(share.clamp_min(torch.finfo(a.dtype).tiny))
-        above, below = (end.clamp_min(0).square() for end in (a, -b))
-        upper, lower = (above + radius.square()).sqrt(), -(below + radius.square()).sqrt()
+        c = components.detach()
+        scale = self.kernel.scale(c).detach()
+        share = torch.as_tensor(q, dtype=c.dtype, device=c.device) / 4
+        radius = self.kernel.unit_quantile_bound(share.clamp_min(torch.finfo(c.dtype).tiny))
         if math.isfinite(self.kernel.unit_radius):
-            upper, lower = torch.ones_like(upper), -torch.ones_like(lower)
-        # Without mass between the bounds both ends are the bound that is nearer.
-        upper, lower = torch.maximum(torch.minimum(upper, b), a), torch.minimum(torch.maximum(lower, a), b)
-        return self._clamp(components + scale * lower), self._clamp(components + scale * upper)
+            return self._clamp(c - scale), self._clamp(c + scale)
+        first, last = torch.maximum(c, self.low.to(c)), torch.minimum(c, self.high.to(c))
+        a, b = (first - c) / scale, (c - last) / scale
+        # √(a² + r²) − a, from the bound on: the centre may be far away.
+        up, down = (radius.square() / ((end.square() + radius.square()).sqrt() + end) for end in (a, b))
+        return self._clamp(last - scale * down), self._clamp(first + scale * up)
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
@@ -221,14 +252,20 @@ class Truncated(ExactBuffers, Kernel):
         By log masses, which do not vanish where the centre lies far outside.
         """
         low, high = self.reach(components)
-        wanted = q.log() + self._inner_mass(self.low, self.high, components)
+        scale = self.kernel.scale(components)
+        wanted = q.log() + self._log_whole(components, scale)
         for _ in range(_STEPS):
             middle = 0.5 * (low + high)
-            below = self._inner_mass(self.low, middle, components) < wanted
+            below = self._log_mass(self.low.to(middle), middle, components, scale) < wanted
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
 
     # ---- events and components
+
+    def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
+        super().check_component_values(argument, components, event_shape)
+        for name, end in (("low", self.low), ("high", self.high)):
+            check_per_dimension(name, end, event_shape)
 
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
@@ -257,6 +294,14 @@ class Truncated(ExactBuffers, Kernel):
 
     def extra_repr(self) -> str:
         return f"{self.kernel!r}, {self.low.tolist()} … {self.high.tolist()}"
+
+
+def check_per_dimension(name: str, numbers: Tensor, event_shape: torch.Size) -> None:
+    """Raises where a kernel has numbers for another count of dimensions."""
+    d = event_shape[-1]
+    if numbers.ndim and numbers.shape[-1] not in (1, d):
+        wanted = f"a number, or {d} for events of shape ({d},)"
+        raise ValueError(bad_argument(name, wanted, f"shape {tuple(numbers.shape)}"))
 
 
 def _bound(name: str, value: Any) -> Float[Tensor, "*d"]:

@@ -19,8 +19,6 @@ from kdmkit.nn.variable import Variable
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
 Sigma = Literal["nearest", "mean"] | float
 
-#: The share of a starting component's mass that all values of the column have, where the kernel can give it.
-BACKGROUND = 0.3
 # k-means sees at most this many samples.
 _CLUSTER_SAMPLE = 100_000
 
@@ -144,8 +142,7 @@ class Initializer:
     def components(self, name: str, chosen: Tensor) -> Tensor:
         """Chosen values of a variable as its components."""
         variable = self.variables[name]
-        kernel, column = variable.kernel, self.data[name].cpu()
-        return kernel.smoothed_components(chosen, column, variable.shape, BACKGROUND)
+        return variable.kernel.initial_components(chosen, variable.shape)
 
     def distances(self, components: Mapping[str, Tensor]) -> dict[str, float]:
         """The typical distance between neighbouring components, in the units of every continuous variable.

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kdmkit.nn.initialize import BACKGROUND
 from kdmkit.nn.variable import Variable
 
+# The share of a starting component's mass that all values of the column have, where the kernel can give it.
+_BACKGROUND = 0.3
 # p(z_v = i | z_parent = i) at the start is about s/(s + 1.6): neighbours mostly come from the same row.
 _AGREEMENT = 30.0
 
@@ -77,7 +78,7 @@ def start_components(
     place = torch.searchsorted(known, rows)
     chosen = value[known[place % len(known)]]
     seen = value if observed is None else value[known]
-    return variable.kernel.smoothed_components(chosen, seen, variable.shape, BACKGROUND)
+    return variable.kernel.smoothed_components(chosen, seen, variable.shape, _BACKGROUND)
 
 
 def start_edges(n_edges: int, k: int, generator: torch.Generator | None) -> Float[Tensor, "n_edges k k"]:

@@ -70,6 +70,7 @@ def log_mix_given(
     Returns:
         Both of shape `(*lead, n)`, −∞ where all scores of a query are −∞.
     """
+    terms, more = _summands(terms), _summands(more)
     together = Reduction([*terms, *more], log_weights)
     together.check()
     with full_precision(together.device_type):
@@ -113,7 +114,12 @@ def _reduce(
     block: Block | None,
 ) -> Result:
     check_choice("backend", backend, BACKENDS)
-    reduction = Reduction([terms] if isinstance(terms, Term) else list(terms), log_weights, values, block)
+    summands = _summands([terms] if isinstance(terms, Term) else terms)
+    reduction = Reduction(summands, log_weights, values, block)
     reduction.check()
     with full_precision(reduction.device_type):
         return reduce(reduction, backend)
+
+
+def _summands(terms: Sequence[Term]) -> list[Term]:
+    return [part for term in terms for part in term.summands()]

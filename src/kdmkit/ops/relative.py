@@ -71,7 +71,7 @@ class _RelativeProduct(torch.autograd.Function):
         ctx: Any, dtype: torch.dtype, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
         product = torch.mm(a, b.mT)
-        top = product.amax(-1, keepdim=True)
+        top = finite_max(product)
         relative = torch.empty(product.shape, dtype=dtype, device=product.device)
         torch.sub(product, top, out=relative)
         ctx.save_for_backward(a, b)

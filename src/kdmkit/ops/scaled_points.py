@@ -67,7 +67,9 @@ class ScaledPoints:
         """2 x_i·c_j + column_j + bias_j (or bias_ij): the scores without the constants `row`."""
         if bias.ndim == 1:
             return torch.addmm(bias.to(self.x.dtype) + self.column, self.x, self.c.mT, alpha=2)
-        return torch.addmm(self.column, self.x, self.c.mT, alpha=2) + bias
+        product = torch.addmm(self.column, self.x, self.c.mT, alpha=2)
+        fits = torch.promote_types(product.dtype, bias.dtype) == product.dtype
+        return product.add_(bias) if fits else product + bias
 
     def gradients(
         self, slopes: Float[Tensor, "n m"], needs: Sequence[bool]

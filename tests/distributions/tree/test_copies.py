@@ -80,6 +80,15 @@ def test_to_float32_answers_in_float32() -> None:
     assert narrow.log_root_weights.dtype == torch.float32
 
 
+def test_inferred_kdms_expand_and_move() -> None:
+    rho = plain().infer(a=X["a"], target="c")
+    larger = rho.expand((2, 4))
+    close(larger.log_prob(X["c"])[1], rho.log_prob(X["c"]))
+    close(larger.log_evidence[1], rho.log_evidence)
+    close(rho.to(torch.float32).mean.double(), rho.mean, rtol=1e-5, atol=1e-5)
+    close(copy.deepcopy(rho).mean, rho.mean)
+
+
 def test_what_it_is_made_of() -> None:
     tree = plain()
     assert tree.parents == PARENTS

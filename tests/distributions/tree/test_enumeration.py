@@ -138,6 +138,20 @@ def test_log_evidence_of_weighted_points() -> None:
     )
 
 
+def test_a_joint_kdm_as_evidence() -> None:
+    """Its components tie the points of two variables in different nodes."""
+    codes = torch.tensor([0, 1, 2, 1])
+    kernels = {"a": kdm.RBF(1.0), "e": kdm.Categorical(3).double()}
+    given = kdm.JointKDM({"a": POINTS, "e": codes}, WEIGHTS, kernels)
+
+    def wanted(brute: Brute) -> Tensor:
+        at = {"a": POINTS.unsqueeze(1), "e": codes.unsqueeze(1), "b": X["b"]}
+        ratio = brute.log_prob({**at, **some("cd")}) - brute.log_prob(at)
+        return torch.logsumexp(ratio + WEIGHTS.log().mT, 0)
+
+    agree(lambda tree: tree.infer(given, b=X["b"]).log_prob(**some("cd")), wanted)
+
+
 # ---- evidence after evidence
 
 
@@ -199,3 +213,16 @@ def test_functional_gradients() -> None:
     actual = torch.func.grad(loss)(made.components["a"].detach())
     (wanted,) = torch.autograd.grad(pair(made)[1].log_prob(X).sum(), made.components["a"])
     close(actual, wanted, **TOLERANCE)
+
+
+def test_vmap() -> None:
+    made = parameters()
+    tree, _ = pair(made)
+    tree = kdm.TreeKDM._made(tree.components, tree.kernels, tree._tree, False)
+
+    def log_p(a: Tensor) -> Tensor:
+        return tree.log_prob(a=a, b=X["b"], c=X["c"], d=X["d"], e=X["e"])
+
+    with torch.no_grad():
+        several = torch.stack([X["a"], X["a"] + 1, X["a"] - 1])
+        close(torch.func.vmap(log_p)(several), torch.stack([log_p(a) for a in several]))

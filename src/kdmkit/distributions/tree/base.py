@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Self
 
 import torch
@@ -24,6 +23,7 @@ class TreeBase(Composite, ABC):
 
     components: dict[str, Tensor]
     kernels: dict[str, Kernel]
+    event_shapes: dict[str, torch.Size]
     _tree: States | Condition
     _validate_args: bool
 
@@ -36,6 +36,9 @@ class TreeBase(Composite, ABC):
     ) -> None:
         """What `_made` takes: the states of the tree, or a condition on them; nothing is checked."""
         self.components, self.kernels, self._tree = components, kernels, tree
+        self.event_shapes = {
+            name: event_shape_of(kernel, components[name]) for name, kernel in kernels.items()
+        }
         self._validate_args = validate_args and not any(value.is_meta for value in components.values())
         shapes = {
             f"components[{n!r}]": components[n].shape[: -1 - k.component_dim] for n, k in kernels.items()
@@ -52,10 +55,6 @@ class TreeBase(Composite, ABC):
     @property
     def variables(self) -> tuple[str, ...]:
         return tuple(self.kernels)
-
-    @cached_property
-    def event_shapes(self) -> dict[str, torch.Size]:
-        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
 
     @property
     def nodes(self) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.logspace import log_normalize, safe_logsumexp
+from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions.tree.conditional import log_conditional, log_total, may_hold, possible, sum_known
@@ -74,10 +74,7 @@ class Condition:
         if may_hold(missed):
             found = torch.where(missed, self.states.log_prior(node).to(found.dtype), found)
         weights = self.pieces.log_weights
-        if weights is None:
-            found = found.squeeze(0)
-        else:
-            found = safe_logsumexp(found.movedim(0, -1) + weights.unsqueeze(-2).to(found.dtype))
+        found = found.squeeze(0) if weights is None else mix_pieces(found, weights)
         return found.expand(*self.batch_shape, found.shape[-1])
 
     def log_prob(self, sources: Sequence[Source]) -> Float[Tensor, "*lead"]:
@@ -147,6 +144,24 @@ class Condition:
     def __reduce__(self) -> tuple[type[Condition], tuple[object, ...]]:
         """For pickle: cached values are left out, their gradients would lead nowhere."""
         return Condition, (self.states, self.pieces, self._log_evidence)
+
+
+def mix_pieces(
+    log_values: Float[Tensor, "l *own k"], log_weights: Float[Tensor, "*batch l"]
+) -> Float[Tensor, "*both k"]:
+    """log Σ_l p_l exp(log_values_l): one product where all elements of the batch share the pieces.
+
+    Sums that underflow in float64 are computed by logsumexp.
+    """
+    k = log_values.shape[-1]
+    if log_values[0].numel() == k:
+        values, weights = log_values.reshape(-1, k).double(), log_weights.double()
+        top, most = finite_max(values.mT).squeeze(-1), finite_max(weights)
+        product = torch.matmul((weights - most).exp(), (values - top).exp())
+        if not may_hold((product == 0) & ~torch.isneginf(values).all(0)):
+            return (safe_log(product) + top + most).to(log_values.dtype)
+    weights = log_weights.unsqueeze(-2).to(log_values.dtype)
+    return safe_logsumexp(log_values.movedim(0, -1) + weights)
 
 
 def _in_front(

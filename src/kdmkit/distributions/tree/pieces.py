@@ -138,10 +138,10 @@ class NumberPieces(Pieces):
         return NumberPieces(scores, None if self.weights is None else function(self.weights))
 
     def expand(self, batch_shape: torch.Size) -> NumberPieces:
-        rank = len(batch_shape) + 2
+        placed = {node: with_rank(score, len(batch_shape) + 2) for node, score in self.scores.items()}
         scores = {
-            node: (placed := with_rank(score, rank)).expand(placed.shape[0], *batch_shape, placed.shape[-1])
-            for node, score in self.scores.items()
+            node: score.expand(score.shape[0], *batch_shape, score.shape[-1])
+            for node, score in placed.items()
         }
         weights = self.weights
         return NumberPieces(

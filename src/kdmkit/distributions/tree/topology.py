@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_instance
@@ -26,6 +25,8 @@ class Topology:
     nodes: tuple[str, ...]
     parents: tuple[int, ...]
     variables: tuple[tuple[str, ...], ...]
+    #: The position of the node that holds a variable.
+    node_of: dict[str, int] = field(init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -40,13 +41,12 @@ class Topology:
         held = {node: (node,) for node in parents} if nodes is None else _check_nodes(nodes, parents)
         order = _by_depth(parents)
         position = {node: i for i, node in enumerate(order)}
-        above = tuple(-1 if (up := parents[node]) is None else position[up] for node in order)
+        above = tuple(-1 if up is None else position[up] for up in (parents[node] for node in order))
         return cls(tuple(order), above, tuple(held[node] for node in order))
 
-    @cached_property
-    def node_of(self) -> dict[str, int]:
-        """The position of the node that holds a variable."""
-        return {name: i for i, held in enumerate(self.variables) for name in held}
+    def __post_init__(self) -> None:
+        places = {name: i for i, held in enumerate(self.variables) for name in held}
+        object.__setattr__(self, "node_of", places)
 
     def pruned(self, kept: Collection[int], variables: Collection[str]) -> tuple[Topology, list[int]]:
         """The tree without leaves that hold nothing, and the positions of its nodes in this tree.

@@ -254,7 +254,8 @@ class TreeKDM(TreeBase):
         """The most probable completion of the evidence: values of the other variables and indices, jointly.
 
         It maximises p(x, z) over values and indices together, so it is a mode of one combination of
-        components, not of the mixture over all combinations.
+        components, not of the mixture over all combinations. Masses and densities count alike: where a
+        variable has both (`Inflated` without `Rounded`), the completion depends on its unit.
 
         Args:
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing; the value

@@ -80,7 +80,7 @@ class Tables:
 
     def restricted(self, nodes: Sequence[int]) -> Tables:
         """The tables of some nodes, the root first, which are counted anew in the given order."""
-        places = [place for node in nodes if (place := self.places[node]) is not None]
+        places = [place for place in (self.places[node] for node in nodes) if place is not None]
         used = sorted({stack for stack, _ in places})
         position = {old: new for new, old in enumerate(used)}
         moved = (None, *((position[stack], slot) for stack, slot in places))

@@ -84,6 +84,10 @@ class Term(ABC):
         """The constant per query that `matrix` leaves out."""
         return None
 
+    def summands(self) -> tuple[Term, ...]:
+        """Terms whose scores add up to this one's: reductions are faster for sums of simple terms."""
+        return (self,)
+
     def component_factor(self) -> Float[Tensor, "m p"] | None:
         """A matrix in float64 whose product with `query_factor` is all scores: `matrix()` plus `row()`.
 

@@ -6,14 +6,14 @@ import math
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import log_add
-from kdmkit.ops.terms.base import Role, Term
+from kdmkit.ops.terms.base import Role, Roles, Term
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,47 @@ class Restricted(Term):
         row = self.term.row()
         return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
 
+    def summands(self) -> tuple[Term, ...]:
+        none = torch.zeros(1, 1, device=self.keep.device).expand(self.shape[2], 1)
+        return *self.term.summands(), Kept(self.keep, none)
+
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
+        factor = self.term.component_factor()
+        if factor is None or self.keep.ndim > 2:
+            return None
+        return torch.cat([factor, torch.ones_like(factor[:, :1])], -1)
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        factor = self.term.query_factor()
+        return torch.cat([torch.where(self.keep, factor, 0.0), _log(self.keep).to(factor.dtype)], -1)
+
     def _restrict(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
+
+
+@dataclass(frozen=True)
+class Kept(Term):
+    """scores[i, j] = 0 for queries with `keep[i]`, and −∞ for all others.
+
+    Args:
+        keep: of shape `(*lead, n, 1)`.
+        none: zeros of shape `(m, 1)`, which count the components.
+    """
+
+    field_roles: ClassVar[Roles] = {"keep": "query", "none": "component"}
+    keep: Bool[Tensor, "*#lead n 1"]
+    none: Float[Tensor, "m 1"]
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return _log(self.keep) + self.none.mT
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return _log(self.keep).expand(*self.keep.shape[:-1], self.none.shape[-2])
+
+
+def _log(keep: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """0 where True, −∞ where False."""
+    return torch.zeros(keep.shape, device=keep.device).masked_fill_(~keep, -math.inf)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,7 @@ class Masked(Term):
     def query_factor(self) -> Float[Tensor, "n p"]:
         # Rows of zeros have scores of 0.
         factor = self.term.query_factor()
-        keep = self.keep.to(factor.dtype)
-        return torch.cat([factor * keep, keep], -1)
+        return torch.cat([torch.where(self.keep, factor, 0.0), self.keep.to(factor.dtype)], -1)
 
     def _mask(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.zeros_like(scores))
