@@ -115,8 +115,7 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "cosine": lambda: kdm.Cosine(),
     "categorical": lambda: kdm.Categorical(3),
     "categorical-smooth": lambda: kdm.Categorical(3, smoothing=0.2),
-    "levels": lambda: kdm.Levels(3),
-    "levels-smooth": lambda: kdm.Levels(3, smoothing=0.2),
+    "levels": lambda: kdm.Levels(3, smoothing=0.2),
     "transformed-log": lambda: kdm.Transformed.log(kdm.RBF(0.3)),
     "transformed-logit-per-component": lambda: kdm.Transformed.logit(
         kdm.RBF([[0.3], [0.5], [0.8], [1.2]]), -4, 4
@@ -124,11 +123,8 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "transformed-quantile": lambda: kdm.Transformed.quantile_normal(
         normal(400, seed=9).exp(), kdm.Tricube(1.5)
     ),
-    "transformed-truncated": lambda: kdm.Transformed.log(kdm.Truncated(kdm.RBF(0.5), -1, 1.5)),
     "truncated": lambda: kdm.Truncated(kdm.RBF(0.6), -1.0, 1.5),
-    "truncated-compact": lambda: kdm.Truncated(kdm.Epanechnikov(2.5), low=-0.5),
-    "rounded": lambda: kdm.Rounded(kdm.RBF(0.8), 0.5),
-    "rounded-log": lambda: kdm.Rounded(kdm.Transformed.log(kdm.RBF(0.4)), 0.25),
+    "rounded": lambda: kdm.Rounded(kdm.Transformed.log(kdm.RBF(0.4)), 0.25),
     "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.3)), [0.0, 1.0]),
     "inflated-missing": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.5), -1.0, 2.0), [2.0, math.nan]),
     "inflated-rounded": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.8), 0.5), [0.0, math.nan]),

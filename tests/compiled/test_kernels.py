@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import KERNELS, M, components, events
+import kdmkit as kdm
+from helpers import KERNELS, M, components, events, normal
 from kdmkit.ops import attend
 
 
@@ -25,3 +26,22 @@ def test_compiles_as_one_graph(name: str) -> None:
     if parameters:
         gradients = torch.autograd.grad(got, parameters)
         torch.testing.assert_close(gradients, torch.autograd.grad(wanted, parameters))
+
+
+@pytest.mark.parametrize("name", ["tricube", "periodic"])
+def test_masses_compile_as_one_graph(name: str) -> None:
+    kernel = KERNELS[name]().requires_grad_()
+    c = components(kernel, M, seed=1)
+    low = normal(5, *c.shape[1:], seed=2)
+
+    def function(c: Tensor) -> Tensor:
+        term = kernel.region_term(kdm.Interval.unpacked(packed, c.shape[1:]), c)
+        return term.matrix().exp()
+
+    packed = kdm.Interval(low, low + 3).packed("region", c.shape[1:], c)
+    compiled = torch.compile(function, fullgraph=True, backend="eager", dynamic=False)
+    got, wanted = compiled(c), function(c)
+    torch.testing.assert_close(got, wanted)
+    parameters = list(kernel.parameters())
+    gradients = torch.autograd.grad(got.sum(), parameters)
+    torch.testing.assert_close(gradients, torch.autograd.grad(wanted.sum(), parameters))

@@ -22,8 +22,7 @@ def exponential(n: int, seed: int = 0) -> Tensor:
 #: Kernels of one dimension with components `(3, …)`, and an interval that holds nearly all of their mass.
 CONTINUOUS: dict[str, tuple[Callable[[], kdm.Kernel], list[float], tuple[float, float]]] = {
     "log": (lambda: kdm.Transformed.log(kdm.RBF.from_std(0.4)), [-0.5, 0.1, 1.0], (0.0, 40.0)),
-    "log-shifted": (lambda: kdm.Transformed.log(kdm.RBF.from_std(0.4), -2), [-0.5, 0.1, 1.0], (-2.0, 40.0)),
-    "log-compact": (lambda: kdm.Transformed.log(kdm.Epanechnikov(1.0)), [-0.5, 0.1, 1.0], (0.0, 8.0)),
+    "log-compact": (lambda: kdm.Transformed.log(kdm.Epanechnikov(1.0), -2), [-0.5, 0.1, 1.0], (-2.0, 6.0)),
     "logit": (lambda: kdm.Transformed.logit(kdm.RBF.from_std(0.8), 1, 5), [-1.0, 0.1, 2.0], (1.0, 5.0)),
     "affine": (lambda: kdm.Transformed.affine(kdm.RBF.from_std(0.5), 3.0, -2.0), [-1.0, 0.1, 2.0], (-15, 20)),
     "quantile": (
@@ -88,7 +87,7 @@ def test_nothing_lies_outside_the_support(name: str) -> None:
     density = log_density(kernel, outside, c)
     if name not in ("affine", "quantile"):
         first = torch.isneginf(density[:, :7]).all()
-        last = torch.isneginf(density[:, 7:]).all() or name in ("log", "log-shifted", "truncated-one-side")
+        last = torch.isneginf(density[:, 7:]).all() or name in ("log", "truncated-one-side")
         assert first or name == "truncated-compact"
         assert last
     (slope,) = torch.autograd.grad(density[torch.isfinite(density)].sum() + 0 * outside.sum(), outside)
@@ -109,7 +108,7 @@ def test_masses_are_integrals_of_the_density_down_to_minus_690(name: str) -> Non
     for part in parts:
         for start, length in zip(starts, (0.2 * v).tolist(), strict=True):
             stop = start + length * (high - low) / 4
-            wanted = log_integral(part, c, start, stop, 200)
+            wanted = log_integral(part, c, start, stop, 100)
             got = part.log_mass(kdm.Interval(start, stop), c)
             used = wanted > -690
             assert torch.equal(torch.isneginf(got[used]), torch.isneginf(wanted[used]))
@@ -176,7 +175,7 @@ def test_moments_are_integrals(name: str) -> None:
 @every_continuous
 def test_draws_follow_the_distribution_function(name: str) -> None:
     kernel, c, _, _ = made(name)
-    n = 1000
+    n = 500
     x = kernel.sample(c.expand(n, 3, 1), torch.arange(3).expand(n, 3), seeded(3)).squeeze(-1)
     assert torch.isfinite(log_density(kernel, x.flatten(), c)).any(0).all()
     for j in range(3):
@@ -231,13 +230,13 @@ def test_layers_train_and_are_saved(name: str, tmp_path) -> None:
     before = [parameter.detach().clone() for parameter in layer.parameters()]
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
     losses = []
-    for _ in range(15):
+    for _ in range(6):
         loss = -layer().log_prob(x).mean()
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert losses[-1] < losses[0] - 0.05
+    assert losses[-1] < losses[0] - 0.02
     for old, new in zip(before, layer.parameters(), strict=True):
         assert torch.isfinite(new).all()
         assert not torch.equal(old, new)

@@ -11,6 +11,7 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth
+from kdmkit.kernels.arcs import composed_log_arc_mass, log_arc_mass, turned
 
 M = 4
 P = 24.0
@@ -174,6 +175,22 @@ def test_gradients() -> None:
         return mass, log_density(kernel, low, c), kernel.mean_features(c)
 
     assert torch.autograd.gradcheck(function, (c, low, length, kernel.bandwidth.raw))
+
+
+def test_explicit_derivatives_equal_those_of_the_operations() -> None:
+    start, width = (
+        real([0.3, -1.0, 2.0, -0.5, -3.0, 0.1, -0.1, 1.0, -0.2]),
+        real([1, 2, 2, 0.1, 0.5, 6.2, 6, 5.9, 3.9]),
+    )
+    kappa = real([1.0, 2.0, 20.0, 3.0, 5.0, 0.5, 0.1, 3.0, 8.0])
+    values, gradients = [], []
+    for function in (log_arc_mass, composed_log_arc_mass):
+        leaves = [part.clone().requires_grad_() for part in (start, width, kappa)]
+        log_mass = function(leaves[0], turned(leaves[0] + leaves[1], 2 * math.pi), *leaves[1:])
+        values.append(log_mass)
+        gradients.append(torch.stack(torch.autograd.grad(log_mass.sum(), leaves)))
+    close(*values)
+    close(*gradients, rtol=1e-7, atol=1e-9)
 
 
 def test_gradients_of_whole_numbers() -> None:

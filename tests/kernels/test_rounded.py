@@ -13,12 +13,10 @@ from kdmkit.ops import score_matrix
 
 C = real([[-0.4], [0.3], [1.7]])
 KERNELS = {
-    "rbf": lambda: kdm.Rounded(kdm.RBF.from_std(0.6), 0.25),
     "rbf-per-component": lambda: kdm.Rounded(kdm.RBF([[0.1], [0.6], [1.1]]), 0.25),
     "shifted-grid": lambda: kdm.Rounded(kdm.RBF.from_std(0.6), 0.3, origin=0.11),
     "tricube": lambda: kdm.Rounded(kdm.Tricube(1.1), 0.25),
     "log": lambda: kdm.Rounded(kdm.Transformed.log(kdm.RBF.from_std(0.6)), 0.25),
-    "truncated": lambda: kdm.Rounded(kdm.Truncated(kdm.RBF.from_std(0.6), 0.0, 2.0), 0.25),
     "truncated-off-grid": lambda: kdm.Rounded(kdm.Truncated(kdm.RBF.from_std(0.6), 0.07, 2.03), 0.25),
 }
 every = pytest.mark.parametrize("name", KERNELS)
@@ -78,7 +76,7 @@ def test_moments_modes_and_quantiles(name: str) -> None:
 @every
 def test_draws_are_points_of_the_grid(name: str) -> None:
     kernel, points = KERNELS[name](), grid(KERNELS[name]())
-    n = 4000
+    n = 2000
     x = kernel.sample(C.expand(n, 3, 1), torch.arange(3).expand(n, 3), seeded(0)).squeeze(-1)
     k = kernel.position(x)
     close(k, k.round(), atol=1e-6)
@@ -132,7 +130,7 @@ def test_gradients() -> None:
         region = kernel.log_mass(kdm.Interval(0.1, 1.3), c), kernel.log_mass(kdm.OneOf([0.0, 1.0]), c)
         return kernel.log_overlap(x, c), kernel.term(x, c).matrix(), *region
 
-    assert torch.autograd.gradcheck(function, (c, raw))
+    assert torch.autograd.gradcheck(function, (c, raw), fast_mode=True)
 
 
 @pytest.mark.parametrize(

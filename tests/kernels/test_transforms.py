@@ -150,6 +150,23 @@ def test_a_truncated_kernel_without_mass_is_zero_and_has_no_gradient() -> None:
     assert not c.grad[0].any()
 
 
+def test_bounds_keep_their_digits() -> None:
+    """0.1 is inside [0.1, 0.7] in either precision, also after the kernel was converted."""
+    kernel = kdm.Truncated(kdm.RBF(1.0), 0.1, 0.7).float()
+    for dtype in (torch.float32, torch.float64):
+        assert kernel.inside(torch.tensor([[0.1], [0.7]], dtype=dtype)).all()
+
+
+def test_narrow_intervals_in_float32() -> None:
+    """log brings both ends so close that float32 has four digits of their difference."""
+    kernel, c = kdm.Transformed.log(kdm.RBF.from_std(0.5)), torch.tensor([[6.5]])
+    ends = torch.tensor([1000.0]), torch.tensor([1000.05])
+    got = kernel.log_mass(kdm.Interval(*ends), c)
+    wanted = kernel.log_mass(kdm.Interval(*(end.double() for end in ends)), c.double())
+    assert got.dtype == torch.float32
+    close(got.double(), wanted, rtol=1e-6)
+
+
 def test_two_dimensions() -> None:
     kernel = kdm.Truncated(kdm.RBF([0.5, 0.9]), [0.0, -1.0], [1.0, math.inf])
     c = real([[0.2, -2.0], [0.9, 0.4]])
@@ -202,6 +219,10 @@ def test_bad_input(unchecked: None) -> None:
         kdm.Truncated(kdm.RBF(1.0), 1.0, 1.0)
     with pytest.raises(TypeError, match=r"^kernel: expected a continuous kernel \(RBF without a metric"):
         kdm.Truncated(kdm.RBF.from_metric(torch.eye(2)), 0.0)
+    config = kdm.Transformed.quantile_normal([0.0, 1.0, 3.0], kdm.RBF(1.0)).config()
+    config["transform"][0]["values"].reverse()
+    with pytest.raises(ValueError, match=r"^values: expected two or more strictly increasing"):
+        kernel_from_config(config)
     for values in ([1.0], [1.0, 1.0], [2.0, 1.0]):
         with pytest.raises(ValueError, match=r"^values: expected two or more strictly increasing numbers"):
             kdm.QuantileNormal(values, values)

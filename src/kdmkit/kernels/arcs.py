@@ -8,12 +8,15 @@ by Gauss–Legendre quadrature relative to its first value, as far as the densit
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from kdmkit._core.modes import only_reverse_mode
 
 _NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(16))
 # Beyond a fall of the logarithm by this much an integral changes by less than 1e-10 of itself.
@@ -35,7 +38,7 @@ def turned(x: Tensor, period: float) -> Tensor:
 def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
     """The log mass of arcs, relative to the mode; they broadcast with each other.
 
-    It has first derivatives only: they are written out.
+    Its derivatives are written out: there are first ones only.
 
     Args:
         start, end: the angles at which an arc begins and ends, between −π and π.
@@ -49,48 +52,74 @@ def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Te
     start, end, width, kappa = torch.broadcast_tensors(start, end, width, kappa)
     inside = (width > 0) & (width < 2 * math.pi)
     # The arc from 0 to 1 in the place of those that have no ends.
-    start, end = torch.where(inside, start, 0.0), torch.where(inside, end, 1.0)
-    value = _LogArcMass.apply(start, end, torch.where(inside, width, 1.0), kappa)[0]
+    arc = torch.where(inside, start, 0.0), torch.where(inside, end, 1.0), torch.where(inside, width, 1.0)
+    mass = _LogArcMass.apply if only_reverse_mode() else composed_log_arc_mass
+    value: Tensor = mass(*arc, kappa)
     return torch.where(inside, value, torch.where(width > 0, 0.0, -math.inf))
 
 
-class _LogArcMass(torch.autograd.Function):
-    """The log mass, and its derivatives with respect to a turn of the arc, to its length and to κ."""
+def composed_log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
+    """`log_arc_mass` of arcs shorter than 2π, by operations that can be differentiated and compiled."""
+    return _Shares.of(start, end, width, kappa).log_mass
 
-    generate_vmap_rule = True
+
+class _LogArcMass(torch.autograd.Function):
+    """The log mass with its derivatives: those of an arc that turns, of one that grows, and that of κ."""
 
     @staticmethod
-    def forward(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[Tensor, ...]:
-        (first, second), outside = _pieces(start, end, width, kappa)
-        (a, fall_a), (b, fall_b) = _log_integral(*first, kappa), _log_integral(*second, kappa)
-        top = torch.maximum(a, b)
-        total = (a - top).exp() + (b - top).exp()
-        # E(cos θ − 1) over both pieces.
-        average = ((a - top).exp() * fall_a + (b - top).exp() * fall_b) / total
-        wide = kappa.double()
-        log_norm = (2 * math.pi * torch.special.i0e(wide)).log().to(kappa.dtype)
-        share = total.log() + top - log_norm
-        rest = torch.log1p(-torch.where(outside, share, -1.0).exp())
-        log_mass = torch.where(outside, rest, share)
-        by_kappa = average - (mean_length(wide) - 1).to(kappa.dtype)
-        by_kappa = torch.where(outside, -(share - rest).exp() * by_kappa, by_kappa)
-        log_start, log_end = (-2 * kappa * (0.5 * angle).sin().square() for angle in (start, end))
-        at_start, at_end = ((log - log_norm - log_mass).exp() for log in (log_start, log_end))
+    def forward(ctx: Any, start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
+        shares = _Shares.of(start, end, width, kappa)
+        log_starts = (-2 * kappa * (0.5 * angle).sin().square() for angle in (start, end))
+        at_start, at_end = ((log - shares.log_norm - shares.log_mass).exp() for log in log_starts)
         # A narrow arc has nearly the same density at both ends: their difference comes from their ratio.
         rise = -2 * kappa * (0.5 * width).sin() * (start + 0.5 * width).sin()
         by_turn = torch.where(rise < 0, at_start * rise.expm1(), -at_end * (-rise).expm1())
-        return log_mass, by_turn, at_end, by_kappa
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*output[1:])
-        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(by_turn, at_end, shares.by_kappa(kappa))
+        return shares.log_mass
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         by_turn, by_length, by_kappa = (part * gradient for part in ctx.saved_tensors)
         return by_turn, None, by_length, by_kappa
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """The mass of an arc's pieces.
+
+    Args:
+        log_share: the log mass of the pieces.
+        outside: whether the pieces are what is outside the arc.
+        average: of cos θ − 1 over the pieces.
+        log_norm: log(2π·i0e(κ)).
+    """
+
+    log_share: Tensor
+    outside: Tensor
+    average: Tensor
+    log_norm: Tensor
+
+    @classmethod
+    def of(cls, start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> _Shares:
+        (first, second), outside = _pieces(start, end, width, kappa)
+        (a, average_a), (b, average_b) = _log_integral(*first, kappa), _log_integral(*second, kappa)
+        top = torch.maximum(a, b).detach()
+        weight_a, weight_b = (a - top).exp(), (b - top).exp()
+        total = weight_a + weight_b
+        average = (weight_a * average_a + weight_b * average_b) / total
+        log_norm = (2 * math.pi * torch.special.i0e(kappa.double())).log().to(kappa.dtype)
+        return cls(total.log() + top - log_norm, outside, average, log_norm)
+
+    @property
+    def log_mass(self) -> Tensor:
+        rest = torch.log1p(-torch.where(self.outside, self.log_share, -1.0).exp())
+        return torch.where(self.outside, rest, self.log_share)
+
+    def by_kappa(self, kappa: Tensor) -> Tensor:
+        """The derivative of the log mass."""
+        inner = self.average - (mean_length(kappa.double()) - 1).to(kappa.dtype)
+        return torch.where(self.outside, -(self.log_share - self.log_mass).exp() * inner, inner)
 
 
 Piece = tuple[Tensor, Tensor]
@@ -98,7 +127,7 @@ Piece = tuple[Tensor, Tensor]
 
 def _pieces(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[tuple[Piece, Piece], Tensor]:
     """Two pieces `(distance from the mode, length)`, and whether they are what is outside the arc."""
-    near, far = start.abs(), end.abs()
+    near, far = (torch.where(angle >= 0, angle, -angle) for angle in (start, end))
     last = start + width
     after_mode = start >= 0
     holds_mode = torch.where(after_mode, last > 2 * math.pi, last > 0)
@@ -126,7 +155,9 @@ def _log_integral(start: Tensor, length: Tensor, kappa: Tensor) -> tuple[Tensor,
     """log ∫ e^(κ(cos θ − 1)) dθ over a piece, and the average of cos θ − 1; −∞ and 0 for an empty one."""
     used = length > 0
     sine = (0.5 * start).sin()
-    span = torch.minimum(torch.where(used, length, 1.0), _reach(sine, (0.5 * start).cos(), kappa))
+    # Where an integral is cut off does not change it: no gradient.
+    reach = _reach(sine.detach(), (0.5 * start.detach()).cos(), kappa.detach())
+    span = torch.minimum(torch.where(used, length, 1.0), reach)
     total, weighted = torch.zeros_like(span), torch.zeros_like(span)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         half = 0.25 * (1 + node) * span

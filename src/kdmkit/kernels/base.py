@@ -16,7 +16,7 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_fini
 from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region
-from kdmkit.ops import Term
+from kdmkit.ops import Term, whole
 
 
 class Kernel(nn.Module, ABC):
@@ -184,8 +184,7 @@ class Kernel(nn.Module, ABC):
         packed = region.packed("region", event, components)
         lead = packed.shape[:-1]
         term = self.region_term(region.unpacked(packed.reshape(-1, packed.shape[-1]), event), components)
-        scores, row = term.prepared().matrix(), term.row()
-        scores = scores if row is None else scores + row.unsqueeze(-1)
+        scores = whole(term.prepared()).to(term.dtype)
         return scores.reshape(*lead, scores.shape[-1])
 
     def _accept(self, argument: str, region: Region, *kinds: type[Region]) -> None:

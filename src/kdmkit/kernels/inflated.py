@@ -25,6 +25,7 @@ from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
+from kdmkit.kernels.exact import ExactBuffers
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
@@ -34,7 +35,7 @@ from kdmkit.kernels.truncated import Truncated
 from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term
 
 
-class Inflated(Kernel):
+class Inflated(ExactBuffers, Kernel):
     """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
 
     A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -195,15 +195,21 @@ class Bump:
     rest: Callable[[Tensor], Tensor]
     norm: float
     nodes: int
+    #: Nodes on [0, 1], and their weights.
+    rule: list[tuple[float, float]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        nodes, weights = np.polynomial.legendre.leggauss(self.nodes)
+        rule = list(zip((0.5 + 0.5 * nodes).tolist(), (0.5 * weights).tolist(), strict=True))
+        object.__setattr__(self, "rule", rule)
 
     def log_integral(self, start: Tensor, length: Tensor) -> Tensor:
         """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ where length ≤ 0."""
         used = length > 0
         start, length = torch.where(used, start, 0.0), torch.where(used, length, 1.0)
-        nodes, weights = np.polynomial.legendre.leggauss(self.nodes)
         end = start + length
         total = torch.zeros_like(end)
-        for node, weight in zip((0.5 + 0.5 * nodes).tolist(), (0.5 * weights).tolist(), strict=True):
+        for node, weight in self.rule:
             s = start + node * length
             # Powers of s itself would underflow.
             total = total + weight * (s / end) ** self.power * self.rest(s)

@@ -26,9 +26,12 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.masses import first_occurrences, log_sum
-from kdmkit.kernels.pieces import in_pieces
+from kdmkit.kernels.pieces import in_pieces, sum_last
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
+
+# Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
+_TABLE = 1 << 22
 
 
 class Periodic(Kernel):
@@ -178,8 +181,11 @@ class Periodic(Kernel):
 
     def _log_total(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
         """log Σ_i k²(i, c) over i = 0 … period − 1, in every dimension."""
-        kappa = self._scale(components)
-        return log_sum(lambda i: self._log_bump(i - components, kappa), round(self.period))
+        kappa, n = self._scale(components), round(self.period)
+        if n * components.numel() > _TABLE:
+            return log_sum(lambda i: self._log_bump(i - components, kappa), n)
+        numbers = torch.arange(n, dtype=components.dtype, device=components.device)
+        return torch.logsumexp(self._log_bump(numbers - components.unsqueeze(-1), kappa.unsqueeze(-1)), -1)
 
     def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
         return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
@@ -385,13 +391,3 @@ class Periodic(Kernel):
         shape = self.bandwidth.shape
         kappa = f"kappa of shape {tuple(shape)}" if shape else f"kappa={self.kappa.item():.4g}"
         return f"{kappa}, period={self.period:g}" + (", whole=True" if self.whole else "")
-
-
-def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Σ_i function(tensor[..., i], …), one dimension after the other."""
-    total = None
-    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
-        value = function(*parts)
-        total = value if total is None else total + value
-    assert total is not None
-    return total

@@ -76,3 +76,13 @@ class _Slices:
         if tensor is None or tensor.ndim < -self.dim or tensor.shape[self.dim] == 1:
             return tensor
         return tensor.narrow(self.dim, start, size)
+
+
+def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Σ_i function(tensor[..., i], …), one dimension after the other."""
+    total = None
+    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
+        value = function(*parts)
+        total = value if total is None else total + value
+    assert total is not None
+    return total

@@ -21,9 +21,9 @@ from kdmkit.kernels.quadrature import argmax, moments
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.kernels.transforms import Change, QuantileNormal
+from kdmkit.kernels.transforms import Change, QuantileNormal, as_float64
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import Restricted, Term
+from kdmkit.ops import InDtype, Restricted, Term, common_dtype
 
 
 class Transformed(Kernel):
@@ -154,9 +154,12 @@ class Transformed(Kernel):
     # ---- regions
 
     def region_term(self, region: Region, components: Tensor) -> Term:
-        if isinstance(region, Interval):
-            region = Interval.unchecked(*self.inner_ends(region.low, region.high))
-        return self.kernel.region_term(region, components)
+        self._accept("region", region, Interval)
+        assert isinstance(region, Interval)
+        # In float64: T may bring the ends of an interval so close that float32 cannot tell its width.
+        ends = self.inner_ends(as_float64(region.low), as_float64(region.high))
+        term = self.kernel.region_term(Interval.unchecked(*ends), components)
+        return InDtype(term, common_dtype((region.low, components)))
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         self.kernel.check_region(argument, region, event_shape)

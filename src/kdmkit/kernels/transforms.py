@@ -18,6 +18,7 @@ from torch.distributions.transforms import (
 )
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite
+from kdmkit.kernels.exact import ExactBuffers
 
 # The default number of knots: every segment holds at least this many values, so that slopes are not noise.
 _VALUES_PER_KNOT = 50
@@ -186,7 +187,7 @@ class Change(nn.Module):
 
     def inverse(self, z: Tensor) -> Tensor:
         """T⁻¹(z), also of ±∞."""
-        x = _wide(z)
+        x = as_float64(z)
         for step in reversed(self._chain):
             x = step.backward(x)
         return x.to(z.dtype)
@@ -201,14 +202,14 @@ class Change(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) in the precision of x; x lies where T is defined."""
-        z = _wide(x)
+        z = as_float64(x)
         for step in self._chain:
             z = step(z)
         return z.to(x.dtype)
 
     def log_slope(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """log|T′(x)|."""
-        wide = _wide(x)
+        wide = as_float64(x)
         total, point = torch.zeros_like(wide), wide
         for step in self._chain:
             image = step(point)
@@ -235,12 +236,8 @@ class Change(nn.Module):
         return " → ".join(self.kinds)
 
 
-class Step(nn.Module):
-    """One transform of a chain, with its numbers as buffers that stay in float64.
-
-    Rounded to float32, neighbouring knots may coincide and an offset may move values by more than their
-    spread.
-    """
+class Step(ExactBuffers):
+    """One transform of a chain, with its numbers as buffers that stay in float64."""
 
     def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
         super().__init__()
@@ -251,10 +248,6 @@ class Step(nn.Module):
             self.register_buffer(name, number.detach().double().clone())
         if kind == "affine":
             self.sign = _sign(numbers["scale"])
-
-    def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Step:
-        super()._apply(lambda tensor: _in_float64(function, tensor), recurse=recurse)
-        return self
 
     @property
     def name(self) -> str:
@@ -329,6 +322,8 @@ def step_from_config(config: dict[str, Any]) -> Step:
         for name, value in config.items()
         if name not in ("kind", "inverse")
     }
+    if config["kind"] == "quantile_normal":
+        QuantileNormal(numbers["values"], numbers["scores"])  # checks the knots
     return Step(config["kind"], numbers, inverse=bool(config["inverse"]))
 
 
@@ -360,12 +355,6 @@ def _line(device: torch.device | None) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def _wide(x: Tensor) -> Tensor:
+def as_float64(x: Tensor) -> Tensor:
     """In float64, where the device has it."""
     return x if x.device.type == "mps" else x.double()
-
-
-def _in_float64(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """`function` of a buffer, without its change of precision."""
-    moved = function(tensor)
-    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)

@@ -15,6 +15,7 @@ from torch.distributions.constraints import Constraint
 from kdmkit._core.checks import as_tensor, bad_argument
 from kdmkit.kernels.bandwidth import FixedBandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.exact import ExactBuffers
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.quadrature import moments
 from kdmkit.kernels.rbf import RBF
@@ -28,7 +29,7 @@ _STEPS = 64
 _NEGLIGIBLE = 1e-16
 
 
-class Truncated(Kernel):
+class Truncated(ExactBuffers, Kernel):
     """The density M·k²(x, c)/P_c(low ≤ x ≤ high) between `low` and `high`, and 0 outside.
 
     Every component is divided by its own mass between the bounds, so that no mass is lost. Centres may lie

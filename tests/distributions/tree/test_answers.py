@@ -190,9 +190,9 @@ def test_regions_of_everything_change_nothing(both: tuple[kdm.TreeKDM, Brute]) -
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch, gradients: bool) -> None:
     made = parameters()
     tree, _ = pair(made)
-    values = rows(24)
+    values = rows(12)
     queries: list[Any] = [
-        lambda: tree.log_prob(**values, observed=masks(24)),
+        lambda: tree.log_prob(**values, observed=masks(12)),
         lambda: tree.infer(a=values["a"], e=values["e"]).log_prob(**{n: values[n] for n in "bcd"}),
         lambda: tree.infer(a=values["a"], e=values["e"], target="c").log_weights.sum(-1),
     ]

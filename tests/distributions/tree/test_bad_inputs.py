@@ -128,7 +128,7 @@ QUERIES: dict[str, tuple[Callable[[kdm.TreeKDM], Any], str]] = {
     "no evidence": (lambda t: t.infer(target="x"), "evidence: expected at least one"),
     "evidence on everything": (
         lambda t: t.infer(x=X, y=Y, z=Z),
-        "evidence: expected at least one variable left",
+        "evidence: expected a variable left",
     ),
     "a target with evidence": (lambda t: t.infer(x=X, target="x"), "target: expected variables without"),
     "an unknown target": (lambda t: t.marginal("w"), "target: expected variables among"),

@@ -18,6 +18,9 @@ from kdmkit.ops.messages.schedule import Step, schedule
 from kdmkit.ops.messages.summed import Collect, pass_messages
 from kdmkit.ops.messages.tables import Tables
 
+# Scores of one node for which a call costs more than its numbers.
+_FEW = 1 << 15
+
 #: Scores by node, `(*lead, k)`, or None where a node has none.
 Scores = Sequence[Float[Tensor, "..."] | None]
 
@@ -92,8 +95,10 @@ def maximize(
 
 def _steps(parents: Sequence[int], scores: Scores, tables: Tables, to: int) -> tuple[Step, ...]:
     known = [node for node, score in enumerate(scores) if score is not None]
-    # Few launches on a GPU; on a CPU single tables stay in the caches.
-    together = any(stack.is_cuda for stack in tables.logs)
+    # Few launches on a GPU. On a CPU single tables stay in the caches, unless calls cost more than numbers.
+    together = any(stack.is_cuda for stack in tables.logs) or all(
+        score is None or score.numel() <= _FEW for score in scores
+    )
     return schedule(parents, tables, known, to, together=together)
 
 
