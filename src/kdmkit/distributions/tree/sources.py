@@ -23,7 +23,7 @@ from kdmkit.distributions.mixing import Entry, RowScores, relative_scores
 from kdmkit.ops.blocks import slices
 
 # Scores of all nodes that exist at once.
-_NUMBERS = 1 << 24
+_NUMBERS = 1 << 25
 # The same where gradients are wanted: below this nothing is computed twice.
 _NUMBERS_WITH_GRADIENTS = 1 << 26
 
