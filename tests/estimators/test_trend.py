@@ -278,7 +278,7 @@ def test_where_there_are_no_rows_the_answer_is_wide() -> None:
     assert slope.abs() > 0.1
 
 
-@pytest.mark.parametrize("n", [10, 20, 40])
+@pytest.mark.parametrize("n", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))])
 def test_intervals_cover_where_rows_are_few(n: int) -> None:
     covered = []
     for seed in range(6):

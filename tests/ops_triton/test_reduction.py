@@ -73,12 +73,16 @@ def test_precisions(precision: str, d: int) -> None:
     check(make("squared-ard", 20, 50, d, 4), TOLERANCE[precision])
 
 
-@pytest.mark.parametrize("shape", [(10, 20, 200, 2), (10, 20, 20, 128), (10, 20, 100, 100)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param((10, 20, 200, 2), marks=pytest.mark.slow), (10, 20, 20, 128), (10, 20, 100, 100)],
+    ids=str,
+)
 def test_many_dimensions_or_values(shape: tuple[int, int, int, int]) -> None:
     check(make("squared-scalar", *shape))
 
 
-@pytest.mark.parametrize(("d", "v"), [(3, 2), (20, 3)])
+@pytest.mark.parametrize(("d", "v"), [(3, 2), pytest.param(20, 3, marks=pytest.mark.slow)])
 def test_splits_segments_and_blocks(d: int, v: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Components in several segments and splits, points in several blocks and calls."""
     monkeypatch.setattr(staging, "SEGMENT_BYTES", 0)

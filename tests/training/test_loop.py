@@ -499,6 +499,7 @@ def _tensors():
     return sum(1 for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_epochs():
     counts = []
     fitted(validation=rows(20, seed=9), max_epochs=8, on_epoch=lambda _: counts.append(_tensors()))

@@ -122,4 +122,5 @@ def _reduce(
 
 
 def _summands(terms: Sequence[Term]) -> list[Term]:
-    return [part for term in terms for part in term.summands()]
+    """The summands of all terms; what is no term is left for `Reduction.check` to refuse."""
+    return [part for term in terms for part in (term.summands() if isinstance(term, Term) else [term])]

@@ -254,6 +254,7 @@ def test_spread_of_draws(identity: KDMGenerator) -> None:
     assert narrow == pytest.approx(0.5 * wide, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_decoder_does_not_fall_into_the_dark() -> None:
     """Sigmoids that start at ½ overshoot on dark images, and saturate at black for good."""
     torch.manual_seed(0)

@@ -37,6 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_everything_and_again(
     tmp_path: Path, few_digits: None, digits: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
