@@ -15,7 +15,7 @@ from torch.distributions.constraints import Constraint
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.shapes import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.regions import Interval, Region
+from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term, whole
 
 
@@ -33,8 +33,6 @@ class Kernel(nn.Module, ABC):
     is_continuous: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
-    #: Whether single events have a positive probability, so that the distribution function has steps.
-    has_atoms: bool = False
     #: Whether all of the probability belongs to such events.
     only_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
@@ -43,16 +41,27 @@ class Kernel(nn.Module, ABC):
     has_rsample: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
     components_trainable: ClassVar[bool] = True
-    #: Whether a component is an event, a point of the space that values are from.
-    components_are_events: ClassVar[bool] = True
     #: The number of dimensions of one event.
     event_dim: int = 1
-    #: Where events may lie.
-    support: ClassVar[Constraint] = constraints.real_vector
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
     unit_norm: ClassVar[bool] = False
+
+    @property
+    def has_atoms(self) -> bool:
+        """Whether single events have a positive probability, so that the distribution function has steps."""
+        return False
+
+    @property
+    def components_are_events(self) -> bool:
+        """Whether a component is an event, a point of the space that values are from."""
+        return True
+
+    @property
+    def support(self) -> Constraint:
+        """Where events may lie."""
+        return constraints.real_vector
 
     # ---- what a kernel is
 
@@ -208,13 +217,6 @@ class Kernel(nn.Module, ABC):
             components: of shape `(*batch, m, *component)`; `batch` broadcasts with `lead`.
         """
         self._cannot("one with a distribution function")
-
-    def _mass_below(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        """F_j(x) by the masses of intervals, which are precise in both tails, for events of shape `(1,)`."""
-        high = x[..., None, None]
-        region = Interval.unchecked(torch.full_like(high, -torch.inf), high)
-        term = self.region_term(region, components)
-        return whole(term.prepared()).squeeze(-2).exp().to(term.dtype)
 
     def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
         """The probability that an event is a number, None where all are: NaN may be an event of its own."""

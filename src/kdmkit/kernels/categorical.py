@@ -41,18 +41,13 @@ class Categorical(Kernel):
     has_atoms: bool = True
     components_trainable: ClassVar[bool] = False
     event_dim: int = 0
-    support: ClassVar[Constraint] = constraints.nonnegative_integer
+    support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 
     def __init__(self, n: SupportsIndex, smoothing: float = 0.0, *, trainable: bool = False) -> None:
         super().__init__()
-        self.n = n.__index__() if hasattr(n, "__index__") else 0
-        if self.n < 1:
-            raise ValueError(bad_argument("n", "a number of categories ≥ 1", n))
-        smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
-        if trainable and smoothing == 0:
-            raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
-        logit = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
+        self.n = check_size(n, "categories")
+        logit = smoothing_logit(smoothing, trainable=trainable)
         self.logit = nn.Parameter(torch.tensor(logit), requires_grad=trainable)
 
     @property
@@ -143,6 +138,22 @@ class Categorical(Kernel):
 
     def extra_repr(self) -> str:
         return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
+
+
+def check_size(n: SupportsIndex, what: str) -> int:
+    """A number of categories or levels, of any integer type."""
+    size = n.__index__() if hasattr(n, "__index__") else 0
+    if size < 1:
+        raise ValueError(bad_argument("n", f"a number of {what} ≥ 1", n))
+    return size
+
+
+def smoothing_logit(smoothing: float, *, trainable: bool) -> float:
+    """logit of a smoothing in [0, 1); a trainable one must be positive."""
+    smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
+    if trainable and smoothing == 0:
+        raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
+    return -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
 
 
 def _compare(x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,11 +22,11 @@ from kdmkit._core.checks import (
 from kdmkit._core.logspace import log_add
 from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
-from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.exact import ExactBuffers
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.parameters import Around
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
@@ -35,7 +35,7 @@ from kdmkit.kernels.truncated import Truncated
 from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term
 
 
-class Inflated(ExactBuffers, Kernel):
+class Inflated(ExactBuffers, Around):
     """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
 
     A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a
@@ -59,7 +59,8 @@ class Inflated(ExactBuffers, Kernel):
     has_moments: ClassVar[bool] = True
     has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
+    kernel: LocationScale | Transformed | Truncated | Rounded
     atoms: Tensor
 
     def __init__(self, kernel: Kernel, atoms: Any) -> None:
@@ -79,23 +80,15 @@ class Inflated(ExactBuffers, Kernel):
 
     # ---- parameters
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Inflated:
-        return Inflated(self.kernel.arranged(place), self.atoms) if self.batch_shape else self
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        return self.kernel.learned_bandwidth
+    def around(self, kernel: Kernel) -> Inflated:
+        return Inflated(kernel, self.atoms)
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
     ) -> None:
         # Components at atoms repeat the continuous parts of others.
         inner = self._split(components)[1].unique(dim=0)
-        self.kernel.initialize_bandwidth(inner, sigma, distance=distance)
+        super().initialize_bandwidth(inner, sigma, distance=distance)
 
     # ---- components
 
@@ -340,7 +333,7 @@ class Inflated(ExactBuffers, Kernel):
     # ---- description
 
     def same_family(self, other: Kernel) -> bool:
-        if not isinstance(other, Inflated) or not self.kernel.same_family(other.kernel):
+        if not isinstance(other, Inflated) or not super().same_family(other):
             return False
         return torch.equal(self.atoms.nan_to_num(math.inf), other.atoms.to(self.atoms).nan_to_num(math.inf))
 

@@ -19,13 +19,13 @@ from kdmkit._core.checks import (
     check_finite,
     check_floating,
     check_label,
-    check_number,
     is_integer,
 )
 from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
 from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.categorical import check_size, smoothing_logit
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.regions import OneOf, Region
@@ -57,22 +57,16 @@ class Levels(Kernel):
     discrete: ClassVar[bool] = True
     has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
     event_dim: int = 0
-    support: ClassVar[Constraint] = constraints.nonnegative_integer
+    support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 
     def __init__(self, n: SupportsIndex, smoothing: float = 0.0, *, trainable: bool = False) -> None:
         super().__init__()
-        self.n = n.__index__() if hasattr(n, "__index__") else 0
-        if self.n < 1:
-            raise ValueError(bad_argument("n", "a number of levels ≥ 1", n))
-        smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
-        if trainable and smoothing == 0:
-            raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
-        number = -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
-        logit = torch.tensor(number, dtype=torch.float64)
-        self._is_smoothed = smoothing > 0
+        self.n = check_size(n, "levels")
+        logit = torch.tensor(smoothing_logit(smoothing, trainable=trainable), dtype=torch.float64)
+        self._is_smoothed = bool(logit.isfinite())
         if trainable:
             self.logit = nn.Parameter(logit)
         else:

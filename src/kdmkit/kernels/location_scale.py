@@ -17,12 +17,13 @@ from kdmkit._core.shapes import broadcast, pick
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance
+from kdmkit.kernels.parameters import WithBandwidth
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms.score import BlockScore
 
 
-class LocationScale(Kernel, ABC):
+class LocationScale(WithBandwidth, ABC):
     """A product over dimensions of one bump function g, moved to c and stretched by a bandwidth s.
 
     A subclass defines the bump in the unit variable u = (x − c)/s. Densities, draws and distribution
@@ -33,7 +34,6 @@ class LocationScale(Kernel, ABC):
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
     has_rsample: ClassVar[bool] = True
-    bandwidth: Bandwidth
 
     #: log of 1/∫ g(u) du.
     unit_log_norm: ClassVar[float]
@@ -106,19 +106,6 @@ class LocationScale(Kernel, ABC):
     @property
     def per_component(self) -> bool:
         return self.bandwidth.per_component
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.bandwidth.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> LocationScale:
-        return self.with_bandwidth(self.bandwidth.arranged(place)) if self.batch_shape else self
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        if not isinstance(self.bandwidth, LearnedBandwidth):
-            self._cannot("one with a learned bandwidth")
-        return self.bandwidth
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,12 +20,13 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.geometric import draw, log_share, log_total, moments
 from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.parameters import WithBandwidth
 from kdmkit.kernels.pieces import in_pieces
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import Score, Term
 
 
-class Ordinal(Kernel):
+class Ordinal(WithBandwidth):
     """k²(i, c) = s^|i − c| for whole numbers i and a real c, divided by its sum over all i.
 
     The parameter that is trained is the width w = −1/log s: weights fall by a factor e over w numbers.
@@ -44,9 +45,8 @@ class Ordinal(Kernel):
     discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
     has_atoms: bool = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
     event_dim: int = 0
-    bandwidth: Bandwidth
 
     def __init__(
         self, s: Any = 0.5, *, low: int | None = 0, high: int | None = None, trainable: bool = False
@@ -69,7 +69,7 @@ class Ordinal(Kernel):
     # ---- parameters
 
     @property
-    def support(self) -> Constraint:  # type: ignore[override]
+    def support(self) -> Constraint:
         return constraints.integer_interval(*self._limits())
 
     @property
@@ -80,21 +80,8 @@ class Ordinal(Kernel):
     def per_component(self) -> bool:
         return True
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.bandwidth.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Ordinal:
-        return self._with(self.bandwidth.arranged(place)) if self.batch_shape else self
-
-    def _with(self, bandwidth: Bandwidth) -> Ordinal:
+    def with_bandwidth(self, bandwidth: Bandwidth) -> Ordinal:
         return Ordinal(bandwidth, low=self.low, high=self.high)
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        if not isinstance(self.bandwidth, LearnedBandwidth):
-            self._cannot("one with a learned bandwidth")
-        return self.bandwidth
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None

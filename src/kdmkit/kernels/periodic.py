@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
 from kdmkit.kernels.distances import BOUND, typical_distance
 from kdmkit.kernels.masses import first_occurrences, log_sum
+from kdmkit.kernels.parameters import WithBandwidth
 from kdmkit.kernels.pieces import in_pieces, sum_last
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
@@ -34,7 +35,7 @@ from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dt
 _TABLE = 1 << 22
 
 
-class Periodic(Kernel):
+class Periodic(WithBandwidth):
     """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
 
     Values that differ by whole periods are the same event. Draws, means and modes lie in [0, period). An
@@ -60,7 +61,6 @@ class Periodic(Kernel):
 
     discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
-    bandwidth: Bandwidth
 
     def __init__(
         self, kappa: Any = 1.0, period: float = 1.0, *, whole: bool = False, trainable: bool = False
@@ -98,11 +98,11 @@ class Periodic(Kernel):
     # ---- parameters
 
     @property
-    def has_atoms(self) -> bool:  # type: ignore[override]
+    def has_atoms(self) -> bool:
         return self.whole
 
     @property
-    def components_are_events(self) -> bool:  # type: ignore[override]
+    def components_are_events(self) -> bool:
         return not self.whole
 
     @property
@@ -113,20 +113,8 @@ class Periodic(Kernel):
     def per_component(self) -> bool:
         return self.whole or self.bandwidth.per_component
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.bandwidth.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Periodic:
-        if not self.batch_shape:
-            return self
-        return Periodic(self.bandwidth.arranged(place), self.period, whole=self.whole)
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        if not isinstance(self.bandwidth, LearnedBandwidth):
-            self._cannot("one with a learned bandwidth")
-        return self.bandwidth
+    def with_bandwidth(self, bandwidth: Bandwidth) -> Periodic:
+        return Periodic(bandwidth, self.period, whole=self.whole)
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,11 +19,11 @@ from kdmkit._core.checks import (
     check_number,
 )
 from kdmkit._core.modes import only_reverse_mode
-from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.pairs import pair_masses
+from kdmkit.kernels.parameters import Around
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
@@ -35,7 +34,7 @@ from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, 
 _CELLS = 1 << 13
 
 
-class Rounded(Kernel):
+class Rounded(Around):
     """p(x | c) = P_c(x − δ/2 ≤ t ≤ x + δ/2): x is t, recorded to the nearest multiple of δ.
 
     Events are the points origin + k·δ of a grid, and their probabilities sum to 1. A number between two
@@ -60,7 +59,8 @@ class Rounded(Kernel):
     has_atoms: bool = True
     only_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
+    kernel: LocationScale | Transformed | Truncated
 
     def __init__(self, kernel: Kernel, step: float = 1.0, *, origin: float = 0.0) -> None:
         super().__init__()
@@ -79,23 +79,8 @@ class Rounded(Kernel):
     def overlaps_everywhere(self) -> bool:
         return self.kernel.overlaps_everywhere
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Rounded:
-        if not self.batch_shape:
-            return self
-        return Rounded(self.kernel.arranged(place), self.step, origin=self.origin)
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        return self.kernel.learned_bandwidth
-
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
+    def around(self, kernel: Kernel) -> Rounded:
+        return Rounded(kernel, self.step, origin=self.origin)
 
     # ---- the grid
 
@@ -272,9 +257,6 @@ class Rounded(Kernel):
     ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
         """The points of the grid nearest to the components."""
         return self.typical_event(components), log_weights
-
-    def same_family(self, other: Kernel) -> bool:
-        return isinstance(other, Rounded) and self.kernel.same_family(other.kernel)
 
     # ---- description
 

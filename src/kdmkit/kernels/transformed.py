@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -14,9 +13,9 @@ from torch.distributions.transforms import AffineTransform, ExpTransform, Sigmoi
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.precision import at_least_float32
-from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.parameters import Around
 from kdmkit.kernels.quadrature import argmax, moments
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
@@ -26,7 +25,7 @@ from kdmkit.kernels.truncated import Truncated, check_per_dimension
 from kdmkit.ops import InDtype, Restricted, Term, common_dtype
 
 
-class Transformed(Kernel):
+class Transformed(Around):
     """The density M·k²(T(x), c)·|T′(x)| for a monotone T, applied to every dimension.
 
     Components are points of T's image: unconstrained and of one scale, whatever the units of x. In the user's
@@ -45,7 +44,8 @@ class Transformed(Kernel):
     discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
+    kernel: LocationScale | Truncated
 
     def __init__(self, kernel: Kernel, transform: Transform | Change) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Transformed(Kernel):
     # ---- parameters
 
     @property
-    def support(self) -> Constraint:  # type: ignore[override]
+    def support(self) -> Constraint:
         if self.change.everywhere:
             return constraints.real_vector
         return constraints.independent(constraints.interval(*self.change.ends()), 1)
@@ -107,22 +107,8 @@ class Transformed(Kernel):
     def per_component(self) -> bool:
         return self.kernel.per_component
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Transformed:
-        return Transformed(self.kernel.arranged(place), self.change) if self.batch_shape else self
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        return self.kernel.learned_bandwidth
-
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """From the distances in the space of T(x)."""
-        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
+    def around(self, kernel: Kernel) -> Transformed:
+        return Transformed(kernel, self.change)
 
     # ---- densities
 
@@ -147,8 +133,6 @@ class Transformed(Kernel):
     def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"]:
         """Σ_i log|T′(x_i)|; 0 where T is not defined: the overlap is −∞ there."""
         slope = self.change.log_slope(self.change.stand_in(x)).sum(-1)
-        inner = self.kernel.log_jacobian(x)
-        slope = slope if inner is None else slope + inner
         return slope if self.change.everywhere else torch.where(self.change.inside(x).all(-1), slope, 0.0)
 
     # ---- regions
@@ -287,9 +271,6 @@ class Transformed(Kernel):
     ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
         """The components in the user's units."""
         return self.typical_event(components), log_weights
-
-    def same_family(self, other: Kernel) -> bool:
-        return isinstance(other, Transformed) and self.kernel.same_family(other.kernel)
 
     # ---- description
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -13,10 +13,11 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event
-from kdmkit.kernels.bandwidth import FixedBandwidth, LearnedBandwidth
+from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.exact import ExactBuffers
 from kdmkit.kernels.location_scale import LocationScale, sum_over
+from kdmkit.kernels.parameters import Around
 from kdmkit.kernels.quadrature import moments
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
@@ -30,7 +31,7 @@ _STEPS = 64
 _NEGLIGIBLE = 1e-16
 
 
-class Truncated(ExactBuffers, Kernel):
+class Truncated(ExactBuffers, Around):
     """The density M·k²(x, c)/P_c(low ≤ x ≤ high) between `low` and `high`, and 0 outside.
 
     Every component is divided by its own mass between the bounds, so that no mass is lost. Centres may lie
@@ -50,7 +51,8 @@ class Truncated(ExactBuffers, Kernel):
     discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
-    components_are_events: ClassVar[bool] = False
+    components_are_events: bool = False
+    kernel: LocationScale
     low: Tensor
     high: Tensor
 
@@ -67,34 +69,18 @@ class Truncated(ExactBuffers, Kernel):
             got = f"{self.low.tolist()} and {self.high.tolist()}"
             raise ValueError(bad_argument("low, high", "low < high", got))
 
-    def _with(self, kernel: LocationScale) -> Truncated:
+    def around(self, kernel: Kernel) -> Truncated:
         return Truncated(kernel, self.low, self.high)
 
     # ---- parameters
 
     @property
-    def support(self) -> Constraint:  # type: ignore[override]
+    def support(self) -> Constraint:
         return constraints.independent(constraints.interval(self.low, self.high), 1)
 
     @property
     def per_component(self) -> bool:
         return True
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.kernel.batch_shape
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Truncated:
-        return self._with(self.kernel.arranged(place)) if self.batch_shape else self
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        return self.kernel.learned_bandwidth
-
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        self.kernel.initialize_bandwidth(components, sigma, distance=distance)
 
     # ---- densities
 
@@ -242,7 +228,7 @@ class Truncated(ExactBuffers, Kernel):
         wide = components.detach().double()
         uniform = torch.rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
         width = FixedBandwidth(self.kernel.bandwidth.name, self.kernel.scale_of(index, wide), validate=False)
-        chosen = self._with(self.kernel.with_bandwidth(width))
+        chosen = self.around(self.kernel.with_bandwidth(width))
         return self._clamp(chosen._invert(uniform, wide).to(components.dtype))
 
     @torch.no_grad()
@@ -272,9 +258,6 @@ class Truncated(ExactBuffers, Kernel):
     ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
         """The components, those outside moved to the nearer bound."""
         return self._clamp(components), log_weights
-
-    def same_family(self, other: Kernel) -> bool:
-        return isinstance(other, Truncated) and self.kernel.same_family(other.kernel)
 
     # ---- description
 

@@ -12,7 +12,7 @@ from kdmkit.nn import DrawingModule, JointLayer
 from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
-from kdmkit.training.table import Packing, Table
+from kdmkit.training.table import Packing, Table, packed_rows
 from kdmkit.training.tree import tree_options
 
 
@@ -77,9 +77,7 @@ def fit_joint(
         The history, one entry per epoch.
     """
     check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
-    packing = Packing(layer, train)
-    rows = packing.rows(train)
-    held = None if validation is None else packing.rows(validation)
+    packing, rows, held = packed_rows(layer, train, validation)
     parts = [rows] if held is None else [rows, held]
     has_missing = not all(bool(part.tensors[2].all()) for part in parts)
     objective = FlatObjective(layer, packing, has_missing=has_missing, masking=masking)

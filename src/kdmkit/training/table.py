@@ -128,3 +128,9 @@ class Packing:
         if seen is None:
             return values, None
         return values, dict(zip(self.places, seen.unbind(1), strict=True))
+
+
+def packed_rows(layer: KDMLayer, train: Table, validation: Table | None) -> tuple[Packing, Rows, Rows | None]:
+    """How the columns of a fit lie, the rows to learn from, and the rows that are held out."""
+    packing = Packing(layer, train)
+    return packing, packing.rows(train), None if validation is None else packing.rows(validation)

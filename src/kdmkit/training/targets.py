@@ -13,7 +13,7 @@ from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
-from kdmkit.training.table import Packing, Table
+from kdmkit.training.table import Packing, Table, packed_rows
 
 
 class TargetObjective(DrawingModule):
@@ -103,9 +103,7 @@ def fit_targets(
         The history, one entry per epoch.
     """
     check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
-    packing = Packing(layer, train)
-    rows = packing.rows(train)
-    held = None if validation is None else packing.rows(validation)
+    packing, rows, held = packed_rows(layer, train, validation)
     objective = TargetObjective(layer, packing, targets, weight=weight, masking=masking)
     described = {"targets": objective.targets, "weight": weight, "masking": masking, **(identity or {})}
     try:

@@ -15,7 +15,7 @@ from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
-from kdmkit.training.table import Packing, Table
+from kdmkit.training.table import Packing, Table, packed_rows
 
 # The defaults were chosen on validation rows of five binary tables: results/binary-notes.md.
 _STEPS = 1500
@@ -188,9 +188,7 @@ def fit_tree(
     6
     """
     check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
-    packing = Packing(layer, train)
-    rows = packing.rows(train)
-    held = None if validation is None else packing.rows(validation)
+    packing, rows, held = packed_rows(layer, train, validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
     settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}

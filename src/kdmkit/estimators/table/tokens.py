@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from kdmkit._core.checks import bad_argument
 
@@ -61,7 +61,7 @@ def tokenize(text: str) -> list[Token]:
         found = _TOKEN.match(text, place)
         if found is None:
             raise _unreadable(text, place + len(text[place:]) - len(text[place:].lstrip()))
-        kind: Kind = found.lastgroup  # type: ignore[assignment]
+        kind = cast("Kind", found.lastgroup)
         start, place = found.span(kind)
         tokens.append(_token(kind, found.group(kind), start, place))
     return [*tokens, Token("end", "", end, end + 1)]

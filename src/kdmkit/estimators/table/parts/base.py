@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def stack_codes(known: Sequence[Known], n: int) -> Tensor | Region:
 def _codes(case: Known, n: int) -> list[int]:
     if case is None:
         return list(range(n))
-    values = case if isinstance(case, Tensor) else case.values  # type: ignore[attr-defined]
+    values = case if isinstance(case, Tensor) else cast("OneOf", case).values
     return [int(code) for code in values.reshape(-1)]
 
 
