@@ -33,6 +33,8 @@ HUGE = (10**6, 10**9, 10**12, 2**63, -1, 0, 10**30)
 
 #: Entries with a default value.
 _OPTIONAL = ("layer", "trend", "dropout", "normalize", "shape", "clip")
+#: Tensors with a default value: models of version 0.1 were saved without them.
+_OPTIONAL_TENSORS = ("limit",)
 
 #: The oldest safetensors does not write complex numbers.
 _SAVES_COMPLEX = tuple(map(int, version("safetensors").split(".")[:2])) >= (0, 6)
@@ -159,7 +161,8 @@ def _tensors(name: str, config: Config, tensors: Tensors) -> Iterator[Case]:
         return f"{name}: {key} {kind}", lambda target: write(target, config, bad)
 
     for key, tensor in tensors.items():
-        yield case("is missing", key, None)
+        if key.split(".")[-1] not in _OPTIONAL_TENSORS:
+            yield case("is missing", key, None)
         yield case("has one row more", key, torch.zeros(tensor.shape[0] + 1 if tensor.ndim else 1))
         yield case("is empty", key, torch.zeros(0))
         if _SAVES_COMPLEX:
