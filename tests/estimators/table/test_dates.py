@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from kdmkit.estimators.table import Schema
-from kdmkit.estimators.table.calendar import Calendar, digit_ranges, parse_span
+from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
 
 RNG = np.random.default_rng(0)
 

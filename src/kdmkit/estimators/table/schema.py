@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs import Codec, LeftOut, nearest
-from kdmkit.estimators.table.frames import RawFrame, read_frame
-from kdmkit.estimators.table.kinds import check_types, codec_from_config, decide, fit_codec
-from kdmkit.estimators.table.restore import build_frame
-from kdmkit.estimators.table.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.codecs.base import Codec, LeftOut, nearest
+from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.restore import build_frame
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
