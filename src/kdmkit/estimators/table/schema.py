@@ -96,9 +96,9 @@ class Schema:
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         if not raw.n_rows:
-            raise ValueError(bad_argument("frame", "at least one row", "none"))
+            raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
         return cls(columns, raw.backend, raw.labels)
@@ -127,7 +127,7 @@ class Schema:
         Args:
             dtype: of events that are numbers; None is torch's default.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         self._warn_of_unknown(raw)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         values: dict[str, Tensor] = {}

@@ -16,6 +16,7 @@ from kdmkit.distributions import KDM
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, merge_boxes
 from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels.regions import Region
 
@@ -180,6 +181,10 @@ class DatePosterior(Posterior):
         lead = parts[0].shape[: parts[0].ndim - len(shapes[0])]
         flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
         return np.asarray(self.codec.decode(*flat)).reshape(tuple(lead))
+
+    def typical(self) -> Array:
+        dates = self.quantile(0.5)
+        return self.codec.written(dates) if isinstance(self.codec, DateCodec) else dates
 
     def mode(self) -> Array:
         """The median stands for the most probable date."""

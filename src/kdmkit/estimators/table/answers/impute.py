@@ -11,9 +11,8 @@ from torch import Tensor
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.inference import BLOCK, Inference, blocks, select
+from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
-from kdmkit.estimators.table.frames.restore import build_frame
-from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column, Encoded
 
 
@@ -55,7 +54,7 @@ class Imputer:
             values = self.engine.joint.mode(observed=block.observed, **block.values).values
             for name in found:
                 found[name].append(values[name].cpu())
-        return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items()}))
+        return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items() if parts}))
 
     def drawn(self, generator: torch.Generator) -> Any:
         """All cells of a row together, drawn from their distribution given the observed cells.
@@ -64,7 +63,7 @@ class Imputer:
         """
         n = len(self.rows.log_offset)
         parts = [self._draw(select(self.rows, slice(i, i + BLOCK)), i, generator) for i in range(0, n, BLOCK)]
-        values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.values}
+        values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.values if parts}
         return self._frame(self._decoded(values))
 
     def _draw(self, rows: Encoded, start: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -98,14 +97,10 @@ class Imputer:
 
     def _frame(self, filled: Mapping[str, Array]) -> Any:
         """The frame with some missing cells filled in; constants are filled in, too."""
-        columns = [self._column(raw, filled.get(name)) for name, raw in self.raw.columns.items()]
-        index = self.raw.native.index if self.raw.backend == "pandas" else None
-        return build_frame(columns, self.raw.backend, self.raw.labels, index)
-
-    def _column(self, raw: RawColumn, cells: Array | None) -> RawColumn:
-        if cells is None:
-            return raw
-        values, missing = raw.values.copy(), raw.missing.copy()
-        values[raw.missing] = cells
-        missing[raw.missing] = False
-        return RawColumn(raw.name, values, missing, raw.storage)
+        schema = self.engine.schema
+        cells = dict(filled)
+        for name, column in schema.columns.items():
+            missing = self._missing(column)
+            if column.kind == "constant" and len(missing):
+                cells[name] = schema.decode_column(name, {}, len(missing)).values
+        return fill_frame(self.raw, cells, {name: schema.columns[name].storage for name in cells})

@@ -72,24 +72,24 @@ class Posterior:
     def _check(self, condition: bool, what: str, wanted: str) -> None:
         if not condition:
             name = f"{what} of {self.column.name!r}"
-            raise TypeError(bad_argument(name, f"{wanted} column", f"one of kind {self.column.kind}"))
+            raise TypeError(bad_argument(name, wanted, f"one of kind {self.column.kind}"))
 
     # ---- summaries
 
     def probs(self) -> Array:
         """The probability of every level, `(*batch, levels)`."""
-        self._check(self.has_levels, "probs", "a")
+        self._check(self.has_levels, "probs", "a column with levels, such as a category")
         probs = self.rho.probs.double().cpu().numpy()
         return np.asarray(probs / probs.sum(-1, keepdims=True))
 
     def mean(self) -> Array:
-        self._check(self.codec.numeric, "mean", "a numeric")
+        self._check(self.codec.numeric, "mean", "a numeric column")
         if self.has_levels:
             return np.asarray(self.probs() @ np.asarray(self.codec.levels, dtype=np.float64))
         return self._each(self.codec.numbers, self.rho.mean)
 
     def std(self) -> Array:
-        self._check(self.codec.numeric, "std", "a numeric")
+        self._check(self.codec.numeric, "std", "a numeric column")
         if self.has_levels:
             values, probs = np.asarray(self.codec.levels, dtype=np.float64), self.probs()
             mean = (probs @ values)[..., None]
@@ -101,12 +101,18 @@ class Posterior:
 
     def quantile(self, q: float) -> Array:
         """The smallest value with F(value) ≥ q, `(*batch,)`."""
-        self._check(self.codec.ordered, "quantiles", "an ordered")
+        self._check(self.codec.ordered, "quantiles", "an ordered column")
         if self.has_levels:
             reached = np.cumsum(self.probs(), -1) >= min(q, 1 - 1e-12)
             return self._levels(reached.argmax(-1))
-        levels = torch.full(self.rho.batch_shape, q, dtype=self.rho.components.dtype)
-        return self._each(self.codec.values, self.rho.icdf(levels.to(self.rho.components.device)))
+        return self._each(self.codec.values, self._icdf(q))
+
+    def _icdf(self, q: float) -> Tensor:
+        like = self.rho.components
+        found: Tensor = self.rho.icdf(
+            torch.full(self.rho.batch_shape, q, dtype=like.dtype, device=like.device)
+        )
+        return found
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""
@@ -132,13 +138,16 @@ class Posterior:
         return self.quantile(0.5) if self.codec.ordered and not self.has_levels else self.mode()
 
     def typical(self) -> Array:
-        """`expected` as a value that the column can have: rounded, or the nearest level."""
-        if not self.codec.numeric:
-            return self.expected()
-        if self.has_levels:
+        """`expected` as a cell that the column can have: rounded, or the nearest level."""
+        if self.codec.numeric and not self.has_levels:
+            return self._each(self.codec.decode, self.rho.mean)
+        if not self.has_levels:
+            return self._each(self.codec.decode, self._icdf(0.5))
+        codes = self.probs()
+        if self.codec.numeric:
             values = np.asarray(self.codec.levels, dtype=np.float64)
-            return self._levels(np.abs(self.mean()[..., None] - values).argmin(-1))
-        return self._each(self.codec.decode, self.rho.mean)
+            codes = -np.abs(self.mean()[..., None] - values)
+        return self._each(self.codec.decode, torch.from_numpy(np.asarray(codes.argmax(-1))))
 
     def _levels(self, index: Any) -> Array:
         assert self.codec.levels is not None
@@ -178,7 +187,8 @@ class Posterior:
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         """Draws `(n, *batch)` as values of the column."""
-        return self._each(self.codec.decode, self.rho.sample((n,), generator=generator))
+        draws = self.rho.sample((n,), generator=generator)
+        return self._levels(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
 
 
 def as_region(kernel: Kernel, known: Any) -> Region:

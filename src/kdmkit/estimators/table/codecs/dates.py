@@ -71,7 +71,10 @@ class DateCodec(Codec):
         return self._cells(events, missing)
 
     def decode(self, *parts: Tensor) -> np.ndarray:
-        dates = self.numbers(*parts)
+        return self.written(self.numbers(*parts))
+
+    def written(self, dates: np.ndarray) -> np.ndarray:
+        """Dates as the frame holds them: texts, or as they are."""
         return dates if self.text is None else DateFormat(self.text).write(dates)
 
     def numbers(self, *parts: Tensor) -> np.ndarray:

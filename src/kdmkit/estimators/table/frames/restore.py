@@ -57,7 +57,7 @@ def _decimal(value: float, scale: int) -> decimal.Decimal | None:
     return None if value != value else decimal.Decimal(f"{value:.{scale}f}")
 
 
-def _numpy_values(column: RawColumn) -> np.ndarray:
+def numpy_values(column: RawColumn) -> np.ndarray:
     """An array of the dtype that the column came in; missing cells are NaN, NaT or None."""
     storage, missing = column.storage, column.missing
     native = np.dtype(storage.native) if storage.native in _NUMPY_NAMES else None
@@ -94,11 +94,11 @@ _NUMPY_NAMES = _NumpyNames()
 
 
 def _mapping(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> dict[Any, np.ndarray]:
-    return {label: _numpy_values(column) for label, column in zip(labels, columns, strict=True)}
+    return {label: numpy_values(column) for label, column in zip(labels, columns, strict=True)}
 
 
 def _array(columns: Sequence[RawColumn]) -> np.ndarray:
-    return np.stack([_numpy_values(column) for column in columns], axis=1)
+    return np.stack([numpy_values(column) for column in columns], axis=1)
 
 
 # ---- pandas
@@ -106,12 +106,12 @@ def _array(columns: Sequence[RawColumn]) -> np.ndarray:
 
 def _pandas(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pd = need("pandas")
-    series = {i: _pandas_series(column, index) for i, column in enumerate(columns)}
+    series = {i: pandas_series(column, index) for i, column in enumerate(columns)}
     frame = pd.DataFrame(series, index=index)
     return frame.set_axis(list(labels), axis=1)
 
 
-def _pandas_series(column: RawColumn, index: Any) -> Any:
+def pandas_series(column: RawColumn, index: Any) -> Any:
     pd = need("pandas")
     storage, missing = column.storage, column.missing
     if storage.native == "category":
@@ -121,7 +121,8 @@ def _pandas_series(column: RawColumn, index: Any) -> Any:
         wall = pd.Series(column.values.astype("datetime64[us]"), index=index)
         wall = wall.mask(missing)
         if storage.zone:
-            wall = wall.dt.tz_localize(storage.zone, ambiguous="NaT", nonexistent="shift_forward")
+            summer = np.ones(len(wall), dtype=bool)  # of an hour that comes twice, the first
+            wall = wall.dt.tz_localize(storage.zone, ambiguous=summer, nonexistent="shift_forward")
         return _cast(wall, storage.native)
     if storage.base == "duration" and not storage.objects:
         return _cast(
@@ -154,14 +155,18 @@ def _cast(series: Any, native: str) -> Any:
 
 def _polars(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pl = need("polars")
-    return pl.DataFrame([_polars_series(str(label), c) for label, c in zip(labels, columns, strict=True)])
+    return pl.DataFrame([polars_series(str(label), c) for label, c in zip(labels, columns, strict=True)])
 
 
-def _polars_series(name: str, column: RawColumn) -> Any:
+def polars_series(name: str, column: RawColumn) -> Any:
     pl, storage = need("polars"), column.storage
     if storage.zone:
         wall = pl.Series(name, to_objects(column), dtype=pl.Datetime(storage.unit))
-        return wall.dt.replace_time_zone(storage.zone, ambiguous="earliest", non_existent="null")
+        options = {"ambiguous": "earliest", "non_existent": "null"}
+        # In spring an hour is missing: its times are an hour later.
+        later = wall.dt.offset_by("1h").dt.replace_time_zone(storage.zone, **options)
+        local = wall.dt.replace_time_zone(storage.zone, **options)
+        return local.zip_with(local.is_not_null(), later)
     return pl.Series(name, to_objects(column), dtype=_polars_type(storage), strict=False)
 
 
@@ -182,10 +187,10 @@ def _polars_type(storage: Storage) -> Any:
 
 def _arrow(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pa = need("pyarrow")
-    return pa.table({str(label): _arrow_array(c) for label, c in zip(labels, columns, strict=True)})
+    return pa.table({str(label): arrow_array(c) for label, c in zip(labels, columns, strict=True)})
 
 
-def _arrow_array(column: RawColumn) -> Any:
+def arrow_array(column: RawColumn) -> Any:
     pa, pc, storage = need("pyarrow"), need("pyarrow.compute"), column.storage
     if storage.base in ("boolean", "integer", "float") and not storage.objects and not storage.categories:
         array = pa.array(column.values, mask=column.missing)
