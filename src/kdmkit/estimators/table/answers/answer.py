@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.posterior import Posterior
-from kdmkit.estimators.table.codecs.beside import beside
 from kdmkit.estimators.table.queries.conditions import Range, as_given
 
 #: Makes a generator of the model's device from a `random_state`.
@@ -186,7 +184,7 @@ class Answer(BaseAnswer):
         return {f"{shown(r.low)} – {shown(r.high)}": self._mass_of(r) for r in ranges}
 
     def _mass_of(self, found: Range) -> float:
-        return self.probability(as_given(found, partial(beside, self._posterior.codec)))
+        return self.probability(as_given(found, self._posterior.codec.beside))
 
     def edges(self, bars: int = _BARS) -> list[Any]:
         """Ends of bars of equal width that hold 99 % of the probability."""

@@ -55,7 +55,7 @@ def merge_boxes(rho: KDM, log_share: Float[Tensor, " boxes"]) -> KDM:
 
 
 class Posterior:
-    """The distribution of a column, for every element of a batch. `parts.PartsPosterior` is for dates.
+    """The distribution of a column, for every element of a batch; `DatePosterior` is for dates.
 
     Args:
         column: the column.
@@ -106,16 +106,7 @@ class Posterior:
             reached = np.cumsum(self.probs(), -1) >= min(q, 1 - 1e-12)
             return self._levels(reached.argmax(-1))
         levels = torch.full(self.rho.batch_shape, q, dtype=self.rho.components.dtype)
-        return self._values(self.rho.icdf(levels.to(self.rho.components.device)))
-
-    def _values(self, events: Tensor) -> Array:
-        """Events as values of the column: on its grid, and exactly at its frequent values."""
-        part = getattr(self.codec, "part", None)
-        if part is None or not self.codec.numeric:
-            return self._each(self.codec.numbers, events)
-        numbers = self._each(part.decode, events)
-        is_whole = self.column.storage.base == "integer"
-        return np.asarray(np.rint(numbers).astype(np.int64) if is_whole else numbers)
+        return self._each(self.codec.values, self.rho.icdf(levels.to(self.rho.components.device)))
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""
@@ -132,7 +123,7 @@ class Posterior:
         lead = candidates.shape[0]
         shape = (lead, *([1] * len(self.rho.batch_shape)), *self.rho.event_shape)
         best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
-        return self._values(candidates[best])
+        return self._each(self.codec.values, candidates[best])
 
     def expected(self) -> Array:
         """The mean of numbers, the median of other ordered values without levels, else the mode."""
