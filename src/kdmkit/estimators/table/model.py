@@ -55,7 +55,9 @@ def fit_model(
     """A fitted layer over the variables of a schema, and the history of its fit."""
     n = len(rows.log_offset)
     if not rows.values:
-        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
+        kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
+        got = f"1 sample: {kinds}" if n == 1 else kinds
+        raise ValueError(bad_argument("X", "columns that a model can learn", got))
     k = settings.n_components or max(4, min(_MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = _part(rows, weights, keep)

@@ -23,6 +23,8 @@ from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
+# Numbers further out are taken for this one: in float32 they would be infinite.
+_FAR = 1e30
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
 
@@ -139,7 +141,7 @@ class Schema:
             cells = column.codec.encode(raw.columns.get(column.name) or _absent(column, raw.n_rows))
             offset = offset + cells.log_offset
             for name, part in zip(column.variables, cells.parts, strict=True):
-                values[name] = part.to(dtype) if part.is_floating_point() else part
+                values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
         return Encoded(values, observed, offset)
 

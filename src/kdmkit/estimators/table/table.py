@@ -94,6 +94,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
         self._inference = None
         self._keep(layer)
+        self._engine()
         return self
 
     def _fit_rows(self, schema: Schema, rows: Encoded, sample_weight: Any) -> Any:
@@ -141,6 +142,12 @@ class KDMTable(DensityMixin, KDMEstimator):
                 joint = distribution_of(self.module_)
             self._inference = Inference(self.schema_, joint, self.module_)
         return self._inference
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        tags.non_deterministic = self.random_state is None
+        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_inference": None}
@@ -195,35 +202,44 @@ class KDMTable(DensityMixin, KDMEstimator):
         return np.concatenate(parts)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean of log p over the rows."""
+        """The mean of log p over the rows; `sample_weight` weighs them."""
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
-    def predict(self, X: Any, target: str) -> Array:
+    def predict(self, X: Any, target: str | None = None) -> Array:
         """The mean of a numeric column given the rest of each row; the most probable level of others.
 
         A column of dates is predicted by its median.
+
+        Args:
+            target: the column; None is the only one of `targets`.
         """
         return self._rows_of(X, target, Posterior.expected)
 
-    def predict_proba(self, X: Any, target: str) -> Array:
+    def predict_proba(self, X: Any, target: str | None = None) -> Array:
         """The probability of every level of a column given the rest of each row, `(rows, levels)`.
 
         `levels(target)` has the levels in the order of the columns.
         """
         return self._rows_of(X, target, Posterior.probs)
 
-    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
         return self._rows_of(X, target, lambda rho: np.stack([rho.quantile(q) for q in ends], -1))
 
     @torch.no_grad()
-    def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
+    def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine, target)
+        column = check_target(engine, self._only_target() if target is None else target)
         found = [answer(engine.posterior(column, block)) for block in blocks(self.schema_.encode(X))]
         return np.concatenate(found)
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""

@@ -110,6 +110,8 @@ class DatePosterior(Posterior):
         """The first date with F(date) ≥ q; of many rows, the first of 32 dates that cover the draws."""
         if not self._rows:
             return np.asarray(self._search(q))
+        if 0 in self._rows:
+            return np.empty(self._rows, "datetime64[us]")
         grid, below = self._distribution
         reached = below >= q
         reached[-1] = True

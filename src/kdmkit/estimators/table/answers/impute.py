@@ -49,12 +49,14 @@ class Imputer:
 
     def most_probable(self) -> Any:
         """All cells of a row together by the most probable values."""
+        if not self.raw.n_rows:
+            return self._frame({})
         found: dict[str, list[Tensor]] = {name: [] for name in self.rows.values}
         for block in blocks(self.rows):
             values = self.engine.joint.mode(observed=block.observed, **block.values).values
             for name in found:
                 found[name].append(values[name].cpu())
-        return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items() if parts}))
+        return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items()}))
 
     def drawn(self, generator: torch.Generator) -> Any:
         """All cells of a row together, drawn from their distribution given the observed cells.

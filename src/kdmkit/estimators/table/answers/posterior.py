@@ -108,10 +108,10 @@ class Posterior:
         return self._each(self.codec.values, self._icdf(q))
 
     def _icdf(self, q: float) -> Tensor:
-        like = self.rho.components
-        found: Tensor = self.rho.icdf(
-            torch.full(self.rho.batch_shape, q, dtype=like.dtype, device=like.device)
-        )
+        like, shape = self.rho.components, self.rho.batch_shape
+        if 0 in shape:
+            return like.new_empty((*shape, *self.rho.event_shape))
+        found: Tensor = self.rho.icdf(torch.full(shape, q, dtype=like.dtype, device=like.device))
         return found
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:

@@ -68,7 +68,7 @@ def _fill_pandas(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
 
 def _put_pandas(column: Any, missing: np.ndarray, whole: Any) -> Any:
     if str(column.dtype) == "category":
-        column = column.cat.set_categories(whole.cat.categories)
+        column = column.cat.add_categories(whole.cat.categories.difference(column.cat.categories, sort=False))
     column = column.copy()
     column.iloc[np.flatnonzero(missing)] = whole.iloc[np.flatnonzero(missing)].array
     return column

@@ -51,6 +51,8 @@ def read_frame(argument: str, data: Any) -> RawFrame:
         return _from_narwhals(argument, read_file(data))
     if isinstance(data, Mapping):
         return _from_mapping(argument, data)
+    if type(data).__module__.startswith("scipy.sparse"):
+        raise TypeError(bad_argument(argument, WANTED, "a sparse matrix: use its `toarray()`"))
     if hasattr(data, "detach"):  # torch
         data = data.detach().cpu()
     if isinstance(data, list | tuple):
@@ -108,9 +110,10 @@ def _from_array(argument: str, data: np.ndarray) -> RawFrame:
     if data.dtype.names:
         return _from_mapping(argument, {name: data[name] for name in data.dtype.names})
     if data.ndim != 2:
-        raise ValueError(bad_argument(argument, WANTED, f"an array of shape {data.shape}"))
+        got = f"an array of shape {data.shape}. Reshape your data: rows × columns"
+        raise ValueError(bad_argument(argument, WANTED, got))
     if not data.shape[1]:
-        got = f"0 feature(s) (shape={data.shape}) while a minimum of 1 is required"
+        got = f"0 feature(s) (shape={data.shape}) while a minimum of 1 is required."
         raise ValueError(bad_argument(argument, "at least one column", got))
     names = [f"x{i}" for i in range(data.shape[1])]
     columns = {name: from_numpy(name, data[:, i]) for i, name in enumerate(names)}
@@ -189,8 +192,6 @@ def _labels(argument: str, data: Any) -> tuple[Any, ...]:
     """The names of a frame's columns; only pandas has others than text."""
     labels = getattr(data, "column_names", None)  # Arrow's `columns` are the data
     labels = getattr(data, "columns", None) if labels is None else labels
-    if type(data).__module__.startswith("scipy.sparse"):
-        raise TypeError(bad_argument(argument, WANTED, "a sparse matrix: use its `toarray()`"))
     if labels is None or not hasattr(data, "__getitem__"):
         raise TypeError(bad_argument(argument, WANTED, type(data).__name__))
     if getattr(labels, "nlevels", 1) > 1:
@@ -270,7 +271,10 @@ def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) 
 def _categorical(
     known: RawColumn, values: np.ndarray, missing: np.ndarray, native: str, *, ordered: bool
 ) -> RawColumn:
-    """A column with declared categories, which `known` holds."""
-    categories = tuple(known.present.tolist())
-    storage = replace(known.storage, native=native, ordered=ordered, categories=categories)
+    """A column with declared categories, which `known` holds. Categories such as intervals are texts."""
+    categories, storage = tuple(known.present.tolist()), known.storage
+    if storage.base == "other":
+        categories, storage = tuple(map(str, categories)), replace(storage, base="string")
+        values = np.array([str(value) for value in values], dtype=object)
+    storage = replace(storage, native=native, ordered=ordered, categories=categories)
     return RawColumn(known.name, values, missing, storage)

@@ -115,8 +115,11 @@ def pandas_series(column: RawColumn, index: Any) -> Any:
     pd = need("pandas")
     storage, missing = column.storage, column.missing
     if storage.native == "category":
-        plain = to_objects(column)
-        return pd.Series(pd.Categorical(plain, _pandas_categories(storage), storage.ordered), index=index)
+        categories = _pandas_categories(storage)
+        known = RawColumn("", column.values, missing, storage)
+        named = dict(zip(storage.categories or (), categories, strict=True))
+        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(known)]
+        return pd.Series(pd.Categorical(plain, categories, storage.ordered), index=index)
     if storage.base == "datetime" and not storage.objects:
         wall = pd.Series(column.values.astype("datetime64[us]"), index=index)
         wall = wall.mask(missing)
@@ -136,8 +139,20 @@ def pandas_series(column: RawColumn, index: Any) -> Any:
 
 
 def _pandas_categories(storage: Storage) -> list[Any]:
+    if storage.objects == "Interval":
+        return list(map(_interval, storage.categories or ()))
     values = np.array(storage.categories, dtype=object)
     return to_objects(RawColumn("", values, np.zeros(len(values), bool), storage))
+
+
+def _interval(text: str) -> Any:
+    """The interval of pandas that a text such as `(0.5, 1.0]` names; other texts are as they are."""
+    closed = {"[]": "both", "[)": "left", "(]": "right", "()": "neither"}[text[0] + text[-1]]
+    try:
+        low, high = map(float, text[1:-1].split(","))
+    except ValueError:
+        return text
+    return need("pandas").Interval(low, high, closed)
 
 
 def _cast(series: Any, native: str) -> Any:
