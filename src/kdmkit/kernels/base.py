@@ -226,6 +226,13 @@ class Kernel(nn.Module, ABC):
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
 
+    def steps(self) -> Float[Tensor, " s"]:
+        """Where distribution functions of components jump beside a density or a grid: events, in float64.
+
+        Each comes with the event before it.
+        """
+        return torch.zeros(0, dtype=torch.float64)
+
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         """The event nearest to x that has a positive probability, where the kernel has such events."""
         return x

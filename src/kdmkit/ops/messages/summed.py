@@ -62,7 +62,7 @@ def pass_messages(
     shift: Tensor | float = 0.0
     own = set()
     for step in steps:
-        messages, top, kept = _send(step, beta, logs[step.stack], probs[step.stack])
+        messages, top, kept = send(step, beta, logs[step.stack], probs[step.stack])
         shift = shift + top.sum(0)
         for message, target in zip(messages, step.targets, strict=True):
             if beta[target] is None:
@@ -78,7 +78,8 @@ def pass_messages(
     return beta, shift
 
 
-def _send(step: Step, beta: Sequence[Any], logs: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Sent]:
+def send(step: Step, beta: Sequence[Any], logs: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Sent]:
+    """Messages of one step, what was taken out of each, and what the backward pass needs."""
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top

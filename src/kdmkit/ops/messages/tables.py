@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -67,6 +68,12 @@ class Tables:
         stack, slot = place
         return self.logs[stack][slot]
 
+    @cached_property
+    def probs(self) -> tuple[Float[Tensor, "..."], ...]:
+        """p(z_v | z_parent) of every stack, for messages without gradients."""
+        with torch.no_grad():
+            return tuple(stack.exp() for stack in self.logs)
+
     @property
     def batch_shape(self) -> torch.Size:
         """The batch that tables broadcast to."""
@@ -85,6 +92,10 @@ class Tables:
         position = {old: new for new, old in enumerate(used)}
         moved = (None, *((position[stack], slot) for stack, slot in places))
         return Tables(tuple(self.logs[i] for i in used), moved, tuple(self.sharp[i] for i in used))
+
+    def __getstate__(self) -> dict[str, object]:
+        """For copies and pickle: without what is computed from the logarithms."""
+        return {name: part for name, part in vars(self).items() if name != "probs"}
 
 
 def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:
