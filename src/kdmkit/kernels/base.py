@@ -227,10 +227,7 @@ class Kernel(nn.Module, ABC):
         self._cannot("one with a distribution function")
 
     def steps(self) -> Float[Tensor, " s"]:
-        """Where distribution functions of components jump beside a density or a grid: events, in float64.
-
-        Each comes with the event before it.
-        """
+        """Where F_j jumps beside a density or a grid, each after the event before it, in float64."""
         return torch.zeros(0, dtype=torch.float64)
 
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
