@@ -121,11 +121,10 @@ def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
     """
     in_tail = n // _KNOTS_PER_TAIL_KNOT
     even = torch.linspace(first, last, n - 2 * in_tail, dtype=torch.float64)
-    low, high = (
-        torch.special.ndtr(torch.linspace(*torch.special.ndtri(ends).tolist(), in_tail + 2).double())[1:-1]
-        for ends in (even[:2], even[-2:])
-    )
-    return torch.cat([even[:1], low, even[1:-1], high, even[-1:]])
+    share = torch.linspace(0, 1, in_tail + 2, dtype=torch.float64)[1:-1]
+    score = torch.special.ndtri(even)
+    low, high = (torch.lerp(score[i], score[i + 1], share) for i in (0, -2))
+    return torch.cat([even, torch.special.ndtr(low), torch.special.ndtr(high)])
 
 
 def _apart(values: Tensor, chosen: Tensor) -> Tensor:
