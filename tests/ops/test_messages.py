@@ -1,5 +1,7 @@
 """Messages: groups of equal edges, shared rows, and dtypes. Sums are tested in tests/distributions/tree."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -35,7 +37,7 @@ def test_groups_of_edges_agree_with_single_ones(to: int, sharpness: float) -> No
     results = []
     for together in (False, True):
         steps = schedule(PARENTS, tables, known, to, together=together)
-        beta, shift = Collect.apply(steps, to, 7, *scores, logs)
+        beta, shift = Collect.apply(steps, to, [None] * 7, replace(tables, stacks=()), *scores, logs)
         direction = normal(*beta.shape, seed=3)
         gradients = torch.autograd.grad((beta * direction).sum(), inputs)
         results.append([beta + shift, *gradients])
