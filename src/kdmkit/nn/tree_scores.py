@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from kdmkit._core.checks import is_integer
@@ -59,8 +59,8 @@ def grouped_scores(
 
 def _scores_together(
     kernel: Kernel,
-    values: Float[Tensor, "n g *event"] | Int[Tensor, "n g"],
-    components: Float[Tensor, "g k *component"],
+    values: Shaped[Tensor, "n g *event"],
+    components: Shaped[Tensor, "g k *component"],
     keep: Bool[Tensor, "n g"] | None,
 ) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
     """Scores of g variables with one kernel, and the sum of their largest ones."""

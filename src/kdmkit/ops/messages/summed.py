@@ -92,9 +92,7 @@ def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> F
     return values if index is None else values.index_select(0, index)
 
 
-def _send(
-    step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Sent]:
+def _send(step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Sent]:
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top

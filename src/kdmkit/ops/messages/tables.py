@@ -107,7 +107,7 @@ class Tables:
         used = sorted({stack for stack, _ in places})
         position = {old: new for new, old in enumerate(used)}
         moved = (None, *((position[stack], slot) for stack, slot in places))
-        stacks, sharp = (tuple(part[i] for i in used) for part in (self.stacks, self.sharp))
+        stacks, sharp = tuple(self.stacks[i] for i in used), tuple(self.sharp[i] for i in used)
         return replace(self, stacks=stacks, places=moved, sharp=sharp)
 
 
