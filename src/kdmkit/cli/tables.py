@@ -206,7 +206,7 @@ def sample(
 
 def _transform(data: str, output: str, function: Any) -> None:
     """Writes what a function makes of the batches of a file."""
-    from kdmkit.estimators.table.files import read_batches
+    from kdmkit.estimators.table.frames.files import read_batches
     from kdmkit.estimators.table.streams import write_batches
 
     with _source(data) as path:

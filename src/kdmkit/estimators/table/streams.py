@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.optional import need
+from kdmkit.estimators.table.frames.optional import need
 
 _STANDARD = "-"
 # Rows that are drawn together.
