@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.base import Codec, LeftOut, nearest
+from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.codecs.base import Codec, LeftOut
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
@@ -191,7 +191,7 @@ class Schema:
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
         if name not in self.columns:
-            wanted = f"a column of the table{nearest(name, self.columns)}"
+            wanted = f"a column of the table{did_you_mean(name, self.columns)}"
             raise ValueError(bad_argument(argument, wanted, repr(name)))
         return self.columns[name]
 

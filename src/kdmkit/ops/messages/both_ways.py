@@ -27,9 +27,9 @@ def pass_both_ways(
     """
     heard: list[dict[int, Tensor]] = [{} if score is None else {-1: score} for score in scores]
     below: list[Any] = list(scores)
-    shift = scores[0].new_zeros(1, 1)
+    shift, weights = scores[0].new_zeros(1, 1), tables.weights
     for step in steps:
-        messages, top, _ = send(step, below, tables.logs[step.stack], tables.probs[step.stack])
+        messages, top, _ = send(step, below, tables.stacks[step.stack], weights[step.stack])
         shift = shift + top.sum(0)
         for message, source, target in zip(messages, step.sources, step.targets, strict=True):
             heard[target][source] = message
@@ -39,7 +39,7 @@ def pass_both_ways(
         for child in step.targets:
             others = [message for source, message in heard[parents[child]].items() if source != child]
             outgoing[child] = sum(others[1:], others[0])
-        messages, _, _ = send(step, outgoing, tables.logs[step.stack], tables.probs[step.stack])
+        messages, _, _ = send(step, outgoing, tables.stacks[step.stack], weights[step.stack])
         for message, child in zip(messages, step.targets, strict=True):
             heard[child][parents[child]] = message
     return [sum(list(own.values())[1:], next(iter(own.values()))) for own in heard], shift

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.posterior import Posterior
-from kdmkit.estimators.table.codecs.beside import beside
 from kdmkit.estimators.table.queries.conditions import Range, as_given
 
 #: Makes a generator of the model's device from a `random_state`.
@@ -202,7 +201,7 @@ class Answer(BaseAnswer):
             return {str(level): probs[level] for level in shown_levels}
         *pairs, last = pairwise(self.edges())
         ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
-        given = [as_given(one, partial(beside, self._posterior.codec)) for one in ranges]
+        given = [as_given(one, self._posterior.codec.beside) for one in ranges]
         masses = self._posterior.probabilities(given).tolist()
         return {f"{shown(r.low)} – {shown(r.high)}": p for r, p in zip(ranges, masses, strict=True)}
 

@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.answers.date_posterior import posterior_of
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
-from kdmkit.estimators.table.queries.tokens import nearest
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
 
@@ -55,7 +54,7 @@ class Inference:
             column = self.schema.columns[name]
             got = f"{name!r}, which is left out ({column.kind}: {column.why})"
         else:
-            got = f"{name!r}{nearest(str(name), self.columns)}"
+            got = f"{name!r}{did_you_mean(name, self.columns)}"
         raise ValueError(bad_argument(argument, "a column of the model", got))
 
     # ---- one question

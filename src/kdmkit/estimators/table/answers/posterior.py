@@ -136,7 +136,7 @@ class Posterior:
             level = np.minimum(at, 1 - 1e-12).reshape((*at.shape, *[1] * (1 + self._rank)))
             reached = np.cumsum(self.probs(), -1) >= level
             return self._levels(reached.argmax(-1))
-        return self._values(self._event_quantile(at))
+        return self._each(self.codec.values, self._event_quantile(at))
 
     @property
     def _rank(self) -> int:
@@ -149,15 +149,6 @@ class Posterior:
         levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank)).to(rho.components.device)
         found = mixture.quantile(levels)
         return found.unsqueeze(-1) if rho.event_shape else found
-
-    def _values(self, events: Tensor) -> Array:
-        """Events as values of the column: on its grid, and exactly at its frequent values."""
-        part = getattr(self.codec, "part", None)
-        if part is None or not self.codec.numeric:
-            return self._each(self.codec.numbers, events)
-        numbers = self._each(part.decode, events)
-        is_whole = self.column.storage.base == "integer"
-        return np.asarray(np.rint(numbers).astype(np.int64) if is_whole else numbers)
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""
@@ -172,7 +163,7 @@ class Posterior:
         candidates = self.pieces.modes
         shape = (len(candidates), *[1] * self._rank, *self.rho.event_shape)
         best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
-        return self._values(candidates[best])
+        return self._each(self.codec.values, candidates[best])
 
     def expected(self) -> Array:
         """The mean of numbers, the median of other ordered values without levels, else the mode."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from kdmkit._core.checks import check_instance
 from kdmkit.estimators.table.answers.inference import Inference
-from kdmkit.estimators.table.codecs.beside import beside
 from kdmkit.estimators.table.queries.conditions import Among, Condition, Range, as_given
 from kdmkit.estimators.table.queries.language import ColumnSyntax, Query, parse_conditions, parse_query
 from kdmkit.estimators.table.schema import Column
@@ -49,7 +47,7 @@ def read_given(inference: Inference, given: Any) -> dict[str, Any]:
 def known_by_column(inference: Inference, conditions: Mapping[str, Condition]) -> dict[str, Any]:
     """Conditions as the mapping `given` writes them."""
     return {
-        name: as_given(condition, partial(beside, inference.columns[name].codec))
+        name: as_given(condition, inference.columns[name].codec.beside)
         for name, condition in conditions.items()
     }
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,11 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts import Known
+from kdmkit.estimators.table.codecs.parts import Events, Known, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
 
-__all__ = ["Cells", "Codec", "Known", "LeftOut", "is_range", "nearest", "unseen_offset"]
+__all__ = ["Cells", "Codec", "Known", "LeftOut"]
 
 
 class Cells(NamedTuple):
@@ -36,6 +35,10 @@ class Cells(NamedTuple):
     log_offset: Float[Tensor, " rows"]
 
 
+#: What is known of every part of a column.
+Box = tuple[Known, ...]
+
+
 class Codec(ABC):
     """Turns the cells of one column into events of one or several variables (*parts*), and back.
 
@@ -50,6 +53,10 @@ class Codec(ABC):
     name: str
     #: The kind, as `types={"zip": "category"}` names it.
     kind: str
+    #: How every part is an event.
+    parts: tuple[Part, ...]
+    #: The probability of a value that the column cannot have, by the rows that it was fitted to.
+    share: float
 
     @property
     def ordered(self) -> bool:
@@ -76,22 +83,36 @@ class Codec(ABC):
         """Whether the column takes part in the model: constants, identifiers and texts do not."""
         return True
 
-    @abstractmethod
     def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
         """The kernel of every part.
 
         Args:
             n_components: where bandwidths are one per component, the number of components.
         """
+        return tuple(part.kernel(n_components) for part in self.parts)
 
     @property
-    @abstractmethod
     def shapes(self) -> tuple[torch.Size, ...]:
         """The shape of one event of every part."""
+        return tuple(part.shape for part in self.parts)
+
+    # ---- rows
 
     @abstractmethod
     def encode(self, column: RawColumn) -> Cells:
         """The cells of a column as events."""
+
+    def _cells(self, events: Sequence[Events], missing: np.ndarray) -> Cells:
+        """Cells of the events of every part. Values that the column cannot have are taken for missing."""
+        inside = np.logical_and.reduce([part.inside for part in events])
+        offset = np.where(inside, sum(part.log_offset for part in events), 0.0)
+        if self.share:
+            offset = offset + np.where(inside, math.log1p(-self.share), math.log(self.share))
+        return Cells(
+            tuple(part.values for part in events),
+            torch.from_numpy(inside & ~missing),
+            torch.from_numpy(np.where(missing, 0.0, offset)),
+        )
 
     @abstractmethod
     def decode(self, *parts: Tensor) -> np.ndarray:
@@ -107,6 +128,12 @@ class Codec(ABC):
         """
         raise TypeError(bad_argument(f"column {self.name!r}", "one of numbers or dates", self.kind))
 
+    def values(self, *parts: Tensor) -> np.ndarray:
+        """Values of events as answers give them: `numbers` on the column's grid."""
+        return self.numbers(*parts)
+
+    # ---- questions
+
     @abstractmethod
     def event(self, value: Any) -> tuple[Tensor, ...]:
         """The event of one value: tensors `(*event,)`, one for each part.
@@ -115,8 +142,7 @@ class Codec(ABC):
         is suggested), a text where numbers are, a date that does not parse.
         """
 
-    @abstractmethod
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
+    def region(self, value: Any) -> list[Box]:
         """What a question says about the column, as disjoint boxes.
 
         Args:
@@ -126,10 +152,43 @@ class Codec(ABC):
         Returns:
             A list of boxes; each holds for every part what is known of it. The question is their union.
         """
+        if value is None:
+            return [(None,) * len(self.parts)]
+        if isinstance(value, tuple):
+            if not self.ordered or len(value) != 2:
+                wanted = "a pair (low, high)" if self.ordered else "a list for a set of values"
+                raise self._no_value(wanted, value)
+            return self._range(value)
+        if isinstance(value, list | set | frozenset | np.ndarray):
+            if not len(value):
+                raise self._no_value("one or more values", value)
+            return self._one_of(list(value))
+        return self._point(value)
 
-    @abstractmethod
-    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
+    def _point(self, value: Any) -> list[Box]:
+        """Boxes of one value."""
+        return [self.event(value)]
+
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        """Boxes of a set of one or more values."""
+        raise self._no_value("one value", values)
+
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        """Boxes of a closed range of an ordered column; None is an open end."""
+        raise self._no_value("one value", ends)
+
+    def stack(self, boxes: Sequence[Box]) -> tuple[Tensor | Region | None, ...]:
         """What is known of every part in L boxes, with a leading dimension L; None where it is nothing."""
+        return tuple(
+            None if all(box[i] is None for box in boxes) else part.stack([box[i] for box in boxes])
+            for i, part in enumerate(self.parts)
+        )
+
+    def beside(self, value: Any, up: bool) -> Any:
+        """The end of a closed range that begins just above a value (`up`), or ends just below it."""
+        return value
+
+    # ---- description
 
     @abstractmethod
     def describe(self) -> str:
@@ -159,6 +218,7 @@ class LeftOut(Codec):
 
     def __init__(self, name: str, kind: str, constant: Any = None) -> None:
         self.name, self.kind, self.constant = name, kind, constant
+        self.parts, self.share = (), 0.0
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -167,13 +227,6 @@ class LeftOut(Codec):
     @property
     def modelled(self) -> bool:
         return False
-
-    @property
-    def shapes(self) -> tuple[torch.Size, ...]:
-        return ()
-
-    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
-        return ()
 
     def encode(self, column: RawColumn) -> Cells:
         rows = len(column.missing)
@@ -185,13 +238,8 @@ class LeftOut(Codec):
     def event(self, value: Any) -> tuple[Tensor, ...]:
         raise self._no_value(f"no question about it: it is left out ({self.kind})", value)
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
-        if value is None:
-            return [()]
-        raise self._no_value(f"no question about it: it is left out ({self.kind})", value)
-
-    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
-        return ()
+    def region(self, value: Any) -> list[Box]:
+        return [()] if value is None else [self.event(value)]
 
     def describe(self) -> str:
         return f"always {self.constant!r}" if self.kind == "constant" else "left out"
@@ -203,23 +251,3 @@ class LeftOut(Codec):
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LeftOut:
         return cls(config["name"], config["kind"], config["constant"])
-
-
-# ---- shared by codecs
-
-
-def is_range(value: Any) -> bool:
-    """Whether a question's value is a pair, a closed range."""
-    return isinstance(value, tuple)
-
-
-def nearest(value: Any, known: Iterable[Any]) -> str:
-    """A hint at the known value that is most like an unknown one: " (did you mean 'Good'?)", or nothing."""
-    words = {str(word).casefold(): word for word in known}
-    close = difflib.get_close_matches(str(value).casefold(), words, n=1)
-    return f" (did you mean {words[close[0]]!r}?)" if close else ""
-
-
-def unseen_offset(outside: np.ndarray, share: float) -> np.ndarray:
-    """Log-probabilities of being outside of what was seen, and of not being outside."""
-    return np.where(outside, math.log(share), math.log1p(-share)) if share else np.zeros(len(outside))

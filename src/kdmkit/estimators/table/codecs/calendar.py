@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,6 +111,10 @@ class Calendar:
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Calendar:
+        return cls(tuple(config["digits"]), tuple(config["sizes"]), config["clock"])
 
 
 def clock_of(microseconds: np.ndarray) -> int:

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.analysis import code_part, count, number_part
-from kdmkit.estimators.table.codecs.base import Cells, Codec, is_range, unseen_offset
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
 from kdmkit.estimators.table.codecs.parts import CirclePart, Known, Part, part_from_config
 from kdmkit.estimators.table.codecs.texts import DateFormat
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.kernels import Kernel, Region, Resolution
+from kdmkit.kernels import Resolution
 
 Span = tuple[np.datetime64, np.datetime64]
 # Digits with so many values have levels: always, and where every value has rows enough.
 _FEW_VALUES = 60
 _MANY_VALUES = 288
 _ROWS_PER_VALUE = 50
+_MICROSECOND = np.timedelta64(1, "us")
 
 
 class DateCodec(Codec):
@@ -60,13 +60,6 @@ class DateCodec(Codec):
     def part_names(self) -> tuple[str, ...]:
         return self.calendar.digits
 
-    @property
-    def shapes(self) -> tuple[torch.Size, ...]:
-        return tuple(part.shape for part in self.parts)
-
-    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
-        return tuple(part.kernel(n_components) for part in self.parts)
-
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
@@ -75,14 +68,10 @@ class DateCodec(Codec):
         dates = np.where(missing, np.datetime64(0, "us"), dates)
         digits = [digit.astype(np.float64) for digit in self.calendar.split(dates)]
         events = [part.encode(digit) for part, digit in zip(self.parts, digits, strict=True)]
-        inside = np.logical_and.reduce([event.inside for event in events])
-        offset = sum(event.log_offset for event in events) + unseen_offset(~inside, self.share)
-        offset = torch.from_numpy(np.where(missing, 0.0, offset))
-        return Cells(tuple(event.values for event in events), torch.from_numpy(inside & ~missing), offset)
+        return self._cells(events, missing)
 
     def decode(self, *parts: Tensor) -> np.ndarray:
-        digits = [part.decode(event) for part, event in zip(self.parts, parts, strict=True)]
-        dates = self.calendar.join(digits)
+        dates = self.numbers(*parts)
         return dates if self.text is None else DateFormat(self.text).write(dates)
 
     def numbers(self, *parts: Tensor) -> np.ndarray:
@@ -109,30 +98,25 @@ class DateCodec(Codec):
                     return date, date
             raise self._no_value("a date such as '2024-05-31' or '2024-05-31 18:30'", value) from error
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
-        if value is None:
-            return [(None,) * len(self.parts)]
-        if isinstance(value, list | set | frozenset | np.ndarray):
-            spans = _merged([self._span(one) for one in value])
-            if not spans:
-                raise self._no_value("one or more dates", value)
-            return [box for span in spans for box in self._boxes(*span, value)]
-        if is_range(value):
-            return self._range(value)
+    def _point(self, value: Any) -> list[Box]:
         return self._boxes(*self._span(value), value)
 
-    def _range(self, value: tuple[Any, ...]) -> list[tuple[Known, ...]]:
-        if len(value) != 2:
-            raise self._no_value("a pair (first, last)", value)
-        first = None if value[0] is None else self._span(value[0])[0]
-        last = None if value[1] is None else self._span(value[1])[1]
-        if first is not None and last is not None and first > last:
-            raise self._no_value("first ≤ last", value)
-        return self._boxes(first, last, value)
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        spans = _merged([self._span(value) for value in values])
+        return [box for span in spans for box in self._boxes(*span, values)]
 
-    def _boxes(
-        self, first: np.datetime64 | None, last: np.datetime64 | None, value: Any
-    ) -> list[tuple[Known, ...]]:
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        first = None if ends[0] is None else self._span(ends[0])[0]
+        last = None if ends[1] is None else self._span(ends[1])[1]
+        if first is not None and last is not None and first > last:
+            raise self._no_value("low ≤ high", ends)
+        return self._boxes(first, last, ends)
+
+    def beside(self, value: Any, up: bool) -> np.datetime64:
+        first, last = self._span(value)
+        return last + _MICROSECOND if up else first - _MICROSECOND
+
+    def _boxes(self, first: np.datetime64 | None, last: np.datetime64 | None, value: Any) -> list[Box]:
         """The dates from first to last, in boxes of digits that the column may have."""
         low = None if first is None else self._digits(self.calendar.ceiling(first))
         high = None if last is None else self._digits(last)
@@ -149,12 +133,6 @@ class DateCodec(Codec):
     def _digits(self, date: np.datetime64) -> list[int]:
         return [int(digit[0]) for digit in self.calendar.split(np.array([date]))]
 
-    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
-        return tuple(
-            None if all(box[i] is None for box in boxes) else part.stack([box[i] for box in boxes])
-            for i, part in enumerate(self.parts)
-        )
-
     # ---- description
 
     def describe(self) -> str:
@@ -167,8 +145,7 @@ class DateCodec(Codec):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> DateCodec:
-        fields = config["calendar"]
-        calendar = Calendar(tuple(fields["digits"]), tuple(fields["sizes"]), fields["clock"])
+        calendar = Calendar.from_config(config["calendar"])
         parts = [part_from_config(part) for part in config["parts"]]
         return cls(config["name"], calendar, parts, share=config["share"], text=config["text"])
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.codecs.analysis import smoothing
-from kdmkit.estimators.table.codecs.base import Cells, Codec, is_range, nearest, unseen_offset
-from kdmkit.estimators.table.codecs.parts import Known, stack_codes
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.parts import CodePart, Events, listed
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn
-from kdmkit.kernels import Kernel, Levels, OneOf, Region
+from kdmkit.kernels import OneOf
 
 
 class LevelsCodec(Codec):
@@ -47,6 +47,7 @@ class LevelsCodec(Codec):
         self.name, self.kind, self.base = name, kind, base
         self._levels, self._ordered = list(levels), ordered
         self.share, self.spread = share, spread
+        self.parts = (CodePart(tuple(range(len(levels))), spread),)
         self._codes = {level: code for code, level in enumerate(self._levels)}
 
     @classmethod
@@ -74,22 +75,13 @@ class LevelsCodec(Codec):
     def levels(self) -> Sequence[Any]:
         return self._levels
 
-    @property
-    def shapes(self) -> tuple[torch.Size, ...]:
-        return (torch.Size(),)
-
-    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
-        return (Levels(len(self._levels), self.spread),)
-
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
         self._check_base(column)
         codes = _look_up(column.values, column.missing, self._codes)
-        outside = (codes < 0) & ~column.missing
-        offset = np.where(column.missing, 0.0, unseen_offset(outside, self.share))
-        observed = torch.from_numpy(codes >= 0)
-        return Cells((torch.from_numpy(np.maximum(codes, 0)),), observed, torch.from_numpy(offset))
+        events = Events(torch.from_numpy(np.maximum(codes, 0)), codes >= 0, np.zeros(len(codes)))
+        return self._cells([events], column.missing)
 
     def _check_base(self, column: RawColumn) -> None:
         texts = {self.base == "string", column.storage.base == "string"}
@@ -118,38 +110,25 @@ class LevelsCodec(Codec):
         written = {str(level): code for level, code in self._codes.items()}
         if str(value) in written:
             return written[str(value)]
-        raise self._no_value(f"one of {_listed(self._levels)}{nearest(value, self._levels)}", value)
+        raise self._no_value(f"one of {self._listed()}{did_you_mean(value, self._levels)}", value)
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
-        if value is None:
-            return [(None,)]
-        if is_range(value):
-            return [(self._range(value),)]
-        if isinstance(value, list | set | frozenset | np.ndarray):
-            codes = [self._code(level) for level in value]
-            if not codes:
-                raise self._no_value("one or more levels", value)
-            return [(OneOf(codes),)]
-        return [self.event(value)]
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        return [(OneOf([self._code(level) for level in values]),)]
 
-    def _range(self, value: tuple[Any, ...]) -> Known:
-        if not self._ordered or len(value) != 2:
-            wanted = "a pair (low, high)" if self._ordered else "a list for a set of levels"
-            raise self._no_value(wanted, value)
-        low = 0 if value[0] is None else self._code(value[0])
-        high = len(self._levels) - 1 if value[1] is None else self._code(value[1])
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        low = 0 if ends[0] is None else self._code(ends[0])
+        high = len(self._levels) - 1 if ends[1] is None else self._code(ends[1])
         if low > high:
-            raise self._no_value("low ≤ high", value)
-        return OneOf(list(range(low, high + 1)))
-
-    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
-        known = [box[0] for box in boxes]
-        return (None if all(case is None for case in known) else stack_codes(known, len(self._levels)),)
+            raise self._no_value("low ≤ high", ends)
+        return [(OneOf(list(range(low, high + 1))),)]
 
     # ---- description
 
     def describe(self) -> str:
-        return f"{len(self._levels)} levels: {_listed(self._levels)}"
+        return f"{len(self._levels)} levels: {self._listed()}"
+
+    def _listed(self) -> str:
+        return listed([str(level) for level in self._levels], 6)
 
     def config(self) -> dict[str, Any]:
         return {
@@ -167,11 +146,6 @@ class LevelsCodec(Codec):
     def from_config(cls, config: Mapping[str, Any]) -> LevelsCodec:
         options = {key: config[key] for key in ("ordered", "share", "spread")}
         return cls(config["name"], config["kind"], config["base"], config["levels"], **options)
-
-
-def _listed(levels: Sequence[Any]) -> str:
-    shown = [str(level) for level in levels]
-    return ", ".join(shown if len(shown) <= 6 else [*shown[:4], "…", shown[-1]])
 
 
 def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:

@@ -8,15 +8,13 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.analysis import count, fit_numbers
-from kdmkit.estimators.table.codecs.base import Cells, Codec, is_range, unseen_offset
-from kdmkit.estimators.table.codecs.parts import Known, Part, part_from_config
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.parts import Part, part_from_config
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.kernels import Kernel, Region
 
 _MICROSECONDS = 1e6
 
@@ -36,7 +34,8 @@ class NumberCodec(Codec):
     codec = "numbers"
 
     def __init__(self, name: str, kind: str, base: str, part: Part, *, share: float) -> None:
-        self.name, self.kind, self.base, self.part, self.share = name, kind, base, part, share
+        self.name, self.kind, self.base, self.share = name, kind, base, share
+        self.part, self.parts = part, (part,)
 
     @classmethod
     def fit(cls, column: RawColumn, kind: str) -> NumberCodec:
@@ -61,23 +60,12 @@ class NumberCodec(Codec):
             return None
         return [int(value) for value in values] if self.base in ("integer", "boolean") else list(values)
 
-    @property
-    def shapes(self) -> tuple[torch.Size, ...]:
-        return (self.part.shape,)
-
-    def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
-        return (self.part.kernel(n_components),)
-
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
         numbers = as_numbers(column)
         missing = np.isnan(numbers)
-        events = self.part.encode(np.where(missing, 0.0, numbers))
-        outside = ~events.inside & ~missing
-        offset = np.where(events.inside, events.log_offset, 0.0) + unseen_offset(outside, self.share)
-        observed = torch.from_numpy(events.inside & ~missing)
-        return Cells((events.values,), observed, torch.from_numpy(np.where(missing, 0.0, offset)))
+        return self._cells([self.part.encode(np.where(missing, 0.0, numbers))], missing)
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         return from_numbers(self.part.decode(parts[0]), self.base)
@@ -85,17 +73,19 @@ class NumberCodec(Codec):
     def numbers(self, *parts: Tensor) -> np.ndarray:
         return self.part.decode(parts[0], rounded=False)
 
+    def values(self, *parts: Tensor) -> np.ndarray:
+        numbers = self.part.decode(parts[0])
+        return np.rint(numbers).astype(np.int64) if self.base == "integer" else numbers
+
     # ---- questions
 
     def event(self, value: Any) -> tuple[Tensor, ...]:
         events = self.part.encode(np.array([self._number(value)]))
         if not events.inside[0]:
-            values = self.part.values
             wanted = f"a number of the column ({self.describe()})"
-            near = (
-                "" if values is None else f" (the nearest is {min(values, key=lambda v: abs(v - value)):g})"
-            )
-            raise self._no_value(wanted + near, value)
+            if self.part.values is not None:
+                wanted += f" (the nearest is {min(self.part.values, key=lambda v: abs(v - value)):g})"
+            raise self._no_value(wanted, value)
         return (events.values[0],)
 
     def _number(self, value: Any) -> float:
@@ -106,34 +96,23 @@ class NumberCodec(Codec):
             raise self._no_value("a number", value)
         return float(value)
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
-        if value is None:
-            return [(None,)]
-        if is_range(value):
-            return [(self._range(value),)]
-        if isinstance(value, list | set | frozenset | np.ndarray):
-            numbers = sorted({self._number(number) for number in value})
-            if not numbers:
-                raise self._no_value("one or more numbers", value)
-            return [(known,) for known in self.part.one_of([self.event(number)[0] for number in numbers])]
-        return [self.event(value)]
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        numbers = sorted({self._number(number) for number in values})
+        return [(known,) for known in self.part.one_of([self.event(number)[0] for number in numbers])]
 
-    def _range(self, value: tuple[Any, ...]) -> Known:
-        if len(value) != 2:
-            raise self._no_value("a pair (low, high)", value)
-        low = -math.inf if value[0] is None else self._number(value[0])
-        high = math.inf if value[1] is None else self._number(value[1])
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        low = -math.inf if ends[0] is None else self._number(ends[0])
+        high = math.inf if ends[1] is None else self._number(ends[1])
         if low > high:
-            raise self._no_value("low ≤ high", value)
+            raise self._no_value("low ≤ high", ends)
         try:
-            return self.part.interval(low, high)
+            return [(self.part.interval(low, high),)]
         except ValueError as error:
             wanted = f"a range that holds numbers of the column ({self.describe()})"
-            raise self._no_value(wanted, value) from error
+            raise self._no_value(wanted, ends) from error
 
-    def stack(self, boxes: Sequence[tuple[Known, ...]]) -> tuple[Tensor | Region | None, ...]:
-        known = [box[0] for box in boxes]
-        return (None if all(case is None for case in known) else self.part.stack(known),)
+    def beside(self, value: Any, up: bool) -> Any:
+        return self.part.beside(value, up) if math.isfinite(value) else value
 
     # ---- description
 

@@ -36,8 +36,6 @@ PATTERNS = (
 )
 #: Pairs that read the same text as different dates.
 _AMBIGUOUS = ({"%m/%d/%Y", "%d/%m/%Y"}, {"%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"})
-# A pattern is tried on so many texts first.
-_FIRST = 20
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ class DateFormat:
         found = [
             cls(pattern)
             for pattern in PATTERNS
-            if all(cls(pattern).read_one(text) is not None for text in texts[:_FIRST])
-            and all(cls(pattern).read_one(text) is not None for text in texts[_FIRST:])
+            if all(cls(pattern).read_one(text) is not None for text in texts)
         ]
         ambiguous = {form.pattern for form in found} in _AMBIGUOUS
         return found if ambiguous else found[:1]

@@ -79,6 +79,11 @@ def microseconds(time: datetime.time) -> int:
     return seconds * 1_000_000 + time.microsecond
 
 
+def time_of_day(microseconds: int) -> datetime.time:
+    """The time so many microseconds after midnight."""
+    return (datetime.datetime.min + datetime.timedelta(microseconds=microseconds)).time()
+
+
 def _duration(cell: Any) -> int:
     return int(np.timedelta64(cell, "us").astype(np.int64))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kdmkit.estimators.table.frames.objects import time_of_day
 from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 
@@ -41,7 +42,7 @@ def to_objects(column: RawColumn) -> list[Any]:
 
 def _python_values(values: np.ndarray, storage: Storage) -> list[Any]:
     if storage.base == "time":
-        return [clock(int(value)) for value in values]
+        return [time_of_day(int(value)) for value in values]
     if storage.base == "duration":
         return [datetime.timedelta(microseconds=int(value)) for value in values]
     if storage.base == "datetime":
@@ -54,12 +55,6 @@ def _python_values(values: np.ndarray, storage: Storage) -> list[Any]:
 
 def _decimal(value: float, scale: int) -> decimal.Decimal | None:
     return None if value != value else decimal.Decimal(f"{value:.{scale}f}")
-
-
-def clock(microseconds: int) -> datetime.time:
-    """The time of day so many microseconds after midnight."""
-    start = datetime.datetime.min
-    return (start + datetime.timedelta(microseconds=microseconds)).time()
 
 
 def _numpy_values(column: RawColumn) -> np.ndarray:

@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kdmkit._core.checks import did_you_mean
 from kdmkit.estimators.table.queries.conditions import Among, Condition, Range, both
-from kdmkit.estimators.table.queries.tokens import QueryError, Token, error_at, nearest, tokenize
+from kdmkit.estimators.table.queries.tokens import QueryError, Token, error_at, tokenize
 
 __all__ = ["ColumnSyntax", "Query", "QueryError", "parse_conditions", "parse_query"]
 
@@ -291,8 +292,7 @@ class _Parser:
 
     def column(self, token: Token) -> str:
         if not self.is_column(token):
-            hint = nearest(token.text, self.columns)
-            raise self.error(token, "a column", f"{token.text!r}{hint}")
+            raise self.error(token, "a column", f"{token.text!r}{did_you_mean(token.text, self.columns)}")
         return token.text
 
     def value(self, name: str, token: Token) -> Any:
@@ -312,4 +312,4 @@ class _Parser:
         alike = [level for level in levels if str(level).lower() == token.text.lower()]
         if len(alike) == 1:
             return alike[0]
-        raise self.error(token, f"a level of {name!r}", f"{token.text!r}{nearest(token.text, levels)}")
+        raise self.error(token, f"a level of {name!r}", f"{token.text!r}{did_you_mean(token.text, levels)}")

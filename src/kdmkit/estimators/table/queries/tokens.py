@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -95,14 +93,3 @@ def error_at(text: str, token: Token, wanted: str, got: str | None = None) -> Qu
     line = re.sub(r"\s", " ", text)
     marks = " " * token.start + "^" * max(1, token.stop - token.start)
     return QueryError(f"{bad_argument('query', wanted, got)}\n  {line}\n  {marks}")
-
-
-def nearest(name: str, names: Iterable[object]) -> str:
-    """A hint to add to an error: the name that was probably meant, or nothing.
-
-    >>> nearest("carrat", ["price", "carat"])
-    " (did you mean 'carat'?)"
-    """
-    by_lower = {str(known).lower(): str(known) for known in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, stack_codes
+from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, listed
 from kdmkit.estimators.table.codecs.parts.circle import CirclePart
 from kdmkit.estimators.table.codecs.parts.codes import CodePart
 from kdmkit.estimators.table.codecs.parts.numbers import NumberPart
@@ -18,8 +18,8 @@ __all__ = [
     "Known",
     "NumberPart",
     "Part",
+    "listed",
     "part_from_config",
-    "stack_codes",
 ]
 
 _PARTS: dict[str, Any] = {part.kind: part for part in (CodePart, NumberPart, CirclePart)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from kdmkit.kernels import Interval, Kernel, OneOf, Region
 
+# Numbers that differ by less, relative to the units of the model, may be one in single precision.
+_TINY = 2.0**-21
 #: What is known of one part of a column: a point, a region, or nothing.
 Known = Tensor | Region | None
 
@@ -65,6 +67,17 @@ class Part(ABC):
     def one_of(self, events: Sequence[Tensor]) -> list[Known]:
         """That an event is one of those given: one set, or one point for each where there are no masses."""
 
+    def beside(self, number: float, up: bool) -> float:
+        """The end of a closed range that begins just above a number (`up`), or ends just below it.
+
+        Numbers on a grid are half a step away. Other numbers move by so little that no probability changes,
+        but by enough that a frequent value there is left out.
+        """
+        return number + (1 if up else -1) * self._half_step(number)
+
+    def _half_step(self, number: float) -> float:
+        return _TINY * (abs(number) + 1)
+
     @abstractmethod
     def stack(self, known: Sequence[Known]) -> Tensor | Region:
         """What is known in L cases as one tensor or region with a leading dimension L."""
@@ -91,7 +104,8 @@ def stack_codes(known: Sequence[Known], n: int) -> Tensor | Region:
 def _codes(case: Known, n: int) -> list[int]:
     if case is None:
         return list(range(n))
-    values = case if isinstance(case, Tensor) else cast("OneOf", case).values
+    values = case.values if isinstance(case, OneOf) else case
+    assert isinstance(values, Tensor)
     return [int(code) for code in values.reshape(-1)]
 
 
@@ -111,3 +125,19 @@ def _ends(case: Known, whole: tuple[float, float]) -> tuple[Float[Tensor, " 1"],
     if isinstance(case, Tensor):
         return case.double(), case.double()
     return torch.tensor(whole[:1]).double(), torch.tensor(whole[1:]).double()
+
+
+def nearest(known: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The place of the known number, of ascending ones, that is nearest to each number."""
+    above = np.clip(np.searchsorted(known, numbers), 0, len(known) - 1)
+    below = np.maximum(above - 1, 0)
+    return np.where(np.abs(known[below] - numbers) < np.abs(known[above] - numbers), below, above)
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Texts with commas; of more than `most` the first ones and the last.
+
+    >>> listed(["a", "b", "c", "d", "e"], 4)
+    'a, b, …, e'
+    """
+    return ", ".join(texts if len(texts) <= most else [*texts[: most - 2], "…", texts[-1]])

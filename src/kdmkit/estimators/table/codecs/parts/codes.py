@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, stack_codes
+from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, listed, nearest, stack_codes
 from kdmkit.kernels import Kernel, Levels, OneOf, Region
 
 
@@ -41,9 +41,7 @@ class CodePart(Part):
 
     def encode(self, numbers: np.ndarray) -> Events:
         known = np.array(self.numbers)
-        code = np.clip(np.searchsorted(known, numbers), 0, len(known) - 1)
-        below = np.clip(code - 1, 0, None)
-        code = np.where(np.abs(known[below] - numbers) < np.abs(known[code] - numbers), below, code)
+        code = nearest(known, numbers)
         gap = np.min(np.diff(known)) if len(known) > 1 else 1.0
         inside = np.abs(known[code] - numbers) <= 1e-6 * gap
         return Events(torch.from_numpy(code), inside, np.zeros(len(code)))
@@ -69,9 +67,7 @@ class CodePart(Part):
         return stack_codes(known, len(self.numbers))
 
     def describe(self) -> str:
-        shown = [f"{number:g}" for number in self.numbers]
-        listed = ", ".join(shown if len(shown) <= 6 else [*shown[:3], "…", shown[-1]])
-        return f"{len(shown)} values: {listed}"
+        return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
 
     def config(self) -> dict[str, Any]:
         return {"part": self.kind, **asdict(self)}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, stack_numbers
+from kdmkit.estimators.table.codecs.parts.base import Events, Known, Part, listed, nearest, stack_numbers
 from kdmkit.kernels import (
     RBF,
     Inflated,
@@ -118,11 +118,9 @@ class NumberPart(Part):
         if not self.atoms:
             return numbers
         atoms = np.array(self.atoms)
-        above = np.clip(np.searchsorted(atoms, numbers), 0, len(atoms) - 1)
-        below = np.clip(above - 1, 0, None)
-        near = np.where(np.abs(atoms[below] - numbers) < np.abs(atoms[above] - numbers), below, above)
-        off = np.abs(atoms[near] - numbers)
-        return np.where(off <= 2.0**-22 * (np.abs(numbers - self.shift) + self.step), atoms[near], numbers)
+        near = atoms[nearest(atoms, numbers)]
+        off = np.abs(near - numbers)
+        return np.where(off <= 2.0**-22 * (np.abs(numbers - self.shift) + self.step), near, numbers)
 
     def interval(self, low: float, high: float) -> Known:
         if low <= self.low and high >= self.high:
@@ -143,6 +141,9 @@ class NumberPart(Part):
         first = math.ceil((low - self.origin) / self.step - 1e-9)
         return first > math.floor((high - self.origin) / self.step + 1e-9)
 
+    def _half_step(self, number: float) -> float:
+        return 0.5 * self.step or self.scale * super()._half_step(self._event(number))
+
     def one_of(self, events: Sequence[Tensor]) -> list[Known]:
         return [OneOf(torch.cat(list(events)))] if self.masses else list(events)
 
@@ -154,9 +155,9 @@ class NumberPart(Part):
         words = ["…".join(ends)] if math.isfinite(self.low) or math.isfinite(self.high) else []
         told = self.masses or self.step > 1e-6 * self.scale * (self.knots[-1] - self.knots[0])
         words += [f"step {self.step:g}"] if self.step and told else []
-        shown = [f"{atom:g}" for atom in self.atoms]
-        listed = ", ".join(shown if len(shown) <= 4 else [*shown[:3], "…", shown[-1]])
-        words += [f"{len(shown)} frequent value{'s' if len(shown) > 1 else ''}: {listed}"] if shown else []
+        if self.atoms:
+            shown = listed([f"{atom:g}" for atom in self.atoms], 5)
+            words.append(f"{len(self.atoms)} frequent value{'s' if len(self.atoms) > 1 else ''}: {shown}")
         return "; ".join(words)
 
     def config(self) -> dict[str, Any]:
