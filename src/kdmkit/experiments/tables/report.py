@@ -50,9 +50,9 @@ _NOTES: dict[PartName, str] = {
     "prediction": "AUC of the target given the rest of a test row; `kdm-targets` was told the target, "
     "`boosting` is scikit-learn's histogram boosting on the same rows.",
     "imputation": "30 % of all cells removed completely at random; every method is fitted to the incomplete "
-    "rows (at most 10,000) and fills in the same rows. Means over columns: error of numbers over the standard "
-    "deviation, share of right categories. The rank is the mean over both scores, among the methods that "
-    "have them.",
+    "rows (at most 10,000) and fills in the same rows. Means over columns: error of numbers over the "
+    "standard deviation, share of right categories. The rank is the mean over both scores, among the "
+    "methods that have them.",
     "intervals": "Share of held-out numbers within central 90 % intervals given the rest of their row (at "
     "most 2,000 test rows), and width in standard deviations of the column.",
     "queries": "One question with one to four conditions and its answer: probabilities of levels, or mean "

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from tqdm.auto import tqdm
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.experiments.common import Report, Task, newest, processes, read_rows, run_tasks, write_report
 from kdmkit.experiments.tables import fits
 from kdmkit.experiments.tables.data import PAPER
@@ -37,7 +37,7 @@ def run(
     chosen: Sequence[str] = (),
     seeds: int = 5,
     rows: int | None = None,
-    device: str | None = None,
+    device: str = "auto",
     work_dir: Path = Path("runs/tables"),
     only_fits: bool = False,
     workers: int = 1,
@@ -54,14 +54,15 @@ def run(
             take hours.
         seeds: how many, from 0.
         rows: training rows and test rows at most; None is all.
-        device: where table models are fitted, `"cpu"` or `"cuda"`; None is the one that there is.
+        device: where table models are fitted, `"cpu"` or `"cuda"`; `"auto"`: a GPU if there is one.
         work_dir: the folder of fits. Fits that were made elsewhere are measured, too.
         only_fits: whether to make fits and measure nothing; this needs none of the peers.
         workers: processes that measure at the same time, with one thread each.
         fresh: whether to fit and measure again.
         verbose: whether to show progress.
     """
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_choice("device", device, ("auto", "cpu", "cuda"))
+    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     jobs = [
         Job(part, dataset, method, seed, where, rows, data_dir, work_dir)
         for seed in range(seeds)
