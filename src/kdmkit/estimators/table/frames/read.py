@@ -12,7 +12,7 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.frames.files import read_file
-from kdmkit.estimators.table.frames.objects import from_objects
+from kdmkit.estimators.table.frames.objects import check_finite, from_objects
 from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 
@@ -116,10 +116,7 @@ def _integers(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> Ra
 def _floats(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
     digits = int(np.finfo(array.dtype).precision)
     values = array.astype(np.float64)
-    infinite = np.flatnonzero(np.isinf(values) & ~mask)
-    if len(infinite):
-        got = f"{values[infinite[0]]} in row {infinite[0]}"
-        raise ValueError(bad_argument(f"column {name!r}", "finite numbers or missing cells", got))
+    check_finite(name, values, mask)
     return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=min(digits, 15)))
 
 
