@@ -74,6 +74,7 @@ def as_arrow(frame: Any) -> Any:
     if isinstance(frame, dict):
         columns = {str(name): np.asarray(values) for name, values in frame.items()}
         return arrow.table({name: arrow.array(_listed(values)) for name, values in columns.items()})
+    frame = frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame
     return need("narwhals.stable.v2").from_native(frame, eager_only=True).to_arrow()
 
 
