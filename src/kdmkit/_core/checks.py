@@ -1,5 +1,6 @@
 """Checks of user input. Every message names the argument, what was expected and what was given."""
 
+import difflib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,17 @@ def bad_argument(argument: str, wanted: str, got: object) -> str:
     'sigma: expected > 0, got -1.0'
     """
     return f"{argument}: expected {wanted}, got {got}"
+
+
+def did_you_mean(value: object, known: Iterable[object]) -> str:
+    """A hint to add to an error: the known value that was probably meant, or nothing.
+
+    >>> did_you_mean("carrat", ["price", "carat"])
+    " (did you mean 'carat'?)"
+    """
+    words = {str(word).casefold(): word for word in known}
+    close = difflib.get_close_matches(str(value).casefold(), words, n=1)
+    return f" (did you mean {words[close[0]]!r}?)" if close else ""
 
 
 def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bool = False) -> Tensor:

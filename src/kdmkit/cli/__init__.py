@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 try:
     import typer
-    from rich.table import Table
 except ImportError as error:
     raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
 
-from kdmkit.cli import tables
-from kdmkit.cli.printing import console, errors_in_one_line
-
-if TYPE_CHECKING:
-    from kdmkit.experiments.common import Report
+from kdmkit.cli import reproduce, tables
+from kdmkit.cli.options import OnlyReport, Output
+from kdmkit.cli.printing import console, show_report
 
 # Experiments are imported by the commands that run them: --help needs none of them.
 app = typer.Typer(
     help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True
 )
-reproduce = typer.Typer(help="Measure the library and write tables of results.", no_args_is_help=True)
-app.add_typer(reproduce, name="reproduce")
+app.add_typer(reproduce.app, name="reproduce")
 tables.add_commands(app)
 
 
@@ -49,15 +43,6 @@ def main(version: Version = False) -> None:
     """Kernel density matrices: models of tables, demonstration, experiments."""
 
 
-Output = Annotated[Path, typer.Option(file_okay=False, help="Where the results are and go.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
-OnlyReport = Annotated[
-    bool,
-    typer.Option("--only-report", help="Measure nothing; write the tables from the existing lines."),
-]
-Workers = Annotated[int, typer.Option(min=1, help="Processes that measure at the same time.")]
-
-
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(file_okay=False, help="Where the figures go.")] = Path("demo"),
@@ -68,8 +53,8 @@ def demo(
     """Fits one KDM to handwritten digits: it classifies, detects novelty and generates. Then asks a table."""
     from kdmkit.experiments import demo, table_demo
 
-    _show(lambda: demo.run(output, seed=seed, say=console.print))
-    _show(lambda: table_demo.run(seed=seed, say=console.print))
+    show_report(lambda: demo.run(output, seed=seed, say=console.print))
+    show_report(lambda: table_demo.run(seed=seed, say=console.print))
 
 
 @app.command()
@@ -93,272 +78,4 @@ def bench(
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
     for each in devices if device is None else (device,):
         run = partial(bench.run, output, device=each, seconds=seconds, growth=growth)
-        _show(partial(bench.summarize, output, each) if only_report else run)
-
-
-@reproduce.command("classifiers")
-def reproduce_classifiers(
-    output: Output = Path("results"),
-    part: Annotated[
-        Literal["development", "test"],
-        typer.Option(help="Tables that defaults were chosen on, or the others."),
-    ] = "test",
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Log-loss and accuracy on ordinary tables, compared with scikit-learn's classifiers."""
-    from kdmkit.experiments import classifiers
-
-    run = partial(classifiers.run, output, part=part, folds=folds, workers=workers, fresh=fresh)
-    _show(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
-
-
-@reproduce.command("binary")
-def reproduce_binary(
-    data_dir: Annotated[Path, typer.Option(help="The folder of nltcs.npz and the other sets.")] = Path(
-        "data"
-    ),
-    output: Output = Path("results"),
-    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Test log-likelihood of trees on binary tables, with targets."""
-    from kdmkit.experiments import binary
-
-    options: Any = {"datasets": dataset or (), "device": device, "workers": workers, "fresh": fresh}
-    _show(
-        partial(binary.summarize, output) if only_report else partial(binary.run, output, data_dir, **options)
-    )
-
-
-@reproduce.command("adult-tree")
-def reproduce_adult_tree(
-    data_dir: Annotated[Path, typer.Option(help="The folder of adult.data and adult.test.")] = Path("data"),
-    output: Output = Path("results"),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Test log-likelihood of all columns of Adult: a tree, compared with flat joint KDMs."""
-    from kdmkit.experiments import trees
-
-    run = partial(trees.run, output, data_dir, device=device, workers=workers, fresh=fresh)
-    _show(partial(trees.summarize, output) if only_report else run)
-
-
-@reproduce.command("density")
-def reproduce_density(
-    output: Output = Path("results"),
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the outer cross-validation.")] = 5,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Held-out log-likelihood, compared with Gaussian mixtures and kernel density estimates."""
-    from kdmkit.experiments import density
-
-    run = partial(density.run, output, folds=folds, fresh=fresh)
-    _show(partial(density.summarize, output, folds=folds) if only_report else run)
-
-
-@reproduce.command("columns")
-def reproduce_columns(
-    output: Output = Path("results"),
-    part: Annotated[
-        Literal["development", "test"] | None, typer.Option(help="Measure these columns only.")
-    ] = None,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Held-out likelihood of columns and pairs, compared with SciPy's density and a Gaussian mixture."""
-    from kdmkit.experiments import columns
-
-    run = partial(columns.run, output, part=part, fresh=fresh)
-    _show(partial(columns.summarize, output) if only_report else run)
-
-
-@reproduce.command("novelty")
-def reproduce_novelty(
-    data_dir: Annotated[Path, typer.Option(help="The folder of 2_annthyroid.npz and the other sets.")] = Path(
-        "data"
-    ),
-    output: Output = Path("results"),
-    part: Annotated[
-        Literal["development", "test"] | None, typer.Option(help="Measure these sets only.")
-    ] = None,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Densities as scores of novelty, compared with nearest neighbours and an isolation forest."""
-    from kdmkit.experiments import novelty
-
-    run = partial(novelty.run, output, data_dir, part=part, fresh=fresh)
-    _show(partial(novelty.summarize, output) if only_report else run)
-
-
-@reproduce.command("estimators")
-def reproduce_estimators(
-    output: Output = Path("results"),
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="accuracy, encoder, digits, intervals or scale; may be repeated."),
-    ] = None,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Accuracy, calibration, novelty, generation, intervals and time, with their targets."""
-    from kdmkit.experiments import estimators
-
-    run = partial(estimators.run, output, only=only or (), fresh=fresh)
-    _show(partial(estimators.summarize, output) if only_report else run)
-
-
-@reproduce.command("table1")
-def reproduce_table1(
-    data_dir: Annotated[
-        Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")
-    ] = Path("data"),
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
-    ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="dense, kdm or ml-kdm; may be repeated.")] = None,
-    encoder: Annotated[list[str] | None, typer.Option(help="paper or resnet; may be repeated.")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Workers = 1,
-    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
-    search: Annotated[
-        bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
-    ] = False,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What --search tries: setting=value,value…, or drawing.setting=… for generated images; "
-            "may be repeated. Default: (m, e)."
-        ),
-    ] = None,
-    only_report: OnlyReport = False,
-    output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
-    fresh: Fresh = False,
-) -> None:
-    """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
-    from kdmkit.experiments import images
-
-    def report() -> Report:
-        if only_report:
-            return images.summarize(output, say=console.print)
-        if vary and not search:
-            raise ValueError(f"vary: expected together with --search, got {vary[0]}")
-        plan = images.plan(
-            dataset,
-            model,
-            encoder,
-            runs=runs,
-            data_dir=data_dir,
-            work_dir=work_dir,
-            device=device,
-            workers=workers,
-        )
-        options: Any = {"fresh": fresh, "say": console.print}
-        if search:
-            return images.search(output, plan, images.search_space(vary), **options)
-        return images.run(output, plan, generation=generation, **options)
-
-    _show(report)
-
-
-@reproduce.command("table2")
-def reproduce_table2(
-    data_dir: Annotated[
-        Path, typer.Option(help="The folder of adult.data, adult.test and magic04.data.")
-    ] = Path("data"),
-    dataset: Annotated[list[str] | None, typer.Option(help="adult or magic; may be repeated.")] = None,
-    bag_size: Annotated[list[int] | None, typer.Option(help="8, 32, 128 or 512; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="A row of the table; may be repeated.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials per cell.")] = 5,
-    search: Annotated[
-        bool, typer.Option("--search", help="Compare settings on held-out bags instead.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="Where LMMCM's kernel matrix lies: cpu or cuda.")] = "cpu",
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    output: Output = Path("results"),
-    fresh: Fresh = False,
-) -> None:
-    """Learning from label proportions on Adult and MAGIC, compared with LMMCM and a network."""
-    from kdmkit.experiments import proportions
-
-    cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
-    options: Any = {**cells, "workers": workers, "fresh": fresh}
-    if search:
-        run = partial(proportions.search, output, data_dir, **options)
-    else:
-        run = partial(proportions.run, output, data_dir, **options, trials=trials, device=device)
-    summarize = proportions.summarize_search if search else proportions.summarize
-    _show(partial(summarize, output) if only_report else run)
-
-
-@reproduce.command("uci-regression")
-def reproduce_uci_regression(
-    data_dir: Annotated[
-        Path, typer.Option(help="The folder of concrete.npz, energy.npz and the others.")
-    ] = Path("data"),
-    dataset: Annotated[list[str] | None, typer.Option(help="One of the sets; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
-    splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
-    workers: Workers = 1,
-    figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
-    only_report: OnlyReport = False,
-    output: Output = Path("results"),
-    fresh: Fresh = False,
-) -> None:
-    """Regression with uncertainty on UCI sets, compared with a GP, NGBoost and a deep ensemble."""
-    from kdmkit.experiments import regression
-
-    run = partial(
-        regression.run,
-        output,
-        data_dir,
-        datasets=dataset or (),
-        methods=method or (),
-        splits=splits,
-        figures=figures,
-        workers=workers,
-        fresh=fresh,
-    )
-    _show(partial(regression.summarize, output, figures=figures) if only_report else run)
-
-
-@reproduce.command("regression-others")
-def reproduce_regression_others(
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of every problem.")] = 5,
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    output: Output = Path("results"),
-    fresh: Fresh = False,
-) -> None:
-    """Regression with the same defaults on twenty other problems: small, skewed or pure noise."""
-    from kdmkit.experiments.regression import others
-
-    run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
-    _show(partial(others.summarize, output) if only_report else run)
-
-
-def _show(make: Callable[[], Report]) -> None:
-    """Prints the table of a report and the names of its files."""
-    os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
-    with errors_in_one_line(ValueError, OSError):
-        report = make()
-    if report.header:
-        table = Table(*report.header, title=report.title, title_justify="left")
-        for row in report.rows:
-            table.add_row(*row)
-        console.print(table)
-    for file in report.files:
-        console.print(f"wrote {file}")
+        show_report(partial(bench.summarize, output, each) if only_report else run)

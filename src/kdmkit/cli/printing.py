@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from kdmkit.experiments.common import Report
 
 console = Console()
 errors = Console(stderr=True)
@@ -20,3 +26,17 @@ def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     except kinds as error:
         errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+def show_report(make: Callable[[], Report]) -> None:
+    """Prints the table of a report and the names of its files."""
+    os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
+    with errors_in_one_line(ValueError, OSError):
+        report = make()
+    if report.header:
+        table = Table(*report.header, title=report.title, title_justify="left")
+        for row in report.rows:
+            table.add_row(*row)
+        console.print(table)
+    for file in report.files:
+        console.print(f"wrote {file}")

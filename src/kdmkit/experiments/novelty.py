@@ -23,7 +23,7 @@ from kdmkit.experiments.common import (
     Report,
     Row,
     Task,
-    markdown_table,
+    claims_table,
     newest,
     provenance,
     read_rows,
@@ -134,9 +134,8 @@ def report(rows: Sequence[Row]) -> Report:
                 Claim(f"{part}: sets within .02 of it", [float((gaps >= -0.02).sum())], least=5),
                 Claim(f"{part}: time over its time", [sum(seconds[KDM]) / sum(seconds[KNN])], most=5),
             ]
-    verdicts = [[c.what, c.target, c.shown(".4g"), c.verdict] for c in claims]
     notes = (
-        markdown_table(["what", "target", "measured", "met"], verdicts),
+        claims_table(claims, ".4g"),
         f"Area under the ROC curve, mean over seeds {SEEDS}: half of the normal rows to learn from, the "
         "rest and all anomalies to test. Seconds are those of fit and scores. Neighbours are among "
         "standardised columns, their score is the distance to the last of them. Defaults were chosen on the "

@@ -11,9 +11,10 @@ from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.table import Packing, Table
 from kdmkit.training.targets import TargetObjective, fit_targets
-from kdmkit.training.tree import TreeObjective, fit_tree, tree_options
+from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tree, tree_options
 
 __all__ = [
+    "TREE_RECIPE",
     "ConditionalObjective",
     "DecoderObjective",
     "DenseObjective",
@@ -29,6 +30,7 @@ __all__ = [
     "Table",
     "TargetObjective",
     "TreeObjective",
+    "TreeRecipe",
     "cross_entropy",
     "derive_seed",
     "encode_rows",

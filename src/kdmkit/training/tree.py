@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,17 +18,39 @@ from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
 from kdmkit.training.table import Packing, Table, packed_rows
 
-# The defaults were chosen on validation rows of five binary tables: results/binary-notes.md.
-_STEPS = 1500
-_BATCH = 256
-_RATE = 0.1
-# Horizon of the averaged weights, and steps without a better validation loss before stopping, as shares of
-# all steps.
-_AVERAGING = 0.03
-_PATIENCE = 0.35
-# Pseudo-counts of every edge row: this times √k/n, but no more than the second number.
-_SHRINKAGE = 450.0
-_MOST_SHRINKAGE = 4.0
+
+@dataclass(frozen=True)
+class TreeRecipe:
+    """The numbers behind the defaults of `fit_tree` and `tree_options`.
+
+    They were chosen on validation rows of five binary tables: `results/binary-notes.md`.
+
+    Args:
+        steps, batch_size, learning_rate: of the loop.
+        averaging: horizon of the averaged weights, as a share of all steps.
+        patience: epochs without a better validation loss before stopping, as a share of all epochs.
+        shrinkage: pseudo-counts of every edge row are this times √k/n, with k states and n rows.
+        most_shrinkage: the largest number of pseudo-counts.
+        smoothing: pseudo-counts of every component of a discrete kernel.
+        masking: the share of hidden cells.
+    """
+
+    steps: int = 1500
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    averaging: float = 0.03
+    patience: float = 0.35
+    shrinkage: float = 450.0
+    most_shrinkage: float = 4.0
+    smoothing: float = 0.5
+    masking: float = 0.2
+
+    def pseudo_counts(self, n_rows: float, n_components: int) -> float:
+        """Pseudo-counts of every edge row before they fade."""
+        return min(self.most_shrinkage, self.shrinkage * math.sqrt(n_components) / n_rows)
+
+
+TREE_RECIPE = TreeRecipe()
 
 
 class TreeObjective(DrawingModule):
@@ -65,14 +88,14 @@ class TreeObjective(DrawingModule):
         *,
         n_steps: int,
         shrinkage: float | None = None,
-        smoothing: float = 0.5,
-        masking: float = 0.2,
+        smoothing: float = TREE_RECIPE.smoothing,
+        masking: float = TREE_RECIPE.masking,
         has_missing: bool = False,
     ) -> None:
         super().__init__()
         n = _effective_rows(rows)
         if shrinkage is None:
-            shrinkage = min(_MOST_SHRINKAGE, _SHRINKAGE * math.sqrt(layer.n_components) / n)
+            shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
         self.n_steps = max(1, n_steps)
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.has_missing = has_missing or not bool(rows.tensors[2].all())
@@ -143,8 +166,8 @@ class _PenalisedLosses(nn.Module):
         total = edges.new_zeros(())
         if self.shrinkage:
             with torch.no_grad():
-                child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
-            total = total - self.shrinkage * (child * edges.log()).sum()
+                child = self.layer.state_probs(edges)[1:]
+            total = total - self.shrinkage * (child * edges.log().sum(-2)).sum()
         if self.smoothing:
             for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
@@ -161,8 +184,8 @@ def fit_tree(
     *,
     options: FitOptions | None = None,
     shrinkage: float | None = None,
-    smoothing: float = 0.5,
-    masking: float = 0.2,
+    smoothing: float = TREE_RECIPE.smoothing,
+    masking: float = TREE_RECIPE.masking,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -200,7 +223,7 @@ def fit_tree(
         return fit(objective, rows, held, options=options, identity=described, description="tree")
 
 
-def tree_options(n_rows: int, *, steps: int = _STEPS, **changes: Any) -> FitOptions:
+def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:
     """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
 
     Args:
@@ -208,14 +231,14 @@ def tree_options(n_rows: int, *, steps: int = _STEPS, **changes: Any) -> FitOpti
         steps: updates of the parameters.
         changes: other settings of `FitOptions`.
     """
-    batch = changes.get("batch_size", _BATCH)
+    batch = changes.get("batch_size", TREE_RECIPE.batch_size)
     epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
     defaults: dict[str, Any] = {
         "max_epochs": epochs,
         "batch_size": batch,
-        "learning_rate": _RATE,
-        "averaging": _AVERAGING,
-        "patience": max(1, math.ceil(_PATIENCE * epochs)),
+        "learning_rate": TREE_RECIPE.learning_rate,
+        "averaging": TREE_RECIPE.averaging,
+        "patience": max(1, math.ceil(TREE_RECIPE.patience * epochs)),
         "clip_norm": None,
     }
     return FitOptions(**{**defaults, **changes})

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from kdmkit.estimators.table.codecs import Cells, Codec, Known
-from kdmkit.estimators.table.inference import Inference
+from kdmkit.estimators.table.answers.inference import Inference
+from kdmkit.estimators.table.codecs.base import Cells, Codec, Known
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
-from kdmkit.estimators.table.storage import RawColumn, Storage
 from kdmkit.kernels import Interval, OneOf
 
 

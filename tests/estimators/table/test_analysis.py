@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from kdmkit.estimators.table.analysis import count, find_atoms, fit_numbers, resolution
-from kdmkit.estimators.table.parts import CodePart, NumberPart, part_from_config
+from kdmkit.estimators.table.codecs.analysis import count, find_atoms, fit_numbers, resolution
+from kdmkit.estimators.table.codecs.parts import CodePart, NumberPart, part_from_config
 from kdmkit.kernels import Resolution
 
 RNG = np.random.default_rng(0)

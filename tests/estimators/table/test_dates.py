@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from kdmkit.estimators.table import Schema
-from kdmkit.estimators.table.calendar import Calendar, digit_ranges, parse_span
+from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
 
 RNG = np.random.default_rng(0)
 
@@ -110,3 +110,14 @@ def test_dates_in_texts_come_back(pattern: str) -> None:
     assert back.tolist() == texts
     with pytest.raises(ValueError, match=r"column 'day': expected dates written as .*, got 'x' in row 1"):
         schema.encode({"day": [texts[0], "x"]})
+
+
+@pytest.mark.parametrize(
+    "date", ["2021-03-04", "04.03.2021", dt.date(2021, 3, 4), np.datetime64("2021-03-04")]
+)
+def test_strict_ends_of_ranges(date: Any) -> None:
+    texts = [value.strftime("%d.%m.%Y") for value in dates("2021-01-01", 100, "D").tolist()]
+    codec = Schema.from_frame({"day": texts}).columns["day"].codec
+    after, before = (codec.beside(date, up) for up in (True, False))
+    assert str(codec.region((after, None))) == str(codec.region(("2021-03-05", None)))
+    assert str(codec.region((None, before))) == str(codec.region((None, "2021-03-03")))

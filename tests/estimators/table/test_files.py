@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kdmkit.estimators.table import files
-from kdmkit.estimators.table.files import read_batches, read_file
-from kdmkit.estimators.table.frames import read_frame
+from kdmkit.estimators.table.frames import files
+from kdmkit.estimators.table.frames.files import read_batches, read_file
+from kdmkit.estimators.table.frames.read import read_frame
 
 TEXT = "day,price,kind\n2024-05-01,1.5,a\n2024-05-02,,b\n2024-05-03,2.25,\n"
 

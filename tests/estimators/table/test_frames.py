@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from estimators.table.frames_of_all_kinds import pandas_frame, polars_frame
-from kdmkit.estimators.table.frames import from_numpy, read_frame
-from kdmkit.estimators.table.restore import build_frame
-from kdmkit.estimators.table.storage import Storage
+from kdmkit.estimators.table.frames.read import from_numpy, read_frame
+from kdmkit.estimators.table.frames.restore import build_frame
+from kdmkit.estimators.table.frames.storage import Storage
 
 
 def round_trip(frame: Any, index: Any = None) -> Any:

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from kdmkit.estimators.table import Schema
-from kdmkit.estimators.table.frames import from_numpy, read_frame
-from kdmkit.estimators.table.kinds import decide, fit_codec
+from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
+from kdmkit.estimators.table.frames.read import from_numpy, read_frame
 
 RNG = np.random.default_rng(0)
 N = 200

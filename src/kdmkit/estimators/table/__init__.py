@@ -1,7 +1,7 @@
 """Tables of mixed columns: what a column is, how its cells become events of a kernel and come back."""
 
-from kdmkit.estimators.table.answer import Answer, EventAnswer
-from kdmkit.estimators.table.codecs import Codec
+from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
+from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.estimators.table.table import KDMTable
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit.estimators.table.inference import select
+from kdmkit.estimators.table.answers.inference import select
 from kdmkit.estimators.table.model import (
     MOST_COMPONENTS,
     ModelSettings,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit.estimators.table.files import read_batches
-from kdmkit.estimators.table.frames import RawFrame, read_frame
-from kdmkit.estimators.table.optional import need
+from kdmkit.estimators.table.frames.files import read_batches
+from kdmkit.estimators.table.frames.optional import need
+from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 
 # A sample grows to this many times its size before the rows that left it are dropped.
 _SLACK = 1.25

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs import Codec, LeftOut, nearest
-from kdmkit.estimators.table.frames import RawFrame, read_frame
-from kdmkit.estimators.table.kinds import check_types, codec_from_config, decide, fit_codec
-from kdmkit.estimators.table.restore import build_frame
-from kdmkit.estimators.table.storage import BASES, RawColumn, Storage
+from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.codecs.base import Codec, LeftOut
+from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.restore import build_frame
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
@@ -210,7 +210,7 @@ class Schema:
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
         if name not in self.columns:
-            wanted = f"a column of the table{nearest(name, self.columns)}"
+            wanted = f"a column of the table{did_you_mean(name, self.columns)}"
             raise ValueError(bad_argument(argument, wanted, repr(name)))
         return self.columns[name]
 

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit._core.files import replacing
-from kdmkit.estimators.table.optional import need
+from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.sampling import as_arrow, batches_of
 
 _STANDARD = "-"

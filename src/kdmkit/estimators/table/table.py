@@ -17,18 +17,14 @@ from kdmkit._core.checks import bad_argument, check_choice, check_count, check_n
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, plain
 from kdmkit.estimators.common.rows import weighted_rows
-from kdmkit.estimators.table.answer import Answer, EventAnswer
-from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
-from kdmkit.estimators.table.columns import Columns
-from kdmkit.estimators.table.dependence import Dependence, measure_dependence
-from kdmkit.estimators.table.draws import draw_rows
-from kdmkit.estimators.table.explain import Explanation, explain_row
-from kdmkit.estimators.table.frames import read_frame
-from kdmkit.estimators.table.impute import Imputer
-from kdmkit.estimators.table.inference import Inference, blocks, select
-from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
-from kdmkit.estimators.table.posterior import Posterior
-from kdmkit.estimators.table.questions import (
+from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
+from kdmkit.estimators.table.answers.draws import draw_rows
+from kdmkit.estimators.table.answers.explain import Explanation, explain_row
+from kdmkit.estimators.table.answers.impute import Imputer
+from kdmkit.estimators.table.answers.inference import Inference, blocks, select
+from kdmkit.estimators.table.answers.posterior import Posterior
+from kdmkit.estimators.table.answers.questions import (
     check_target,
     describe,
     describe_query,
@@ -36,6 +32,10 @@ from kdmkit.estimators.table.questions import (
     read_given,
     read_query,
 )
+from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
+from kdmkit.estimators.table.columns import Columns
+from kdmkit.estimators.table.frames.read import read_frame
+from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
 from kdmkit.estimators.table.sampling import batches_of, is_streamed, sample_frame
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.estimators.table.streams import stream

@@ -25,7 +25,7 @@ from kdmkit.experiments.common import (
     Report,
     Row,
     Task,
-    markdown_table,
+    claims_table,
     newest,
     provenance,
     read_rows,
@@ -137,9 +137,8 @@ def report(rows: Sequence[Row]) -> Report:
             ("best", lambda gap: gap > 0, 4),
         )
     ]
-    verdicts = [[c.what, c.target, c.shown(".0f"), c.verdict] for c in claims]
     notes = (
-        markdown_table(["columns of ten", "target", "measured", "met"], verdicts),
+        claims_table(claims, ".0f", "columns of ten"),
         f"Mean log-likelihood of held-out rows in nats, higher is better: {FOLDS} folds (shuffled, seed "
         f"{SEED}; at most {MOST_HELD_OUT} rows each), in units of the training rows' standard deviations. "
         "Rounded columns are scored by the mass of their cell. The last column is the distance to the better "

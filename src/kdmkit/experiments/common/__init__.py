@@ -1,6 +1,6 @@
 """What all experiments share: the runner, lines of results, means, claims, tables and the hardware probe."""
 
-from kdmkit.experiments.common.claims import Claim
+from kdmkit.experiments.common.claims import Claim, claims_table
 from kdmkit.experiments.common.lines import FORMAT, Row, append_row, newest, read_rows, remove_rows, select
 from kdmkit.experiments.common.machine import machine, provenance, versions
 from kdmkit.experiments.common.processes import Pool, processes
@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "Task",
     "append_row",
+    "claims_table",
     "machine",
     "markdown_table",
     "newest",

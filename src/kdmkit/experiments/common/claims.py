@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from kdmkit.experiments.common.tables import markdown_table
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -65,3 +67,9 @@ class Claim:
     def shown(self, form: str) -> str:
         """The value in a number format; empty where nothing was run."""
         return format(self.value, form) if self.values else ""
+
+
+def claims_table(claims: Sequence[Claim], form: str, what: str = "what") -> str:
+    """A Markdown table of claims, their targets, their values in a number format, and the verdicts."""
+    cells = [[claim.what, claim.target, claim.shown(form), claim.verdict] for claim in claims]
+    return markdown_table([what, "target", "measured", "met"], cells)

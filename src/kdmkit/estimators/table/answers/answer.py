@@ -1,0 +1,287 @@
+"""Answers: distributions of columns and probabilities of events, as people read them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdmkit._core.checks import bad_argument, check_count, check_number
+from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.answers.posterior import Posterior
+from kdmkit.estimators.table.queries.conditions import Range, as_given
+
+#: Makes a generator of the model's device from a `random_state`.
+Generators = Callable[[Any], torch.Generator]
+# Levels that a printed answer shows.
+_SHOWN = 10
+# Bars of a histogram, and the quantiles between which they lie.
+_BARS, _TAIL = 12, 0.005
+
+
+class BaseAnswer(ABC):
+    """What a query returns.
+
+    Attributes:
+        question: the query, as text.
+        log_evidence: log p of what is given (a density where values of continuous columns are given); 0
+            where nothing is.
+    """
+
+    def __init__(self, question: str, log_evidence: float) -> None:
+        self.question, self.log_evidence = question, log_evidence
+
+    @property
+    @abstractmethod
+    def probs(self) -> dict[Any, float]:
+        """The probability of every value, the most probable first."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Numbers that describe the answer, by name."""
+
+    @abstractmethod
+    def bars(self) -> dict[str, float]:
+        """What a histogram shows: probabilities of levels or of ranges, by label."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer in the types of JSON."""
+        known = {"log_evidence": self.log_evidence}
+        return {"query": self.question, **{k: plain(v) for k, v in self.summary().items()}, **known}
+
+    def __repr__(self) -> str:
+        lines = [self.question, *(f"  {name}: {shown(value)}" for name, value in self.summary().items())]
+        return "\n".join(lines)
+
+    def __rich__(self) -> Any:
+        """The summary and a histogram, for `rich.print` and the command line."""
+        from rich.console import Group
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table("", "", title=escape(self.question), title_justify="left", show_header=False)
+        for name, value in self.summary().items():
+            table.add_row(name, escape(shown(value)))
+        bars = self.bars()
+        drawn = Table("", "", "", box=None, show_header=False)
+        top = max(bars.values(), default=0.0) or 1.0
+        for label, share in bars.items():
+            drawn.add_row(escape(label), f"{share:.1%}", "█" * max(round(30 * share / top), int(share > 0)))
+        return Group(table, drawn)
+
+
+class Answer(BaseAnswer):
+    """The distribution of one column given what is known of others.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> answer = table.query("x", given={"big": True})
+    >>> low, high = answer.interval(0.9)
+    >>> bool(low < answer.median < high)
+    True
+    """
+
+    def __init__(
+        self, posterior: Posterior, question: str, log_evidence: float, generators: Generators
+    ) -> None:
+        super().__init__(question, log_evidence)
+        self._posterior, self._generators = posterior, generators
+
+    @property
+    def column(self) -> str:
+        return self._posterior.column.name
+
+    # ---- summaries
+
+    @property
+    def mean(self) -> Any:
+        """The mean, of numeric columns and dates."""
+        return scalar(self._posterior.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation, of numeric columns."""
+        return float(self._posterior.std())
+
+    @property
+    def median(self) -> Any:
+        """The median, of ordered columns."""
+        return self.quantile(0.5)
+
+    @property
+    def mode(self) -> Any:
+        """The most probable value."""
+        return scalar(self._posterior.mode())
+
+    def quantile(self, q: float) -> Any:
+        """The smallest value that is reached with probability q."""
+        q = check_number("q", q, "0 < q < 1", positive=True, below=1)
+        return scalar(self._posterior.quantile(q))
+
+    def interval(self, coverage: float = 0.9) -> Any:
+        """The central interval (low, high); of levels without an order a list, the most probable ones.
+
+        Args:
+            coverage: the probability that the value lies inside: at least this, for levels.
+        """
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        if self._posterior.codec.ordered:
+            return self.quantile((1 - coverage) / 2), self.quantile((1 + coverage) / 2)
+        probs = self.probs
+        needed = int(np.searchsorted(np.cumsum(list(probs.values())), coverage)) + 1
+        return list(probs)[:needed]
+
+    @property
+    def probs(self) -> dict[Any, float]:
+        levels = self._posterior.codec.levels
+        probs = self._posterior.probs().tolist()
+        assert levels is not None
+        found = [(scalar(level), p) for level, p in zip(levels, probs, strict=True)]
+        return dict(sorted(found, key=lambda pair: -pair[1]))
+
+    def probability(self, value: Any) -> float:
+        """How probable a value, a range `(low, high)` or a set `[a, b]` is."""
+        return float(self._posterior.probability(value))
+
+    def log_density(self, value: Any) -> float:
+        """log p(value): of a density, or of the probability of values that have one."""
+        return float(self._posterior.log_density(value))
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        """Independent draws, as values of the column."""
+        n = check_count("n", n)
+        return self._posterior.sample(n, self._generators(random_state))
+
+    # ---- reading
+
+    def summary(self) -> dict[str, Any]:
+        codec = self._posterior.codec
+        found: dict[str, Any] = {}
+        if codec.numeric:
+            found["mean"] = self.mean
+        if codec.ordered:
+            found |= {"median": self.median, "90 % interval": self.interval(0.9)}
+        if codec.levels is not None and not codec.numeric:
+            found["probs"] = self.probs
+        return found
+
+    def bars(self) -> dict[str, float]:
+        if self._posterior.has_levels:
+            probs = self.probs
+            shown_levels = list(probs)[:_SHOWN]
+            if self._posterior.codec.ordered:
+                shown_levels = sorted(shown_levels, key=list(self._posterior.codec.levels or ()).index)
+            return {str(level): probs[level] for level in shown_levels}
+        *pairs, last = pairwise(self.edges())
+        ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
+        return {f"{shown(r.low)} – {shown(r.high)}": self._mass_of(r) for r in ranges}
+
+    def _mass_of(self, found: Range) -> float:
+        return self.probability(as_given(found, self._posterior.codec.beside))
+
+    def edges(self, bars: int = _BARS) -> list[Any]:
+        """Ends of bars of equal width that hold 99 % of the probability."""
+        low, high = self.quantile(_TAIL), self.quantile(1 - _TAIL)
+        if low == high:
+            return [low, high]
+        return [low + (high - low) * (i / bars) for i in range(bars + 1)]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the distribution: a histogram of exact probabilities. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x=self.column, ax=ax)
+
+
+class EventAnswer(BaseAnswer):
+    """The probability of an event given what is known: the distribution of a boolean."""
+
+    def __init__(
+        self, probability: float, question: str, log_evidence: float, generators: Generators
+    ) -> None:
+        super().__init__(question, log_evidence)
+        self._probability, self._generators = probability, generators
+
+    def __float__(self) -> float:
+        return self._probability
+
+    @property
+    def mean(self) -> float:
+        return self._probability
+
+    @property
+    def mode(self) -> bool:
+        return self._probability >= 0.5
+
+    @property
+    def probs(self) -> dict[Any, float]:
+        both = {True: self._probability, False: 1 - self._probability}
+        return dict(sorted(both.items(), key=lambda pair: -pair[1]))
+
+    def probability(self, value: bool = True) -> float:
+        """How probable the event is; of False, how probable it is that the event does not happen."""
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(bad_argument("value", "True or False", repr(value)))
+        return self._probability if value else 1 - self._probability
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        """Draws of whether the event happens."""
+        generator = self._generators(random_state)
+        draws = torch.rand(check_count("n", n), generator=generator, device=generator.device)
+        return np.asarray((draws < self._probability).cpu())
+
+    def summary(self) -> dict[str, Any]:
+        return {"probability": self._probability}
+
+    def bars(self) -> dict[str, float]:
+        return {"yes": self._probability, "no": 1 - self._probability}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws both probabilities. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x="", ax=ax)
+
+
+def scalar(value: Any) -> Any:
+    """One value as Python has it."""
+    value = np.asarray(value)[()] if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = value.astype(f"{value.dtype.kind}8[us]")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def plain(value: Any) -> Any:
+    """A value in the types of JSON; keys become text, infinite numbers their name."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    value = scalar(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def shown(value: Any) -> str:
+    """A value as text: four digits are enough to read.
+
+    >>> shown((0.123456, 12345.678)), shown({"a": 0.25})
+    ('(0.1235, 12346)', 'a 25.0%')
+    """
+    if isinstance(value, dict):
+        first = list(value.items())[:_SHOWN]
+        more = f", … {len(value) - len(first)} more" if len(value) > len(first) else ""
+        return ", ".join(f"{shown(key)} {share:.1%}" for key, share in first) + more
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(shown, value)) + ")"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    return str(value)

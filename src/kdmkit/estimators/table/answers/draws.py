@@ -1,0 +1,95 @@
+"""Rows drawn from a table, also where ranges and sets are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit.distributions import KDM
+from kdmkit.estimators.table.answers.inference import Inference, boxes
+from kdmkit.estimators.table.answers.posterior import infer
+from kdmkit.kernels.regions import Interval, OneOf, Region
+
+# Rows that are drawn together where evidence on a column needs a posterior for every row.
+_BLOCK = 8192
+
+
+def draw_rows(
+    inference: Inference, n: int, given: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """n independent rows of all variables, from the distribution given the evidence.
+
+    Variables that are known to lie in a region are drawn by the chain rule: first all others given the
+    regions, then one after the other from its distribution inside its region.
+    """
+    evidence = inference.evidence(given)
+    if not evidence:
+        drawn: dict[str, Tensor] = inference.joint.sample((n,), generator=generator)
+        return drawn
+    parts = list(boxes(evidence))
+    # Raises where the evidence is impossible.
+    share = inference.box_shares(given)
+    index = torch.multinomial(share.exp(), n, replacement=True, generator=generator).sort().values
+    counts = torch.bincount(index, minlength=len(parts)).tolist()
+    found = [
+        _draw_box(inference.joint, min(_BLOCK, count - start), box, generator)
+        for box, count in zip(parts, counts, strict=True)
+        for start in range(0, count, _BLOCK)
+    ]
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    return {name: torch.cat([part[name] for part in found])[order] for name in inference.joint.variables}
+
+
+def _draw_box(joint: Any, n: int, box: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
+    drawn: dict[str, Tensor] = {}
+    regions = {name: known for name, known in box.items() if isinstance(known, Region)}
+    for name, known in box.items():
+        if name not in regions:
+            drawn[name] = known.to(generator.device).expand(n, *known.shape)
+    free = [name for name in joint.variables if name not in box]
+    if free:
+        rho, _ = infer(joint, free, box)
+        sample = rho.sample((n,), generator=generator)
+        drawn |= {free[0]: sample} if len(free) == 1 else sample
+    for name in list(regions):
+        region = regions.pop(name)
+        rho, _ = infer(joint, [name], {**drawn, **regions})
+        if not rho.batch_shape:
+            rho = rho.expand((n,))
+        drawn[name] = draw_inside(rho, region, generator)
+    return {name: drawn[name] for name in joint.variables}
+
+
+def draw_inside(rho: KDM, region: Region, generator: torch.Generator) -> Tensor:
+    """One draw inside a region for every element of the batch `(n,)`."""
+    if isinstance(region, OneOf):
+        return _draw_among(rho, region, generator)
+    assert isinstance(region, Interval)
+    event, like = rho.event_shape, rho.components
+    low, high = (end.to(like.device, torch.float64).expand(event) for end in (region.low, region.high))
+    mass = rho.log_mass(region).double().exp()
+    # F⁻¹(u) with u uniform between P(x < low) and P(x ≤ high).
+    top = rho.cdf(high.to(like.dtype)).double() if bool(torch.isfinite(high).all()) else torch.ones_like(mass)
+    uniform = torch.rand(mass.shape, dtype=torch.float64, generator=generator, device=generator.device)
+    level = _inside(top - mass * uniform, like.dtype)
+    drawn = rho.icdf(level).reshape(*mass.shape, *event).double()
+    return drawn.clamp(low, high).to(like.dtype)
+
+
+def _inside(level: Float[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, " n"]:
+    """Levels strictly between 0 and 1, as `icdf` takes them."""
+    limits = torch.finfo(dtype)
+    return level.clamp(limits.tiny, 1 - limits.eps).to(dtype)
+
+
+def _draw_among(rho: KDM, region: OneOf, generator: torch.Generator) -> Tensor:
+    """One of the values, by their probabilities."""
+    values = region.values.unique().to(rho.components.device)
+    log_mass = torch.stack([rho.log_mass(OneOf(value.reshape(1))) for value in values], -1).double()
+    weights = torch.softmax(log_mass, -1)
+    index = torch.multinomial(weights, 1, generator=generator).squeeze(-1)
+    return values[index].reshape(*index.shape, *rho.event_shape)

@@ -1,0 +1,168 @@
+"""Questions to a fitted table: evidence in, distributions of columns out. All answers are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.answers.date_posterior import posterior_of
+from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
+from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.kernels.regions import Interval, OneOf, Region
+
+#: Rows that are answered together.
+BLOCK = 4096
+
+
+class Inference:
+    """The columns of a table and the joint distribution of their variables.
+
+    Args:
+        schema: columns and their codecs.
+        joint: a `TreeKDM` or a `JointKDM` over the variables of the schema.
+        module: the module that the distribution is from.
+    """
+
+    def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
+        self.schema, self.joint, self.module = schema, joint, module
+
+    # ---- columns
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns that the model holds."""
+        return {name: column for name, column in self.schema.columns.items() if column.variables}
+
+    def column(self, argument: str, name: Any) -> Column:
+        """A column of the model by its name."""
+        if name in self.columns:
+            return self.columns[name]
+        if name in self.schema.columns:
+            column = self.schema.columns[name]
+            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
+        else:
+            got = f"{name!r}{did_you_mean(name, self.columns)}"
+        raise ValueError(bad_argument(argument, "a column of the model", got))
+
+    # ---- one question
+
+    def query(self, column: Column, given: Mapping[str, Any]) -> tuple[Posterior, float]:
+        """The distribution of a column, and log p of what is given."""
+        if given.get(column.name) is not None:
+            raise ValueError(bad_argument("given", f"columns other than the target {column.name!r}", "it"))
+        evidence = self.evidence(given)
+        rho, log_evidence = infer(self.joint, column.variables, evidence)
+        total, share = _shares(log_evidence, given)
+        return posterior_of(column, rho, share), total
+
+    def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
+        """p(event | given), and log p of what is given; both hold conditions on different columns."""
+        known = self.evidence(event)
+        if not known:
+            raise ValueError(bad_argument("event", "at least one condition", "none"))
+        rho, log_evidence = infer(self.joint, tuple(known), self.evidence(given))
+        total, share = _shares(log_evidence, given)
+        log_mass = torch.stack([self._log_mass(rho, box) for box in boxes(known)])
+        if share is not None:
+            log_mass = log_mass + share
+        return float(log_mass.double().exp().sum()), total
+
+    def box_shares(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
+        """log p(box | given) of the boxes of what is given."""
+        evidence = self.evidence(given)
+        free = [name for name in self.joint.variables if name not in evidence]
+        if free:
+            _, log_evidence = infer(self.joint, free[:1], evidence)
+        else:
+            log_evidence = self.joint.log_prob(**evidence)
+        share = _shares(log_evidence, given)[1]
+        assert share is not None
+        return share
+
+    def _log_mass(self, rho: Any, box: Mapping[str, Tensor | Region]) -> Tensor:
+        """log p(box) under a distribution of its variables."""
+        regions = {name: as_region(self.joint.kernels[name], known) for name, known in box.items()}
+        if len(regions) == 1:
+            (region,) = regions.values()
+            found: Tensor = rho.log_mass(region)
+            return found
+        found = rho.log_prob(**regions)
+        return found
+
+    def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
+        """What is given, by variable; unknown columns raise."""
+        for name in given:
+            self.column("given", name)
+        return self.schema.evidence({name: value for name, value in given.items() if value is not None})
+
+    # ---- many rows
+
+    def posterior(self, column: Column, rows: Encoded) -> Posterior:
+        """The distribution of a column given the other columns of every row, `(rows,)`."""
+        evidence, observed = others(rows, column)
+        rho, _ = infer(self.joint, column.variables, evidence, observed)
+        if not evidence:
+            rho = rho.expand((len(rows.log_offset),))
+        return posterior_of(column, rho)
+
+    def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
+        """log p of the observed part of every row, in the user's units."""
+        found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.values)
+        return found.double().cpu() + rows.log_offset.double()
+
+
+def blocks(rows: Encoded, size: int = BLOCK) -> Iterator[Encoded]:
+    """Rows in blocks."""
+    for start in range(0, len(rows.log_offset), size):
+        yield select(rows, slice(start, start + size))
+
+
+def select(rows: Encoded, index: Any) -> Encoded:
+    """Some of the rows."""
+    values = {name: value[index] for name, value in rows.values.items()}
+    observed = {name: mask[index] for name, mask in rows.observed.items()}
+    return Encoded(values, observed, rows.log_offset[index])
+
+
+def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Values and masks of the variables of other columns that at least one row has."""
+    present = [name for name, mask in rows.observed.items() if bool(mask.any())]
+    names = [name for name in present if name not in column.variables]
+    return {n: rows.values[n] for n in names}, {n: rows.observed[n] for n in names}
+
+
+def _shares(log_evidence: Tensor | None, given: Mapping[str, Any]) -> tuple[float, Tensor | None]:
+    """log p of all boxes together, and log-shares of the boxes."""
+    if log_evidence is None:
+        return 0.0, None
+    total = torch.logsumexp(log_evidence.double(), -1)
+    if bool(torch.isneginf(total)):
+        known = {name: value for name, value in given.items() if value is not None}
+        raise ValueError(bad_argument("given", "values that can occur together", f"probability 0 of {known}"))
+    return float(total), log_evidence.double() - total
+
+
+def boxes(evidence: Mapping[str, Tensor | Region]) -> Iterator[dict[str, Any]]:
+    """The boxes of evidence one by one, without the leading dimension that counts them."""
+    count = max(_leading(known) for known in evidence.values())
+    for index in range(count):
+        yield {name: _box(known, index) for name, known in evidence.items()}
+
+
+def _leading(known: Any) -> int:
+    if isinstance(known, Interval):
+        return max(len(known.low), len(known.high))
+    return len(known.values if isinstance(known, OneOf) else known)
+
+
+def _box(known: Any, index: int) -> Any:
+    if isinstance(known, Interval):
+        return Interval(known.low[index % len(known.low)], known.high[index % len(known.high)])
+    if isinstance(known, OneOf):
+        return OneOf(known.values[index % len(known.values)])
+    return known[index % len(known)]

@@ -1,0 +1,1 @@
+"""What a column is, and how its cells become events of kernels and come back."""

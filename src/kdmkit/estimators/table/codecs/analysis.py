@@ -1,0 +1,224 @@
+"""What the numbers of a column are like: few values or many, a grid, atoms, bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from kdmkit.estimators.table.codecs.parts import CodePart, NumberPart, Part
+from kdmkit.kernels import QuantileNormal, Resolution
+
+# Numbers with at most this many values, of which each has rows enough, become levels.
+_FEW_VALUES = 32
+_ROWS_PER_VALUE = 50
+_FEWEST_VALUES = 8
+_FEWEST_ROWS_PER_VALUE = 5
+# Numbers from a list, such as prices: a grid of which few points are used, each by many rows.
+_LIST_VALUES = 256
+_LIST_ROWS_PER_VALUE = 20
+_LIST_MEDIAN_ROWS = 5
+_LIST_OCCUPANCY = 0.25
+# A value is an atom where it has so many rows, so large a share, and stands out against its neighbours.
+_ATOM_ROWS = 8
+_ATOM_SHARE = 0.001
+_MOST_ATOMS = 100
+# Cells are masses where the middle half of the numbers spans at most this many; finer ones are densities.
+_MOST_CELLS = 20_000
+# float32 holds whole numbers up to here.
+_EXACT = float(1 << 24)
+
+
+class Counts(NamedTuple):
+    """Distinct numbers, ascending, and how many rows each has."""
+
+    numbers: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def total(self) -> int:
+        return int(self.rows.sum())
+
+
+def count(numbers: np.ndarray) -> Counts:
+    return Counts(*np.unique(numbers, return_counts=True))
+
+
+def fit_numbers(numbers: np.ndarray, digits: int = 15) -> Part:
+    """The part for numbers without missing ones; `digits` are those that their dtype holds.
+
+    >>> fit_numbers(np.repeat([1.0, 2.0, 4.0], 10)).describe()
+    '3 values: 1, 2, 4'
+    """
+    counts = count(numbers)
+    grid = resolution(counts, digits)
+    if takes_codes(counts, grid):
+        return code_part(counts.numbers, counts.total)
+    return number_part(counts, grid)
+
+
+def smoothing(n_levels: int, n_rows: int) -> float:
+    """The share of `Levels` that is spread evenly: at least half a row for every level."""
+    return min(0.05, 0.5 * n_levels / (n_rows + n_levels))
+
+
+def code_part(numbers: np.ndarray, n_rows: int) -> CodePart:
+    """Every number is a level."""
+    return CodePart(tuple(numbers.tolist()), smoothing(len(numbers), n_rows))
+
+
+# ---- few values
+
+
+def takes_codes(counts: Counts, grid: Resolution | None) -> bool:
+    """Whether the numbers are few enough to be levels, each with rows enough to learn from."""
+    n = len(counts.numbers)
+    per_value = counts.total / n
+    if n <= _FEWEST_VALUES and per_value >= _FEWEST_ROWS_PER_VALUE:
+        return True
+    if n <= _FEW_VALUES and per_value >= _ROWS_PER_VALUE:
+        return True
+    return (
+        n <= _LIST_VALUES
+        and per_value >= _LIST_ROWS_PER_VALUE
+        and float(np.median(counts.rows)) >= _LIST_MEDIAN_ROWS
+        and n < _LIST_OCCUPANCY * _cells(counts, grid)
+    )
+
+
+def _cells(counts: Counts, grid: Resolution | None) -> float:
+    """The number of points of the grid between the least and the greatest number."""
+    spread = float(counts.numbers[-1] - counts.numbers[0])
+    return math.inf if grid is None else spread / grid.step + 1
+
+
+# ---- the grid
+
+
+def resolution(counts: Counts, digits: int) -> Resolution | None:
+    """The decimal grid of the numbers, None where they have as many digits as their dtype.
+
+    A common step other than a power of ten counts only if many numbers share it: five numbers may be even by
+    chance.
+    """
+    numbers = counts.numbers
+    largest = float(np.abs(numbers).max())
+    if largest == 0:
+        return Resolution(1.0, 0.0)
+    for decimals in range(0, 10):
+        scaled = numbers * 10.0**decimals
+        error = 4 * largest * 10.0 ** (decimals - digits)
+        if error > 0.05:
+            return None
+        if bool((np.abs(scaled - np.round(scaled)) <= error + 1e-9).all()):
+            return _common_step(np.round(scaled), decimals)
+    return None
+
+
+def _common_step(whole: np.ndarray, decimals: int) -> Resolution:
+    step, origin = 1, 0
+    if len(whole) >= 10 and float(np.abs(whole).max()) < 2**62:
+        exact = whole.astype(np.int64)
+        step = int(np.gcd.reduce(np.diff(exact)))
+        origin = int(exact[0]) % step
+    return Resolution(step / 10.0**decimals, origin / 10.0**decimals)
+
+
+# ---- atoms
+
+
+def find_atoms(counts: Counts, grid: Resolution | None) -> np.ndarray:
+    """Which numbers are atoms: they have more rows than twice those of their neighbours on the grid.
+
+    Numbers without a grid have no neighbours: a number that repeats often is an atom.
+    """
+    least = max(_ATOM_ROWS, _ATOM_SHARE * counts.total)
+    is_atom = np.zeros(len(counts.rows), bool)
+    for _ in range(2):  # once more, without the atoms: of two frequent neighbours the second comes then
+        beside = _rows_beside(counts, grid, is_atom)
+        is_atom |= (counts.rows >= least) & (counts.rows > 2 * beside + 4 * np.sqrt(beside + 1))
+    if is_atom.sum() > _MOST_ATOMS:
+        threshold = np.sort(counts.rows[is_atom])[-_MOST_ATOMS]
+        is_atom &= counts.rows >= threshold
+    return is_atom
+
+
+def _rows_beside(counts: Counts, grid: Resolution | None, skipped: np.ndarray) -> np.ndarray:
+    """The larger number of rows of the two neighbours of each number on the grid; skipped ones have none."""
+    beside = np.zeros(len(counts.rows))
+    if grid is None:
+        return beside
+    place = np.round((counts.numbers - grid.origin) / grid.step)
+    rows = np.where(skipped, 0, counts.rows)
+    for distance in (1, 2):
+        near = np.diff(place, n=1) if distance == 1 else place[2:] - place[:-2]
+        adjacent = near <= 2
+        lower, upper = slice(None, -distance), slice(distance, None)
+        beside[lower] = np.maximum(beside[lower], np.where(adjacent, rows[upper], 0))
+        beside[upper] = np.maximum(beside[upper], np.where(adjacent, rows[lower], 0))
+    return beside
+
+
+# ---- bounds
+
+
+def find_bounds(counts: Counts, is_atom: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest number that the column may have, ±∞ where nothing is known.
+
+    Bounds are 0 for numbers of one sign, 1 or 100 for shares that come near them, and a frequent value at an
+    end of the data (a cap).
+    """
+    least, greatest = float(counts.numbers[0]), float(counts.numbers[-1])
+    low, high = -math.inf, math.inf
+    if least >= 0:
+        low = 0.0
+        high = next((top for top in (1.0, 100.0) if 0.98 * top < greatest <= top), high)
+    elif greatest <= 0:
+        high = 0.0
+    return (least if is_atom[0] else low), (greatest if is_atom[-1] else high)
+
+
+# ---- together
+
+
+def number_part(counts: Counts, grid: Resolution | None, *, bounded: bool = True) -> Part:
+    """Many numbers: quantile-normal, with atoms, the grid that they have and, if `bounded`, bounds."""
+    is_atom = find_atoms(counts, grid)
+    rest = Counts(counts.numbers[~is_atom], counts.rows[~is_atom])
+    if len(rest.numbers) < 2:
+        return code_part(counts.numbers, counts.total)
+    low, high = find_bounds(counts, is_atom) if bounded else (-math.inf, math.inf)
+    shift, scale = _units(counts, grid)
+    masses = grid is not None and _middle_half(rest) <= _MOST_CELLS * grid.step
+    knots = QuantileNormal.from_data(np.repeat((rest.numbers - shift) / scale, rest.rows))
+    return NumberPart(
+        knots=tuple(knots.values.tolist()),
+        scores=tuple(knots.scores.tolist()),
+        step=0.0 if grid is None else grid.step,
+        origin=0.0 if grid is None else grid.origin,
+        masses=masses,
+        low=low,
+        high=high,
+        atoms=tuple(counts.numbers[is_atom].tolist()),
+        shift=shift,
+        scale=scale,
+    )
+
+
+def _middle_half(counts: Counts) -> float:
+    quarters = np.searchsorted(np.cumsum(counts.rows), np.array([0.25, 0.75]) * counts.total)
+    low, high = counts.numbers[np.minimum(quarters, len(counts.numbers) - 1)]
+    return float(high - low) or float(counts.numbers[-1] - counts.numbers[0])
+
+
+def _units(counts: Counts, grid: Resolution | None) -> tuple[float, float]:
+    """Shift and scale of events, 0 and 1 unless float32 would lose digits or overflow."""
+    least, greatest = float(counts.numbers[0]), float(counts.numbers[-1])
+    largest, spread = max(abs(least), abs(greatest)), greatest - least
+    step = spread * 1e-5 if grid is None else max(grid.step, spread / _EXACT)
+    if largest / step <= _EXACT and 1e-4 < largest < 1e8:
+        return 0.0, 1.0
+    shift = least if grid is None else grid.origin + grid.step * round((least - grid.origin) / grid.step)
+    shift = shift if largest / step > _EXACT else 0.0
+    return shift, 10.0 ** math.floor(math.log10(spread)) if not 1e-4 < spread < 1e8 else 1.0

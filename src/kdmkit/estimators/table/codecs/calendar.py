@@ -1,0 +1,212 @@
+"""Dates as numbers with several digits: weeks and weekdays, years and months, and the time of day."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+DAY = 86_400_000_000  # microseconds
+_MONDAY = np.datetime64("1970-01-05", "D")
+# Spans in days: shorter ones have days as their first digit, longer ones weeks, and those of years seasons.
+_SPAN_OF_WEEKS = 56
+_SPAN_OF_SEASONS = 2 * 364
+_LONGEST_SPAN_OF_SEASONS = 30 * 364
+#: Resolutions of the time of day in microseconds.
+_CLOCKS = (*(60_000_000 * minutes for minutes in (60, 30, 15, 10, 5, 1)), 1_000_000, 1_000, 1)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """How a date is written in digits. The digits of a later date are greater, read from the first one.
+
+    Attributes:
+        digits: names of the digits: the first of year, month, day, week and season is not bounded.
+        sizes: how many values each digit has; 0 for the first one.
+        clock: microseconds of one unit of the time of day; 0 where dates have none.
+    """
+
+    digits: tuple[str, ...]
+    sizes: tuple[int, ...]
+    clock: int
+
+    @classmethod
+    def fit(cls, dates: np.ndarray) -> Calendar:
+        """The digits for dates `datetime64[us]` without missing ones.
+
+        Dates that all fall on one day of the month are months. Otherwise there are the week and the weekday,
+        or only the day where dates span less than eight weeks or more than thirty years. Spans of two to
+        thirty years have seasons: a year of 52 weeks, the week in it, and the weekday. Dates that have a time
+        of day have it as their last digit.
+        """
+        days = dates.astype("datetime64[D]")
+        within = (dates - days).astype(np.int64)
+        clock = clock_of(within) if within.any() else 0
+        if not clock and _are_months(days):
+            whole_years = not (days.astype("datetime64[M]").astype(np.int64) % 12).any()
+            return cls(("year",), (0,), 0) if whole_years else cls(("year", "month"), (0, 12), 0)
+        span = int((days.max() - days.min()).astype(np.int64))
+        names: tuple[str, ...]
+        sizes: tuple[int, ...]
+        if span < _SPAN_OF_WEEKS or span > _LONGEST_SPAN_OF_SEASONS:
+            names, sizes = ("day",), (0,)
+        elif span < _SPAN_OF_SEASONS:
+            names, sizes = ("week", "weekday"), (0, 7)
+        else:
+            names, sizes = ("season", "week", "weekday"), (0, 52, 7)
+        return cls((*names, "time"), (*sizes, DAY // clock), clock) if clock else cls(names, sizes, 0)
+
+    @property
+    def monthly(self) -> bool:
+        return self.digits[0] == "year"
+
+    @property
+    def _month_unit(self) -> str:
+        return "Y" if len(self.digits) == 1 else "M"
+
+    def split(self, dates: np.ndarray) -> list[np.ndarray]:
+        """The digits of dates `datetime64[us]`, each an array of whole numbers."""
+        units, clock = self._units(dates)
+        digits: list[np.ndarray] = []
+        for size in reversed(self.sizes[1 : len(self.sizes) - bool(self.clock)]):
+            units, digit = np.divmod(units, size)
+            digits.append(digit)
+        return [units, *reversed(digits), *([clock] if self.clock else [])]
+
+    def join(self, digits: Sequence[np.ndarray]) -> np.ndarray:
+        """Dates `datetime64[us]` of digits."""
+        whole = [np.rint(digit).astype(np.int64) for digit in digits]
+        clock = whole.pop() if self.clock else np.zeros_like(whole[0])
+        units = whole[0]
+        for digit, size in zip(whole[1:], self.sizes[1:], strict=False):
+            units = units * size + digit
+        return self._dates(units) + (clock * self.clock).astype("timedelta64[us]")
+
+    def _units(self, dates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Months, days or years since the start of 1970 (days since a Monday), and the time of day."""
+        days = dates.astype("datetime64[D]")
+        if self.monthly:
+            return dates.astype(f"datetime64[{self._month_unit}]").astype(np.int64), days
+        clock = (dates - days).astype(np.int64) // (self.clock or DAY)
+        return (days - _MONDAY).astype(np.int64), clock
+
+    def _dates(self, units: np.ndarray) -> np.ndarray:
+        if self.monthly:
+            return units.astype(f"datetime64[{self._month_unit}]").astype("datetime64[us]")
+        return (_MONDAY + units.astype("timedelta64[D]")).astype("datetime64[us]")
+
+    def ceiling(self, date: np.datetime64) -> np.datetime64:
+        """The first date with these digits that is not before `date`."""
+        exact: np.datetime64 = self.join(self.split(np.array([date])))[0]
+        if exact >= date:
+            return exact
+        if self.monthly:
+            return (date.astype(f"datetime64[{self._month_unit}]") + 1).astype("datetime64[us]")
+        return exact + np.timedelta64(self.clock or DAY, "us")
+
+    def config(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Calendar:
+        return cls(tuple(config["digits"]), tuple(config["sizes"]), config["clock"])
+
+
+def clock_of(microseconds: np.ndarray) -> int:
+    """The coarsest unit of the clock, in microseconds, in which all times of day are whole."""
+    return next(unit for unit in _CLOCKS if not (microseconds % unit).any())
+
+
+def _are_months(days: np.ndarray) -> bool:
+    """Whether all dates are first days of months, of three or more different ones."""
+    months = days.astype("datetime64[M]")
+    return bool((days == months.astype("datetime64[D]")).all()) and len(np.unique(months)) >= 3
+
+
+#: A digit of a range: its least and its greatest value, None for all.
+Digits = tuple[tuple[float, float] | None, ...]
+
+
+def digit_ranges(low: Sequence[int] | None, high: Sequence[int] | None, sizes: Sequence[int]) -> list[Digits]:
+    """All dates from `low` to `high` as disjoint boxes of digits; None is an open end.
+
+    >>> digit_ranges([3, 5], [5, 1], [0, 7])
+    [((3, 3), (5, 6)), ((4, 4), None), ((5, 5), (0, 1))]
+    """
+    n = len(sizes)
+    if low is None and high is None:
+        return [(None,) * n]
+    if low is not None and high is not None and tuple(low) > tuple(high):
+        return []
+    first = -math.inf if low is None else low[0]
+    last = math.inf if high is None else high[0]
+    if n == 1:
+        return [((first, last),)]
+    rest = sizes[1:]
+    starts = low is None or all(digit == 0 for digit in low[1:])
+    ends = high is None or all(digit == size - 1 for digit, size in zip(high[1:], rest, strict=True))
+    if first == last and not (starts and ends):
+        lower, upper = (low or [])[1:], (high or [])[1:]
+        return [((first, last), *box) for box in _bounded(lower, upper, rest)]
+    boxes: list[Digits] = []
+    if not starts:
+        top = [size - 1 for size in rest]
+        boxes += [((first, first), *box) for box in _bounded((low or [])[1:], top, rest)]
+        first += 1
+    tail: list[Digits] = []
+    if not ends:
+        tail = [((last, last), *box) for box in _bounded([0] * (n - 1), (high or [])[1:], rest)]
+        last -= 1
+    if first <= last:
+        boxes.append(((first, last), *(None,) * (n - 1)))
+    return boxes + tail
+
+
+def _bounded(low: Sequence[int], high: Sequence[int], sizes: Sequence[int]) -> list[Digits]:
+    """As `digit_ranges`, for digits that all are bounded: a digit of which all values remain is None."""
+    boxes = digit_ranges(low, high, sizes)
+    full = (0, sizes[0] - 1)
+    return [(None if box[0] == full else box[0], *box[1:]) for box in boxes]
+
+
+# ---- dates that people write
+
+_ISO = re.compile(
+    r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6})\d*)?)?)?)?)?)?Z?$"
+)
+_UNITS = ("Y", "M", "D", "h", "m", "s", "us")
+
+
+def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
+    """The first and the last microsecond that a date means: a day, "2024-05" the whole month.
+
+    Text has the form of ISO 8601. Raises a ValueError where it does not parse.
+
+    >>> [str(end) for end in parse_span("2024-02")]
+    ['2024-02-01T00:00:00.000000', '2024-02-29T23:59:59.999999']
+    """
+    if isinstance(value, str):
+        found = _ISO.match(value.strip())
+        if found is None:
+            raise ValueError(value)
+        unit = _UNITS[sum(group is not None for group in found.groups()) - 1]
+        text = value.strip().removesuffix("Z").replace(" ", "T")
+        start = np.datetime64(text).astype(f"datetime64[{unit}]")
+    elif isinstance(value, np.datetime64):
+        start = value
+    elif isinstance(value, datetime.datetime):
+        start = np.datetime64(value.replace(tzinfo=None), "us")
+    elif isinstance(value, datetime.date):
+        start = np.datetime64(value, "D")
+    else:
+        raise ValueError(value)
+    if np.isnat(start):
+        raise ValueError(value)
+    if np.datetime_data(start.dtype)[0] in ("ns", "ps", "fs", "as"):
+        start = start.astype("datetime64[us]")
+    return start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]") - np.timedelta64(1, "us")

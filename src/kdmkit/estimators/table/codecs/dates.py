@@ -1,0 +1,195 @@
+"""Dates and date-times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.codecs.analysis import code_part, count, number_part
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
+from kdmkit.estimators.table.codecs.parts import CirclePart, Known, Part, part_from_config
+from kdmkit.estimators.table.codecs.texts import DateFormat
+from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.kernels import Resolution
+
+Span = tuple[np.datetime64, np.datetime64]
+# Digits with so many values have levels: always, and where every value has rows enough.
+_FEW_VALUES = 60
+_MANY_VALUES = 288
+_ROWS_PER_VALUE = 50
+_MICROSECOND = np.timedelta64(1, "us")
+
+
+class DateCodec(Codec):
+    """A column of dates or date-times. Every digit of its `Calendar` is a part.
+
+    Args:
+        calendar: how dates are written in digits.
+        parts: how every digit is an event.
+        share: the probability of a date that the column cannot have.
+        text: how dates are written, where the frame holds texts.
+    """
+
+    codec = "dates"
+
+    def __init__(
+        self, name: str, calendar: Calendar, parts: Sequence[Part], *, share: float, text: str | None = None
+    ) -> None:
+        self.name, self.kind = name, "date"
+        self.calendar, self.parts, self.share, self.text = calendar, tuple(parts), share, text
+
+    @classmethod
+    def fit(cls, column: RawColumn) -> DateCodec:
+        text = DateFormat.find(column).pattern if column.storage.base == "string" else None
+        dates = _instants(column, text)[~column.missing]
+        calendar = Calendar.fit(dates)
+        digits = calendar.split(dates)
+        parts = [digit_part(digit, size) for digit, size in zip(digits, calendar.sizes, strict=True)]
+        return cls(column.name, calendar, parts, share=0.5 / (len(dates) + 1), text=text)
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return self.calendar.digits
+
+    # ---- rows
+
+    def encode(self, column: RawColumn) -> Cells:
+        dates = _instants(column, self.text)
+        missing = column.missing | np.isnat(dates)
+        dates = np.where(missing, np.datetime64(0, "us"), dates)
+        digits = [digit.astype(np.float64) for digit in self.calendar.split(dates)]
+        events = [part.encode(digit) for part, digit in zip(self.parts, digits, strict=True)]
+        return self._cells(events, missing)
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        dates = self.numbers(*parts)
+        return dates if self.text is None else DateFormat(self.text).write(dates)
+
+    def numbers(self, *parts: Tensor) -> np.ndarray:
+        """Date-times. Digits are those of whole dates: a mean of dates is not a mean of digits."""
+        digits = [part.decode(event) for part, event in zip(self.parts, parts, strict=True)]
+        return self.calendar.join(digits)
+
+    # ---- questions
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        boxes = self.region(value)
+        known = boxes[0]
+        if len(boxes) > 1 or not all(isinstance(case, Tensor) for case in known):
+            raise self._no_value(f"one date ({self.describe()})", value)
+        return tuple(case for case in known if isinstance(case, Tensor))
+
+    def _span(self, value: Any) -> Span:
+        try:
+            return parse_span(value)
+        except ValueError as error:
+            if self.text is not None and isinstance(value, str):
+                date = DateFormat(self.text).read_one(value)
+                if date is not None:
+                    return date, date
+            raise self._no_value("a date such as '2024-05-31' or '2024-05-31 18:30'", value) from error
+
+    def _point(self, value: Any) -> list[Box]:
+        return self._boxes(*self._span(value), value)
+
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        spans = _merged([self._span(value) for value in values])
+        return [box for span in spans for box in self._boxes(*span, values)]
+
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        first = None if ends[0] is None else self._span(ends[0])[0]
+        last = None if ends[1] is None else self._span(ends[1])[1]
+        if first is not None and last is not None and first > last:
+            raise self._no_value("low ≤ high", ends)
+        return self._boxes(first, last, ends)
+
+    def beside(self, value: Any, up: bool) -> np.datetime64:
+        first, last = self._span(value)
+        return last + _MICROSECOND if up else first - _MICROSECOND
+
+    def _boxes(self, first: np.datetime64 | None, last: np.datetime64 | None, value: Any) -> list[Box]:
+        """The dates from first to last, in boxes of digits that the column may have."""
+        low = None if first is None else self._digits(self.calendar.ceiling(first))
+        high = None if last is None else self._digits(last)
+        boxes = []
+        for box in digit_ranges(low, high, self.calendar.sizes):
+            try:
+                boxes.append(tuple(map(known_digit, self.parts, box)))
+            except ValueError:  # no date of the column has such digits
+                continue
+        if not boxes:
+            raise self._no_value(f"dates that the column may have ({self.describe()})", value)
+        return boxes
+
+    def _digits(self, date: np.datetime64) -> list[int]:
+        return [int(digit[0]) for digit in self.calendar.split(np.array([date]))]
+
+    # ---- description
+
+    def describe(self) -> str:
+        return " + ".join(self.calendar.digits)
+
+    def config(self) -> dict[str, Any]:
+        fields = {"name": self.name, "share": self.share, "text": self.text}
+        parts = [part.config() for part in self.parts]
+        return {"codec": self.codec, **fields, "calendar": self.calendar.config(), "parts": parts}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> DateCodec:
+        calendar = Calendar.from_config(config["calendar"])
+        parts = [part_from_config(part) for part in config["parts"]]
+        return cls(config["name"], calendar, parts, share=config["share"], text=config["text"])
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    """The union of spans of time as disjoint ones."""
+    merged: list[Span] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def known_digit(part: Part, digit: tuple[float, float] | None) -> Known:
+    if digit is None:
+        return None
+    if digit[0] == digit[1]:
+        event = part.encode(np.array([digit[0]]))
+        if not event.inside[0]:
+            raise ValueError(bad_argument("digit", f"one of the column ({part.describe()})", digit[0]))
+        return event.values[0]
+    return part.interval(*digit)
+
+
+def digit_part(digits: np.ndarray, size: int) -> Part:
+    """The first digit is a number. Others have a level for each value, or go round where values are many."""
+    digits = digits.astype(np.float64)
+    if not size:
+        # Not levels, also where they are few: there will be later dates.
+        return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
+    if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
+        return code_part(np.arange(size, dtype=np.float64), len(digits))
+    return CirclePart(size)
+
+
+def _instants(column: RawColumn, text: str | None) -> np.ndarray:
+    """The column's dates as `datetime64[us]`, NaT where a cell is missing."""
+    if column.missing.all():
+        return np.full(len(column.missing), np.datetime64("NaT"), "datetime64[us]")
+    if column.storage.base == "string" and text is not None:
+        return DateFormat(text).read(column)
+    if column.storage.base != "datetime":
+        raise TypeError(bad_argument(f"column {column.name!r}", "dates", column.example))
+    dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
+    return dates

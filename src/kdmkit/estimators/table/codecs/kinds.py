@@ -1,0 +1,223 @@
+"""What a column is taken for, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.estimators.table.codecs.base import Codec, LeftOut
+from kdmkit.estimators.table.codecs.dates import DateCodec
+from kdmkit.estimators.table.codecs.levels import LevelsCodec
+from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
+from kdmkit.estimators.table.codecs.texts import DateFormat
+from kdmkit.estimators.table.codecs.times import TimeCodec
+from kdmkit.estimators.table.frames.storage import RawColumn
+
+#: Kinds that `types` may name.
+KINDS = (
+    "float",
+    "integer",
+    "count",
+    "duration",
+    "boolean",
+    "category",
+    "ordinal",
+    "date",
+    "time",
+    "constant",
+    "identifier",
+    "text",
+)
+_LEFT_OUT = ("identifier", "text", "empty")
+# With fewer rows, different values in all rows are no sign of an identifier.
+_FEWEST_ROWS = 20
+# Texts are levels where at least half of the rows share their text with another row.
+_MOST_SINGLE = 0.5
+_ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
+# Numbers in the order of the rows that mean a time.
+_TIME_NAME = re.compile(
+    r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
+)
+_CAMEL_ID = re.compile(r"[a-z]I[dD]$")
+
+
+class Decision(NamedTuple):
+    """What a column is taken for, and why."""
+
+    kind: str
+    why: str
+
+
+def decide(column: RawColumn) -> Decision:
+    """The kind of a column by its dtype and values."""
+    storage, present = column.storage, column.present
+    if not len(present):
+        return Decision("empty", "all cells are missing")
+    if storage.base == "other":
+        return Decision("text", f"values of type {storage.objects or storage.native}")
+    distinct = _distinct(present)
+    if len(distinct) == 1:
+        return Decision("constant", "one value only")
+    if storage.categories is not None:
+        return Decision("ordinal" if storage.ordered else "category", "a categorical dtype")
+    match storage.base:
+        case "boolean":
+            return Decision("boolean", "a boolean dtype")
+        case "string":
+            return _decide_text(column, distinct)
+        case "datetime":
+            return Decision("date", "dates" if storage.unit == "D" else "date-times")
+        case "time":
+            return Decision("time", "times of day")
+        case "duration":
+            return Decision("duration", "durations")
+    return _decide_number(column, distinct)
+
+
+def _distinct(present: np.ndarray) -> np.ndarray:
+    if present.dtype == object:
+        try:
+            return np.array(list(set(present)), dtype=object)
+        except TypeError:  # values without a hash
+            return present
+    return np.unique(present)
+
+
+# ---- texts
+
+
+def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
+    present = column.present
+    if len(DateFormat.matching(column)) == 1:
+        return Decision("date", "texts that are dates")
+    if len(present) < _FEWEST_ROWS:
+        return Decision("category", f"{len(distinct)} different texts")
+    if len(distinct) == len(present):
+        return Decision("identifier", "a different text in every row" + _hint(column))
+    single = _rows_with_single_values(present)
+    if single > _MOST_SINGLE:
+        return Decision("text", f"{single:.0%} of the rows have a text of their own" + _hint(column))
+    return Decision("category", f"{len(distinct)} different texts")
+
+
+def _rows_with_single_values(present: np.ndarray) -> float:
+    """The share of rows whose value no other row has."""
+    counts: dict[Any, int] = {}
+    for value in present.tolist():
+        counts[value] = counts.get(value, 0) + 1
+    return sum(count == 1 for count in counts.values()) / len(present)
+
+
+def _hint(column: RawColumn) -> str:
+    """What to do about texts that are numbers."""
+    try:
+        as_numbers(column)
+    except ValueError:
+        return ""
+    return f'; they read as numbers: types={{"{column.name}": "float"}}'
+
+
+# ---- numbers
+
+
+def _decide_number(column: RawColumn, distinct: np.ndarray) -> Decision:
+    present = column.present
+    whole = column.storage.base == "integer" or bool((present == np.round(present)).all())
+    if whole and set(distinct.tolist()) == {0, 1}:
+        return Decision("boolean", "0 and 1 only")
+    if whole and len(present) >= _FEWEST_ROWS:
+        reason = _identifies(column, distinct)
+        if reason is not None:
+            return reason
+    if not whole:
+        return Decision("float", "numbers with fractions")
+    if present.min() < 0:
+        return Decision("integer", "whole numbers")
+    return Decision("count", "whole numbers from 0 on")
+
+
+def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
+    """Whether whole numbers are names of rows or of things, not quantities."""
+    present, unique = column.present, len(distinct) == len(column.present)
+    named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
+    if not _TIME_NAME.search(column.name) and _are_row_numbers(column):
+        return Decision("identifier", "numbers of rows")
+    if unique and named:
+        return Decision("identifier", "a different number in every row, and its name")
+    if named and _rows_with_single_values(present) > _MOST_SINGLE:
+        return Decision("identifier", "different numbers in most rows, and its name")
+    return Decision("category", "its name: numbers of things") if named else None
+
+
+def _are_row_numbers(column: RawColumn) -> bool:
+    """Whether numbers count the rows from 0 or 1 on. In another order they are ranks."""
+    present = column.present
+    rows = np.arange(len(present)) if column.rows is None else column.rows[~column.missing]
+    return bool(present[0] - rows[0] in (0, 1) and (np.diff(present) == np.diff(rows)).all())
+
+
+# ---- codecs
+
+
+def fit_codec(column: RawColumn, kind: str) -> Codec:
+    """The codec of a column of a kind that was decided or asked for."""
+    if kind in _LEFT_OUT:
+        return LeftOut(column.name, kind)
+    if not len(column.present):
+        raise ValueError(bad_argument(f"column {column.name!r}", f"values for kind {kind}", "none"))
+    if kind == "constant":
+        return _fit_constant(column)
+    if kind == "date":
+        return DateCodec.fit(column)
+    if kind == "time":
+        return TimeCodec.fit(column)
+    if kind in ("category", "ordinal", "boolean"):
+        return _fit_levels(column, kind)
+    return NumberCodec.fit(column, kind)
+
+
+def _fit_constant(column: RawColumn) -> LeftOut:
+    distinct = _distinct(column.present)
+    if len(distinct) > 1:
+        got = f"{len(distinct)} values"
+        raise ValueError(bad_argument(f"column {column.name!r}", "one value for kind constant", got))
+    value = distinct[0]
+    if column.storage.base == "datetime":
+        value = int(np.datetime64(value, "us").astype(np.int64))
+    return LeftOut(column.name, "constant", value.item() if isinstance(value, np.generic) else value)
+
+
+def _fit_levels(column: RawColumn, kind: str) -> Codec:
+    storage = column.storage
+    if kind == "boolean" and len(_distinct(column.present)) > 2:
+        got = f"{len(_distinct(column.present))} values"
+        raise ValueError(bad_argument(f"column {column.name!r}", "two values for kind boolean", got))
+    if kind == "boolean" and storage.base in ("integer", "float"):
+        return NumberCodec.fit(column, kind)
+    if kind == "ordinal" and storage.categories is None and storage.base == "string":
+        got = "texts without an order: use an ordered categorical dtype"
+        raise ValueError(bad_argument(f"column {column.name!r}", "ordered values for kind ordinal", got))
+    return LevelsCodec.fit(column, kind)
+
+
+def check_types(types: Mapping[str, str] | None, names: list[str]) -> dict[str, str]:
+    """Kinds that the caller decides; unknown columns and kinds raise."""
+    checked = dict(types or {})
+    for name, kind in checked.items():
+        if name not in names:
+            raise ValueError(bad_argument("types", f"columns of the table ({', '.join(names)})", repr(name)))
+        check_choice(f"types[{name!r}]", kind, KINDS)
+    return checked
+
+
+_CODECS: dict[str, Any] = {c.codec: c for c in (LeftOut, LevelsCodec, NumberCodec, DateCodec, TimeCodec)}
+
+
+def codec_from_config(config: Mapping[str, Any]) -> Codec:
+    """The codec that `config` describes."""
+    codec: Codec = _CODECS[config["codec"]].from_config(config)
+    return codec

@@ -1,0 +1,169 @@
+"""Levels: categories, booleans, ordered categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.codecs.analysis import smoothing
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.parts import CodePart, Events, listed
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn
+from kdmkit.kernels import OneOf
+
+
+class LevelsCodec(Codec):
+    """A column of levels: each is a code of the kernel `Levels`.
+
+    A level that the fitted rows lack is taken for missing, and its row is as much less probable as new levels
+    are rare: their share is estimated by that of levels with one row (Good and Turing).
+
+    Args:
+        base: what the levels are, see `Storage`.
+        levels: in the order of their codes.
+        ordered: whether that order means something.
+        share: the probability of a level that the fitted rows lack.
+        spread: the smoothing of `Levels`.
+    """
+
+    codec = "levels"
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        base: str,
+        levels: Sequence[Any],
+        *,
+        ordered: bool,
+        share: float,
+        spread: float,
+    ) -> None:
+        self.name, self.kind, self.base = name, kind, base
+        self._levels, self._ordered = list(levels), ordered
+        self.share, self.spread = share, spread
+        self.parts = (CodePart(tuple(range(len(levels))), spread),)
+        self._codes = {level: code for code, level in enumerate(self._levels)}
+
+    @classmethod
+    def fit(cls, column: RawColumn, kind: str) -> LevelsCodec:
+        """Levels are those that a dtype declares, then the other ones in ascending order."""
+        storage, present = column.storage, column.present
+        found, counts = _count(present)
+        declared = list(storage.categories or ())
+        if kind == "boolean" and storage.base == "boolean":
+            declared = [False, True]
+        levels = declared + sorted(level for level in found if level not in set(declared))
+        ordered = (kind == "ordinal") or (kind == "boolean" and storage.base != "string")
+        closed = storage.ordered or storage.base == "boolean"
+        share = 0.0 if closed else (sum(count == 1 for count in counts) + 0.5) / (len(present) + 1)
+        spread = smoothing(len(levels), len(present))
+        return cls(
+            column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread
+        )
+
+    @property
+    def ordered(self) -> bool:
+        return self._ordered
+
+    @property
+    def levels(self) -> Sequence[Any]:
+        return self._levels
+
+    # ---- rows
+
+    def encode(self, column: RawColumn) -> Cells:
+        self._check_base(column)
+        codes = _look_up(column.values, column.missing, self._codes)
+        events = Events(torch.from_numpy(np.maximum(codes, 0)), codes >= 0, np.zeros(len(codes)))
+        return self._cells([events], column.missing)
+
+    def _check_base(self, column: RawColumn) -> None:
+        texts = {self.base == "string", column.storage.base == "string"}
+        if len(texts) > 1 and not column.missing.all():
+            wanted = f"values like {self._levels[0]!r}"
+            raise TypeError(bad_argument(f"column {self.name!r}", wanted, column.example))
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        levels = np.empty(len(self._levels), dtype=object)
+        levels[:] = self._levels
+        values: np.ndarray = levels[parts[0].detach().cpu().long().numpy()]
+        return values.astype(BASES[self.base])
+
+    # ---- questions
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        return (torch.tensor(self._code(value)),)
+
+    def _code(self, value: Any) -> int:
+        value = value.item() if isinstance(value, np.generic) else value
+        try:
+            if value in self._codes:
+                return self._codes[value]
+        except TypeError:
+            pass
+        written = {str(level): code for level, code in self._codes.items()}
+        if str(value) in written:
+            return written[str(value)]
+        raise self._no_value(f"one of {self._listed()}{did_you_mean(value, self._levels)}", value)
+
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        return [(OneOf([self._code(level) for level in values]),)]
+
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        low = 0 if ends[0] is None else self._code(ends[0])
+        high = len(self._levels) - 1 if ends[1] is None else self._code(ends[1])
+        if low > high:
+            raise self._no_value("low ≤ high", ends)
+        return [(OneOf(list(range(low, high + 1))),)]
+
+    # ---- description
+
+    def describe(self) -> str:
+        return f"{len(self._levels)} levels: {self._listed()}"
+
+    def _listed(self) -> str:
+        return listed([str(level) for level in self._levels], 6)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec,
+            "name": self.name,
+            "kind": self.kind,
+            "base": self.base,
+            "levels": list(self._levels),
+            "ordered": self._ordered,
+            "share": self.share,
+            "spread": self.spread,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> LevelsCodec:
+        options = {key: config[key] for key in ("ordered", "share", "spread")}
+        return cls(config["name"], config["kind"], config["base"], config["levels"], **options)
+
+
+def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:
+    """Distinct values, with the number of rows of each."""
+    if values.dtype == object:
+        counts: dict[Any, int] = {}
+        for value in values:
+            counts[value] = counts.get(value, 0) + 1
+        return list(counts), list(counts.values())
+    found, rows = np.unique(values, return_counts=True)
+    return found.tolist(), rows.tolist()
+
+
+def _look_up(values: np.ndarray, missing: np.ndarray, codes: Mapping[Any, int]) -> np.ndarray:
+    """The code of every value, −1 where it has none."""
+    if values.dtype == object:
+        found = np.fromiter((codes.get(value, -1) for value in values), np.int64, len(values))
+    else:
+        distinct, place = np.unique(values, return_inverse=True)
+        found = np.array([codes.get(value, -1) for value in distinct.tolist()], np.int64)[place.reshape(-1)]
+    return np.where(missing, -1, found)

@@ -1,0 +1,176 @@
+"""Numbers: floats, integers, counts, durations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.codecs.analysis import count, fit_numbers
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.parts import Part, part_from_config
+from kdmkit.estimators.table.frames.storage import RawColumn
+
+_MICROSECONDS = 1e6
+
+
+class NumberCodec(Codec):
+    """A column of numbers, one part. Durations are in seconds.
+
+    A number that the column cannot have, such as a negative count, is taken for missing, and its row is as
+    much less probable as such numbers are rare.
+
+    Args:
+        base: what the frame holds, see `Storage`.
+        part: how numbers are events.
+        share: the probability of a number that the column cannot have.
+    """
+
+    codec = "numbers"
+
+    def __init__(self, name: str, kind: str, base: str, part: Part, *, share: float) -> None:
+        self.name, self.kind, self.base, self.share = name, kind, base, share
+        self.part, self.parts = part, (part,)
+
+    @classmethod
+    def fit(cls, column: RawColumn, kind: str) -> NumberCodec:
+        numbers = as_numbers(column)
+        numbers = numbers[~np.isnan(numbers)]
+        part = fit_numbers(numbers, column.storage.digits)
+        single = int((count(numbers).rows == 1).sum()) if part.values is not None else 0
+        return cls(column.name, kind, column.storage.base, part, share=(single + 0.5) / (len(numbers) + 1))
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def numeric(self) -> bool:
+        return True
+
+    @property
+    def levels(self) -> Sequence[Any] | None:
+        values = self.part.values
+        if values is None:
+            return None
+        return [int(value) for value in values] if self.base in ("integer", "boolean") else list(values)
+
+    # ---- rows
+
+    def encode(self, column: RawColumn) -> Cells:
+        numbers = as_numbers(column)
+        missing = np.isnan(numbers)
+        return self._cells([self.part.encode(np.where(missing, 0.0, numbers))], missing)
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        return from_numbers(self.part.decode(parts[0]), self.base)
+
+    def numbers(self, *parts: Tensor) -> np.ndarray:
+        return self.part.decode(parts[0], rounded=False)
+
+    def values(self, *parts: Tensor) -> np.ndarray:
+        numbers = self.part.decode(parts[0])
+        return np.rint(numbers).astype(np.int64) if self.base == "integer" else numbers
+
+    # ---- questions
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        events = self.part.encode(np.array([self._number(value)]))
+        if not events.inside[0]:
+            wanted = f"a number of the column ({self.describe()})"
+            if self.part.values is not None:
+                wanted += f" (the nearest is {min(self.part.values, key=lambda v: abs(v - value)):g})"
+            raise self._no_value(wanted, value)
+        return (events.values[0],)
+
+    def _number(self, value: Any) -> float:
+        if hasattr(value, "total_seconds"):
+            return float(value.total_seconds())
+        value = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(value, Real) or math.isnan(float(value)):
+            raise self._no_value("a number", value)
+        return float(value)
+
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        numbers = sorted({self._number(number) for number in values})
+        return [(known,) for known in self.part.one_of([self.event(number)[0] for number in numbers])]
+
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        low = -math.inf if ends[0] is None else self._number(ends[0])
+        high = math.inf if ends[1] is None else self._number(ends[1])
+        if low > high:
+            raise self._no_value("low ≤ high", ends)
+        try:
+            return [(self.part.interval(low, high),)]
+        except ValueError as error:
+            wanted = f"a range that holds numbers of the column ({self.describe()})"
+            raise self._no_value(wanted, ends) from error
+
+    def beside(self, value: Any, up: bool) -> Any:
+        return self.part.beside(value, up) if math.isfinite(value) else value
+
+    # ---- description
+
+    def describe(self) -> str:
+        return self.part.describe()
+
+    def config(self) -> dict[str, Any]:
+        fields = {"name": self.name, "kind": self.kind, "base": self.base, "share": self.share}
+        return {"codec": self.codec, **fields, "part": self.part.config()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> NumberCodec:
+        part = part_from_config(config["part"])
+        return cls(config["name"], config["kind"], config["base"], part, share=config["share"])
+
+
+# ---- numbers of columns
+
+
+def as_numbers(column: RawColumn) -> np.ndarray:
+    """The column's numbers in float64, NaN where a cell is missing. Texts are read as numbers."""
+    base = column.storage.base
+    if column.missing.all():
+        return np.full(len(column.missing), np.nan)
+    if base == "string":
+        return _parsed(column)
+    if base not in ("float", "integer", "boolean", "duration"):
+        raise TypeError(bad_argument(f"column {column.name!r}", "numbers", column.example))
+    numbers = column.values.astype(np.float64)
+    numbers = numbers / _MICROSECONDS if base == "duration" else numbers
+    return np.where(column.missing, np.nan, numbers)
+
+
+def _parsed(column: RawColumn) -> np.ndarray:
+    numbers = np.full(len(column.values), np.nan)
+    for row in np.flatnonzero(~column.missing):
+        text = column.values[row].strip()
+        if not text:
+            continue
+        try:
+            numbers[row] = float(text)
+        except ValueError as error:
+            got = f"{column.values[row]!r} in row {row}"
+            raise ValueError(bad_argument(f"column {column.name!r}", "numbers", got)) from error
+    return numbers
+
+
+def from_numbers(numbers: np.ndarray, base: str) -> np.ndarray:
+    """Numbers as the frame's type: see `Storage.base`."""
+    match base:
+        case "integer":
+            return np.rint(numbers).astype(np.int64)
+        case "boolean":
+            return numbers > 0.5
+        case "duration":
+            return np.rint(numbers * _MICROSECONDS).astype(np.int64)
+        case "string":
+            return np.array(
+                [np.format_float_positional(number, trim="-") for number in numbers], dtype=object
+            )
+    return numbers

@@ -1,0 +1,251 @@
+"""Frames of any kind as columns of arrays: pandas, polars, Arrow through narwhals; mappings and arrays."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.frames.files import read_file
+from kdmkit.estimators.table.frames.objects import from_objects
+from kdmkit.estimators.table.frames.optional import need
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+
+#: What may hold a table.
+WANTED = (
+    "a data frame (pandas, polars, Arrow), a mapping of columns, a 2-d array, or a path to CSV or Parquet"
+)
+
+
+@dataclass(frozen=True)
+class RawFrame:
+    """A table as columns of arrays.
+
+    Attributes:
+        columns: by name, in the order of the frame.
+        backend: pandas, polars, pyarrow, mapping or array: what a frame like this one is made with.
+        labels: the names as the frame has them; pandas allows other types than text.
+        native: the frame itself, with its index.
+    """
+
+    columns: dict[str, RawColumn]
+    backend: str
+    labels: tuple[Any, ...]
+    native: Any
+
+    @property
+    def n_rows(self) -> int:
+        return next((len(column.values) for column in self.columns.values()), 0)
+
+    def take(self, index: np.ndarray) -> RawFrame:
+        """Some of the rows."""
+        columns = {name: column.take(index) for name, column in self.columns.items()}
+        return replace(self, columns=columns, native=None).numbered(index)
+
+    def numbered(self, rows: np.ndarray) -> RawFrame:
+        """The same rows as those with the given numbers of a larger table."""
+        columns = {name: replace(column, rows=rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns)
+
+
+def read_frame(argument: str, data: Any) -> RawFrame:
+    """The columns of a table of any kind; `argument` names it in errors."""
+    if isinstance(data, RawFrame):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return _from_narwhals(argument, read_file(data))
+    if isinstance(data, Mapping):
+        return _from_mapping(argument, data)
+    if isinstance(data, np.ndarray) or type(data).__module__.partition(".")[0] == "torch":
+        return _from_array(argument, np.asarray(data))
+    return _from_narwhals(argument, data)
+
+
+# ---- mappings and arrays
+
+
+def _from_mapping(argument: str, data: Mapping[Any, Any]) -> RawFrame:
+    names = _checked_names(argument, list(data))
+    arrays = [np.asarray(_as_sequence(value)) for value in data.values()]
+    lengths = {name: array.shape for name, array in zip(names, arrays, strict=True)}
+    wrong = next((name for name, shape in lengths.items() if len(shape) != 1), None)
+    if wrong is not None:
+        raise ValueError(bad_argument(f"{argument}[{wrong!r}]", "one dimension", f"shape {lengths[wrong]}"))
+    if len(set(lengths.values())) > 1:
+        got = ", ".join(f"{shape[0]} in {name!r}" for name, shape in lengths.items())
+        raise ValueError(bad_argument(argument, "columns of one length", got))
+    columns = {name: from_numpy(name, array) for name, array in zip(names, arrays, strict=True)}
+    return RawFrame(columns, "mapping", tuple(data), data)
+
+
+def _as_sequence(value: Any) -> Any:
+    return value if hasattr(value, "__array__") else list(value)
+
+
+def _from_array(argument: str, data: np.ndarray) -> RawFrame:
+    if data.dtype.names:
+        return _from_mapping(argument, {name: data[name] for name in data.dtype.names})
+    if data.ndim != 2:
+        raise ValueError(bad_argument(argument, WANTED, f"an array of shape {data.shape}"))
+    names = [f"x{i}" for i in range(data.shape[1])]
+    columns = {name: from_numpy(name, data[:, i]) for i, name in enumerate(names)}
+    return RawFrame(columns, "array", tuple(names), data)
+
+
+def from_numpy(name: str, array: np.ndarray, missing: np.ndarray | None = None) -> RawColumn:
+    """A column of an array of any dtype; NaN, NaT, None and masked cells are missing."""
+    mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else np.zeros(len(array), bool)
+    if missing is not None:
+        mask = mask | missing
+    array, native = np.asarray(array), str(array.dtype)
+    match array.dtype.kind:
+        case "b":
+            return RawColumn(name, array, mask, Storage("boolean", native))
+        case "i" | "u":
+            return _integers(name, array, mask, native)
+        case "f":
+            return _floats(name, array, mask, native)
+        case "M" | "m":
+            return _instants(name, array, mask, native)
+        case "U" | "S" | "O" | "T":
+            return from_objects(name, array.astype(object), mask, native)
+    return RawColumn(name, array.astype(object), mask, Storage("other", native))
+
+
+def _integers(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
+    if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
+        return RawColumn(name, array.astype(np.float64), mask, Storage("float", native))
+    return RawColumn(name, array.astype(np.int64), mask, Storage("integer", native, digits=18))
+
+
+def _floats(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
+    digits = int(np.finfo(array.dtype).precision)
+    values = array.astype(np.float64)
+    infinite = np.flatnonzero(np.isinf(values) & ~mask)
+    if len(infinite):
+        got = f"{values[infinite[0]]} in row {infinite[0]}"
+        raise ValueError(bad_argument(f"column {name!r}", "finite numbers or missing cells", got))
+    return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=min(digits, 15)))
+
+
+def _instants(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
+    """Date-times and durations in microseconds."""
+    unit = np.datetime_data(array.dtype)[0]
+    mask = mask | np.isnat(array)
+    if array.dtype.kind == "M":
+        values, base = array.astype(BASES["datetime"]), "datetime"
+    else:
+        values, base = array.astype("timedelta64[us]").astype(np.int64), "duration"
+    return RawColumn(name, values, mask, Storage(base, native, unit=unit))
+
+
+# ---- frames
+
+
+def _from_narwhals(argument: str, data: Any) -> RawFrame:
+    nw = need("narwhals.stable.v2")
+    if type(data).__name__ == "RecordBatch":
+        data = need("pyarrow").Table.from_batches([data])
+    if hasattr(data, "collect"):
+        data = nw.from_native(data).collect().to_native()
+    labels = _labels(argument, data)
+    names = _checked_names(argument, labels)
+    named = data if list(labels) == names else data.set_axis(names, axis=1)
+    frame = nw.from_native(named, eager_only=True)
+    raw = {name: _from_series(name, frame[name]) for name in names}
+    backend = frame.implementation.value
+    return RawFrame(raw, backend if backend in ("pandas", "polars") else "pyarrow", labels, data)
+
+
+def _labels(argument: str, data: Any) -> tuple[Any, ...]:
+    """The names of a frame's columns; only pandas has others than text."""
+    labels = getattr(data, "column_names", None)  # Arrow's `columns` are the data
+    labels = getattr(data, "columns", None) if labels is None else labels
+    if labels is None or not hasattr(data, "__getitem__"):
+        raise TypeError(bad_argument(argument, WANTED, type(data).__name__))
+    if getattr(labels, "nlevels", 1) > 1:
+        raise ValueError(bad_argument(argument, "one level of column names", f"{labels.nlevels} levels"))
+    return tuple(labels)
+
+
+def _checked_names(argument: str, labels: Sequence[Any]) -> list[str]:
+    names = [str(label) for label in labels]
+    if not names:
+        raise ValueError(bad_argument(argument, WANTED, "no columns"))
+    for i, (label, name) in enumerate(zip(labels, names, strict=True)):
+        if not name.strip() or label is None or label != label:
+            raise ValueError(bad_argument(argument, "names for all columns", f"{label!r} for column {i}"))
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(bad_argument(argument, "columns with different names", f"{name!r} {count} times"))
+    return names
+
+
+def _from_series(name: str, series: Any) -> RawColumn:
+    """A column of narwhals; see `Storage` for what is kept of its type."""
+    nw = need("narwhals.stable.v2")
+    plain = series.to_native()
+    dtype, own = series.dtype, getattr(plain, "dtype", None) or plain.type
+    native = str(own)
+    missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
+    if type(dtype).__name__ in ("Categorical", "Enum"):
+        return _from_categorical(name, series, missing, native)
+    if isinstance(dtype, nw.Datetime):
+        zone = dtype.time_zone or ""
+        wall = series.dt.replace_time_zone(None) if zone else series
+        column = from_numpy(name, wall.to_numpy(), missing)
+        storage = Storage("datetime", native, unit=dtype.time_unit, zone=zone)
+        return RawColumn(name, column.values, column.missing, storage)
+    if isinstance(dtype, nw.Decimal):
+        own = getattr(own, "pyarrow_dtype", own)  # pandas keeps Arrow's type inside of its own
+        storage = Storage("float", native, "Decimal", scale=own.scale, precision=own.precision)
+        values = np.array([0.0 if cell is None else float(cell) for cell in series.to_list()])
+        return RawColumn(name, values, missing, storage)
+    fill = _FILLS.get(dtype.__class__.__name__.rstrip("0123456789"))
+    if fill is not None and missing.any():
+        series = series.fill_null(fill)
+    array = series.to_numpy()
+    if fill is not None and array.dtype == object:
+        array = array.astype(type(fill))
+    column = from_numpy(name, array, missing)
+    return replace(column, storage=replace(column.storage, native=native))
+
+
+#: Values in place of missing cells: integers with gaps would come as floats, booleans as objects.
+_FILLS: dict[str, Any] = {"Boolean": False, "Int": 0, "UInt": 0}
+
+
+def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) -> RawColumn:
+    plain = series.to_native()
+    accessor: Any = getattr(plain, "cat", None)
+    if hasattr(accessor, "codes"):  # pandas: categories of any type
+        known, codes = from_numpy(name, np.asarray(accessor.categories)), np.asarray(accessor.codes)
+        values = known.values[np.where(codes < 0, 0, codes)] if len(known.values) else codes.astype(object)
+        return _categorical(known, values, missing, native, ordered=bool(accessor.ordered))
+    if hasattr(plain, "unify_dictionaries"):  # Arrow
+        whole = plain.unify_dictionaries()
+        listed = whole.chunk(0).dictionary.to_pylist() if whole.num_chunks else []
+        ordered = bool(plain.type.ordered)
+    else:
+        listed = list(getattr(series.dtype, "categories", ()))
+        ordered = bool(listed)
+    values = np.array(series.to_list(), dtype=object)
+    source = np.array(listed, dtype=object) if listed else values
+    known = from_objects(name, source, np.array([cell is None for cell in source], bool), "")
+    if not listed:
+        return RawColumn(name, known.values, missing, replace(known.storage, native=native))
+    return _categorical(known, values, missing, native, ordered=ordered)
+
+
+def _categorical(
+    known: RawColumn, values: np.ndarray, missing: np.ndarray, native: str, *, ordered: bool
+) -> RawColumn:
+    """A column with declared categories, which `known` holds."""
+    categories = tuple(known.present.tolist())
+    storage = replace(known.storage, native=native, ordered=ordered, categories=categories)
+    return RawColumn(known.name, values, missing, storage)

@@ -1,0 +1,225 @@
+"""Columns of arrays as a frame of the kind that they came from."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kdmkit.estimators.table.frames.objects import time_of_day
+from kdmkit.estimators.table.frames.optional import need
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+
+
+def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any], index: Any = None) -> Any:
+    """A frame with the given columns, each in the dtype that its storage names.
+
+    Args:
+        backend: pandas, polars, pyarrow, mapping or array. Without that package it is a mapping of arrays.
+        labels: the names in the frame, one for each column.
+        index: the index of a frame of pandas; None counts from 0.
+    """
+    if backend == "array":
+        return _array(columns)
+    try:
+        maker = _MAKERS.get(backend, _mapping)
+        return maker(columns, labels, index)
+    except ImportError:
+        return _mapping(columns, labels, index)
+
+
+# ---- values as Python and numpy have them
+
+
+def to_objects(column: RawColumn) -> list[Any]:
+    """Python values, None where a cell is missing."""
+    values = _python_values(column.values, column.storage)
+    return [None if gone else value for value, gone in zip(values, column.missing, strict=True)]
+
+
+def _python_values(values: np.ndarray, storage: Storage) -> list[Any]:
+    if storage.base == "time":
+        return [time_of_day(int(value)) for value in values]
+    if storage.base == "duration":
+        return [datetime.timedelta(microseconds=int(value)) for value in values]
+    if storage.base == "datetime":
+        instants = values.astype("datetime64[us]").tolist()
+        return [value and value.date() for value in instants] if storage.unit == "D" else instants
+    if storage.objects == "Decimal":
+        return [_decimal(value, storage.scale or 0) for value in values.tolist()]
+    return list(values.tolist())
+
+
+def _decimal(value: float, scale: int) -> decimal.Decimal | None:
+    return None if value != value else decimal.Decimal(f"{value:.{scale}f}")
+
+
+def _numpy_values(column: RawColumn) -> np.ndarray:
+    """An array of the dtype that the column came in; missing cells are NaN, NaT or None."""
+    storage, missing = column.storage, column.missing
+    native = np.dtype(storage.native) if storage.native in _NUMPY_NAMES else None
+    if storage.base in ("datetime", "duration"):
+        letter = "M" if storage.base == "datetime" else "m"
+        values = column.values.astype(f"{letter}8[us]")
+        values[missing] = np.array("NaT", values.dtype)
+        return values.astype(native) if native is not None and native.kind == letter else values
+    if storage.base in ("boolean", "integer", "float") and storage.objects in ("", "int", "float", "bool"):
+        if missing.any() and (native is None or native.kind not in "fO"):
+            native = np.dtype(np.float64 if storage.base != "boolean" else object)
+        if native is None or native.kind != "O":
+            values = column.values.astype(np.float64) if missing.any() else column.values
+            values = np.where(missing, np.nan, values) if missing.any() else values
+            return values.astype(native) if native is not None else values
+    objects = np.empty(len(missing), dtype=object)
+    objects[:] = to_objects(column)
+    if native is not None and native.kind in "US" and not missing.any():
+        return objects.astype(native.kind)
+    return objects
+
+
+class _NumpyNames:
+    """Whether a text names a dtype of numpy."""
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return bool(name) and bool(np.dtype(str(name)))
+        except TypeError:
+            return False
+
+
+_NUMPY_NAMES = _NumpyNames()
+
+
+def _mapping(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> dict[Any, np.ndarray]:
+    return {label: _numpy_values(column) for label, column in zip(labels, columns, strict=True)}
+
+
+def _array(columns: Sequence[RawColumn]) -> np.ndarray:
+    return np.stack([_numpy_values(column) for column in columns], axis=1)
+
+
+# ---- pandas
+
+
+def _pandas(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
+    pd = need("pandas")
+    series = {i: _pandas_series(column, index) for i, column in enumerate(columns)}
+    frame = pd.DataFrame(series, index=index)
+    return frame.set_axis(list(labels), axis=1)
+
+
+def _pandas_series(column: RawColumn, index: Any) -> Any:
+    pd = need("pandas")
+    storage, missing = column.storage, column.missing
+    if storage.native == "category":
+        plain = to_objects(column)
+        return pd.Series(pd.Categorical(plain, _pandas_categories(storage), storage.ordered), index=index)
+    if storage.base == "datetime" and not storage.objects:
+        wall = pd.Series(column.values.astype("datetime64[us]"), index=index)
+        wall = wall.mask(missing)
+        if storage.zone:
+            wall = wall.dt.tz_localize(storage.zone, ambiguous="NaT", nonexistent="shift_forward")
+        return _cast(wall, storage.native)
+    if storage.base == "duration" and not storage.objects:
+        return _cast(
+            pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing), storage.native
+        )
+    if storage.base in ("boolean", "integer", "float") and not storage.objects:
+        masked = {"boolean": "boolean", "integer": "Int64", "float": "float64"}[storage.base]
+        whole = pd.Series(column.values, index=index)
+        return _cast(whole.astype(masked).mask(missing) if missing.any() else whole, storage.native)
+    return _cast(pd.Series(to_objects(column), index=index, dtype=object), storage.native)
+
+
+def _pandas_categories(storage: Storage) -> list[Any]:
+    values = np.array(storage.categories, dtype=object)
+    return to_objects(RawColumn("", values, np.zeros(len(values), bool), storage))
+
+
+def _cast(series: Any, native: str) -> Any:
+    """The series in the named dtype, or as it is where pandas does not make that dtype from its name."""
+    if not native or native == "object":
+        return series
+    try:
+        return series.astype(native)
+    except (TypeError, ValueError, NotImplementedError):
+        return series
+
+
+# ---- polars
+
+
+def _polars(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
+    pl = need("polars")
+    return pl.DataFrame([_polars_series(str(label), c) for label, c in zip(labels, columns, strict=True)])
+
+
+def _polars_series(name: str, column: RawColumn) -> Any:
+    pl, storage = need("polars"), column.storage
+    if storage.zone:
+        wall = pl.Series(name, to_objects(column), dtype=pl.Datetime(storage.unit))
+        return wall.dt.replace_time_zone(storage.zone, ambiguous="earliest", non_existent="null")
+    return pl.Series(name, to_objects(column), dtype=_polars_type(storage), strict=False)
+
+
+def _polars_type(storage: Storage) -> Any:
+    pl = need("polars")
+    name = storage.native.partition("(")[0]
+    if name in ("Datetime", "Duration"):
+        return getattr(pl, name)(storage.unit)
+    if name == "Decimal":
+        return pl.Decimal(storage.precision, storage.scale)
+    if name == "Enum":
+        return pl.Enum(list(storage.categories or ()))
+    return getattr(pl, name, None)
+
+
+# ---- Arrow
+
+
+def _arrow(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
+    pa = need("pyarrow")
+    return pa.table({str(label): _arrow_array(c) for label, c in zip(labels, columns, strict=True)})
+
+
+def _arrow_array(column: RawColumn) -> Any:
+    pa, pc, storage = need("pyarrow"), need("pyarrow.compute"), column.storage
+    if storage.base in ("boolean", "integer", "float") and not storage.objects and not storage.categories:
+        array = pa.array(column.values, mask=column.missing)
+    elif storage.zone:
+        wall = pa.array(to_objects(column), type=pa.timestamp(storage.unit or "us"))
+        array = pc.assume_timezone(wall, storage.zone, ambiguous="earliest", nonexistent="latest")
+    else:
+        array = pa.array(to_objects(column))
+    wanted = _arrow_type(storage)
+    try:
+        return array if wanted is None else array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return array
+
+
+def _arrow_type(storage: Storage) -> Any:
+    pa = need("pyarrow")
+    if storage.native.startswith("dictionary<"):
+        fields = _dictionary_fields(storage.native)
+        parts = (pa.type_for_alias(fields[part]) for part in ("indices", "values"))
+        return pa.dictionary(*parts, ordered=storage.ordered)
+    if storage.native.startswith("decimal"):
+        return pa.decimal128(storage.precision, storage.scale)
+    if storage.base == "datetime" and storage.unit != "D":
+        return pa.timestamp(storage.unit, storage.zone or None)
+    try:
+        return pa.type_for_alias(storage.native)
+    except ValueError:
+        return None
+
+
+def _dictionary_fields(native: str) -> Mapping[str, str]:
+    inside = native.removeprefix("dictionary<").removesuffix(">")
+    return dict(field.split("=", 1) for field in inside.split(", "))
+
+
+_MAKERS = {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}

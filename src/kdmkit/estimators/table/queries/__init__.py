@@ -1,0 +1,1 @@
+"""Questions as people write them: the query language, and conditions on columns."""

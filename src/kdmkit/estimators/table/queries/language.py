@@ -1,0 +1,315 @@
+"""The query language: `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`.
+
+    query      :=  "P(" targets ["|" conditions] ")"  or the same without "P(" and ")"
+    targets    :=  column  or  conditions
+    conditions :=  condition {("," or "and") condition}
+    condition  :=  column comparison value  |  value comparison column [comparison value]
+                |  column ["not"] "in" set  |  column "in" range
+    comparison :=  "<" | "<=" | ">" | ">=" | "=" | "!="
+    set        :=  "{" value {"," value} "}"
+    range      :=  "[" or "("  value "," value  "]" or ")"
+
+Names and values are words, or text in quotes: 'hours per week', ">50K". Conditions on one column are
+combined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdmkit._core.checks import did_you_mean
+from kdmkit.estimators.table.queries.conditions import Among, Condition, Range, both
+from kdmkit.estimators.table.queries.tokens import QueryError, Token, error_at, tokenize
+
+__all__ = ["ColumnSyntax", "Query", "QueryError", "parse_conditions", "parse_query"]
+
+_ORDER = ("<", "<=", ">", ">=")
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+_OPENING, _CLOSING = ("{", "[", "("), ("}", "]", ")")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise ValueError(text)
+    return number
+
+
+@dataclass(frozen=True)
+class ColumnSyntax:
+    """How values of a column are written.
+
+    Args:
+        levels: all values of a column of levels; None for numbers and dates.
+        ordered: whether the order of the levels means something.
+        read: makes a value from text, for columns without levels; raises a ValueError.
+        wanted: what `read` takes, for errors.
+    """
+
+    levels: Sequence[Any] | None = None
+    ordered: bool = False
+    read: Callable[[str], Any] = _number
+    wanted: str = "a number"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a query says.
+
+    Args:
+        target: the column whose distribution is wanted; None where the probability of an event is.
+        event: the event, conditions by column.
+        given: what is known, conditions by column.
+    """
+
+    target: str | None
+    event: dict[str, Condition] = field(default_factory=dict)
+    given: dict[str, Condition] = field(default_factory=dict)
+
+
+def parse_query(text: str, columns: Mapping[str, ColumnSyntax]) -> Query:
+    """The query that `text` states.
+
+    >>> query = parse_query("P(price | 0.5 <= carat < 1)", {"price": ColumnSyntax(), "carat": ColumnSyntax()})
+    >>> query.target, str(query.given["carat"])
+    ('price', '[0.5, 1.0)')
+    """
+    return _Parser(text, columns).query()
+
+
+def parse_conditions(text: str, columns: Mapping[str, ColumnSyntax]) -> dict[str, Condition]:
+    """Conditions by column, as they stand behind the bar of a query.
+
+    >>> parse_conditions("cut = ideal", {"cut": ColumnSyntax(levels=["Ideal", "Good"])})
+    {'cut': Among(values=('Ideal',))}
+    """
+    parser = _Parser(text, columns)
+    conditions = parser.conditions()
+    parser.expect_end()
+    return conditions
+
+
+class _Parser:
+    """Reads tokens from left to right; every method leaves `place` behind what it has read."""
+
+    def __init__(self, text: str, columns: Mapping[str, ColumnSyntax]) -> None:
+        self.text, self.columns = text, columns
+        self.tokens, self.place = tokenize(text), 0
+
+    # ---- moving
+
+    @property
+    def here(self) -> Token:
+        return self.tokens[self.place]
+
+    def ahead(self, steps: int = 1) -> Token:
+        return self.tokens[min(self.place + steps, len(self.tokens) - 1)]
+
+    def take(self) -> Token:
+        token = self.here
+        self.place = min(self.place + 1, len(self.tokens) - 1)
+        return token
+
+    def error(self, token: Token, wanted: str, got: str | None = None) -> QueryError:
+        return error_at(self.text, token, wanted, got)
+
+    def expect(self, *symbols: str) -> Token:
+        if not self.here.is_symbol(*symbols):
+            raise self.error(self.here, " or ".join(map(repr, symbols)))
+        return self.take()
+
+    def expect_end(self) -> None:
+        if self.here.kind != "end":
+            raise self.error(self.here, "',', 'and' or the end of the query")
+
+    # ---- queries
+
+    def query(self) -> Query:
+        wrapped = self.here.is_keyword("p", "pr") and self.ahead().is_symbol("(")
+        if wrapped:
+            self.place += 2
+        target, event = self.targets()
+        given: dict[str, Condition] = {}
+        if self.here.is_symbol("|"):
+            self.take()
+            given = self.conditions()
+        if wrapped:
+            if not self.here.is_symbol(")"):
+                raise self.error(self.here, "',', 'and' or ')'" if given else "'|' or ')'")
+            self.take()
+        if self.here.kind != "end":
+            raise self.error(self.here, "the end of the query" if wrapped else "',', 'and', '|' or the end")
+        return Query(target, event, given)
+
+    def targets(self) -> tuple[str | None, dict[str, Condition]]:
+        """One column, or an event."""
+        after = self.ahead()
+        if self.here.is_value and (after.kind == "end" or after.is_symbol("|", ")", ",")):
+            target = self.column(self.take())
+            if self.here.is_symbol(","):
+                raise self.error(self.here, "one column, or conditions: P(a > 1, b = 2 | …)")
+            return target, {}
+        return None, self.conditions()
+
+    # ---- conditions
+
+    def conditions(self) -> dict[str, Condition]:
+        found: dict[str, Condition] = {}
+        while True:
+            first = self.here
+            name, condition = self.condition()
+            if name in found:
+                together = both(found[name], condition)
+                if together is None:
+                    raise self.error(first, f"conditions on {name!r} that a value can satisfy", "none")
+                condition = together
+            found[name] = condition
+            if not (self.here.is_symbol(",") or self.here.is_keyword("and")):
+                return found
+            self.take()
+
+    def condition(self) -> tuple[str, Condition]:
+        if not self.here.is_value:
+            raise self.error(self.here, "a condition such as 0.5 <= carat <= 1")
+        first = self.take()
+        if self.here.is_keyword("in", "not"):
+            return self.membership(first)
+        sign = self.comparison()
+        second = self.operand()
+        if self._is_middle(first, second):
+            return self.chain(first, sign, second)
+        if not self.is_column(first) and self.is_column(second):
+            first, sign, second = second, _MIRRORED[sign], first
+        name = self.column(first)
+        return name, self.compared(name, sign, second)
+
+    def _is_middle(self, first: Token, second: Token) -> bool:
+        chained = self.here.is_symbol(*_MIRRORED)
+        if chained and self.is_column(first) and not self.is_column(second):
+            raise self.error(self.here, "',', 'and' or the column between its ends: 0.5 <= carat <= 1")
+        return chained
+
+    def chain(self, low: Token, sign: str, middle: Token) -> tuple[str, Condition]:
+        """low < column < high."""
+        name = self.column(middle)
+        place = self.here
+        other = self.comparison()
+        if sign not in _ORDER or other not in _ORDER or sign[0] != other[0]:
+            raise self.error(place, "two comparisons in one direction: 0.5 <= carat <= 1")
+        high = self.operand()
+        together = both(self.compared(name, _MIRRORED[sign], low), self.compared(name, other, high))
+        if together is None:
+            raise self.error(low, "a lower end below the upper one", repr(low.text))
+        return name, together
+
+    def comparison(self) -> str:
+        if not self.here.is_symbol(*_MIRRORED):
+            raise self.error(self.here, "a comparison (<, <=, >, >=, =, !=) or 'in'")
+        return self.take().text
+
+    def operand(self) -> Token:
+        if not self.here.is_value:
+            raise self.error(self.here, "a value or a column")
+        return self.take()
+
+    def compared(self, name: str, sign: str, token: Token) -> Condition:
+        levels = self.columns[name].levels
+        value = self.value(name, token)
+        if sign == "=":
+            return Among((value,))
+        if sign == "!=":
+            return self.others(name, (value,), token)
+        if levels is not None:
+            return self.between_levels(name, sign, value, token)
+        if sign[0] == "<":
+            return Range(high=value, below=sign == "<")
+        return Range(low=value, above=sign == ">")
+
+    def between_levels(self, name: str, sign: str, level: Any, token: Token) -> Condition:
+        """The levels above or below one of them."""
+        if not self.columns[name].ordered:
+            raise self.error(token, f"= or in {{…}} for {name!r}, whose levels have no order", repr(sign))
+        levels = tuple(self.columns[name].levels or ())
+        place = levels.index(level)
+        kept = levels[: place + (sign == "<=")] if sign[0] == "<" else levels[place + (sign == ">") :]
+        if not kept:
+            raise self.error(token, f"a level of {name!r} that is left", "none")
+        return Among(kept)
+
+    def others(self, name: str, values: tuple[Any, ...], token: Token) -> Condition:
+        """All levels but some."""
+        levels = self.columns[name].levels
+        if levels is None:
+            raise self.error(token, f"a range: {name!r} has no levels to choose from")
+        kept = tuple(level for level in levels if level not in values)
+        if not kept:
+            raise self.error(token, f"a level of {name!r} that is left", "none")
+        return Among(kept)
+
+    def membership(self, first: Token) -> tuple[str, Condition]:
+        """column in {…}, column not in {…}, column in [low, high]."""
+        name = self.column(first)
+        negated = self.here.is_keyword("not")
+        if negated:
+            self.take()
+        if not self.here.is_keyword("in"):
+            raise self.error(self.here, "'in'")
+        self.take()
+        opening = self.expect(*_OPENING)
+        values = [self.value(name, self.operand())]
+        while self.here.is_symbol(","):
+            self.take()
+            values.append(self.value(name, self.operand()))
+        closing = self.expect(*_CLOSING)
+        if negated:
+            return name, self.others(name, tuple(values), opening)
+        if self._is_set(name, opening, closing):
+            return name, Among(tuple(dict.fromkeys(values)))
+        return name, self.range(name, values, opening, closing)
+
+    def _is_set(self, name: str, opening: Token, closing: Token) -> bool:
+        """Braces make a set; so do all brackets for levels, where a range has no meaning."""
+        if (opening.text == "{") != (closing.text == "}"):
+            raise self.error(closing, "'}'" if opening.text == "{" else "']' or ')'")
+        return opening.text == "{" or self.columns[name].levels is not None
+
+    def range(self, name: str, values: list[Any], opening: Token, closing: Token) -> Range:
+        place = Token("word", "", opening.start, closing.stop)
+        if len(values) != 2:
+            raise self.error(place, "two ends in a range (braces make a set)", str(len(values)))
+        found = Range(values[0], values[1], above=opening.text == "(", below=closing.text == ")")
+        if found.is_empty:
+            raise self.error(place, "a lower end below the upper one", str(found))
+        return found
+
+    # ---- columns and values
+
+    def is_column(self, token: Token) -> bool:
+        return token.text in self.columns
+
+    def column(self, token: Token) -> str:
+        if not self.is_column(token):
+            raise self.error(token, "a column", f"{token.text!r}{did_you_mean(token.text, self.columns)}")
+        return token.text
+
+    def value(self, name: str, token: Token) -> Any:
+        syntax = self.columns[name]
+        if syntax.levels is not None:
+            return self.level(name, syntax.levels, token)
+        try:
+            return syntax.read(token.text)
+        except ValueError as error:
+            raise self.error(token, f"{syntax.wanted} for {name!r}") from error
+
+    def level(self, name: str, levels: Sequence[Any], token: Token) -> Any:
+        """The level of that name; where only one differs in the case of letters alone, that one."""
+        for level in levels:
+            if str(level) == token.text:
+                return level
+        alike = [level for level in levels if str(level).lower() == token.text.lower()]
+        if len(alike) == 1:
+            return alike[0]
+        raise self.error(token, f"a level of {name!r}", f"{token.text!r}{did_you_mean(token.text, levels)}")

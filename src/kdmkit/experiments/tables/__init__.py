@@ -1,0 +1,1 @@
+"""Models of mixed tables: generation, copying, prediction, imputation, intervals, questions; with peers."""
