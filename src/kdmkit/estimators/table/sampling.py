@@ -1,4 +1,4 @@
-"""Uniform samples of rows: of files and streams of batches that are never held in memory, and of frames."""
+"""Rows of a fit: batches of files and iterators that are never held in memory, uniform samples, weights."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.frames.files import read_batches
 from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
@@ -137,3 +141,25 @@ class Reservoir:
         if len(self._index) < self.n_rows:
             frame = frame.numbered(self._index)
         return Sample(frame, self._index, self.n_rows)
+
+
+# ---- weights
+
+
+def sampled_weights(
+    sample_weight: Any, n_rows: int, index: np.ndarray
+) -> tuple[Float[Tensor, " m"] | None, Int[Tensor, " m"]]:
+    """Weights of the rows of a sample, of mean 1, and the places in it of those whose weight is positive."""
+    if sample_weight is not None and len(index) < n_rows:
+        weighted_rows(sample_weight, np.arange(n_rows))
+        sample_weight = np.asarray(sample_weight)[index]
+    weights, used = weighted_rows(sample_weight, np.arange(len(index)))
+    return weights, torch.from_numpy(used)
+
+
+def chunk_weights(sample_weight: Any, n_rows: int) -> tuple[Float[Tensor, " m"], Int[Tensor, " m"]]:
+    """Weights as they are, so that those of all chunks compare, and the rows whose weight is positive."""
+    used = torch.from_numpy(weighted_rows(sample_weight, np.arange(n_rows))[1])
+    if sample_weight is None:
+        return torch.ones(n_rows), used
+    return torch.as_tensor(np.asarray(sample_weight, dtype=np.float64))[used].float(), used

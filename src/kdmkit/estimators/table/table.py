@@ -8,15 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, plain
-from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.answers.draws import draw_rows
@@ -36,7 +33,13 @@ from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
 from kdmkit.estimators.table.columns import Columns
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
-from kdmkit.estimators.table.sampling import batches_of, is_streamed, sample_frame
+from kdmkit.estimators.table.sampling import (
+    batches_of,
+    chunk_weights,
+    is_streamed,
+    sample_frame,
+    sampled_weights,
+)
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.estimators.table.streams import stream
 
@@ -100,7 +103,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         check_choice("model", self.model, ("tree", "flat"))
         with self._seeded():
             schema, rows, n_rows, index = self._read(X)
-            weights, used = _sampled_weights(sample_weight, n_rows, index)
+            weights, used = sampled_weights(sample_weight, n_rows, index)
             rows = select(rows, used)
             layer, self.history_ = fit_model(schema, rows, weights, self._model_settings(schema, rows))
         self._kept = None
@@ -129,30 +132,27 @@ class KDMTable(DensityMixin, KDMEstimator):
             X: as in `fit`; a chunk is held in memory.
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
-        if not hasattr(self, "module_"):
-            self._kept = None
         check_choice("model", self.model, ("tree", "flat"))
+        first = not hasattr(self, "module_")
         with self._seeded():
             raw = read_frame("X", X)
-            first = not hasattr(self, "module_")
             schema = Schema.from_frame(raw, self.types) if first else self.schema_
             schema.check_columns(raw)
-            rows = schema.encode(raw)
-            n = raw.n_rows
-            weights, used = _chunk_weights(sample_weight, n)
-            seen = 0 if first else self.n_samples_seen_
-            rows = select(rows, used)
-            layer, history, self._kept = learn_chunk(
+            weights, used = chunk_weights(sample_weight, raw.n_rows)
+            rows = select(schema.encode(raw), used)
+            n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
+            layer, history, kept = learn_chunk(
                 schema,
                 None if first else self.module_,
-                self._kept,
+                None if first else self._kept,
                 (rows, weights),
-                self._model_settings(schema, rows),
-                share=n / (seen + n),
+                self._model_settings(schema, rows, starts=first),
+                share=raw.n_rows / n_rows,
                 most=self.max_rows,
             )
         self.history_ = history if first else [*self.history_, *history]
-        self._adopt(schema, layer, seen + n)
+        self._kept = kept
+        self._adopt(schema, layer, n_rows)
         return self
 
     def _adopt(self, schema: Schema, layer: Any, n_rows: int) -> None:
@@ -163,9 +163,9 @@ class KDMTable(DensityMixin, KDMEstimator):
         self._inference = None
         self._keep(layer)
 
-    def _model_settings(self, schema: Schema, rows: Encoded) -> ModelSettings:
+    def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
         n = len(rows.log_offset)
-        automatic = isinstance(self.n_components, str) and self.n_components == "auto"
+        automatic = not starts or (isinstance(self.n_components, str) and self.n_components == "auto")
         return ModelSettings(
             model=self.model,
             n_components=None if automatic else self._count_components(n, n),
@@ -371,25 +371,6 @@ class KDMTable(DensityMixin, KDMEstimator):
         """
         n = check_count("n_samples", n_samples)
         return measure_dependence(self._engine(), n, self._generator(random_state))
-
-
-def _sampled_weights(
-    sample_weight: Any, n_rows: int, index: Array
-) -> tuple[Float[Tensor, " m"] | None, Int[Tensor, " m"]]:
-    """Weights of the rows of a sample, of mean 1, and the places in it of those whose weight is positive."""
-    if sample_weight is not None and len(index) < n_rows:
-        weighted_rows(sample_weight, np.arange(n_rows))
-        sample_weight = np.asarray(sample_weight)[index]
-    weights, used = weighted_rows(sample_weight, np.arange(len(index)))
-    return weights, torch.from_numpy(used)
-
-
-def _chunk_weights(sample_weight: Any, n_rows: int) -> tuple[Float[Tensor, " m"], Int[Tensor, " m"]]:
-    """Weights as they are, so that those of all chunks compare, and the rows whose weight is positive."""
-    used = torch.from_numpy(weighted_rows(sample_weight, np.arange(n_rows))[1])
-    if sample_weight is None:
-        return torch.ones(n_rows), used
-    return torch.as_tensor(np.asarray(sample_weight, dtype=np.float64))[used].float(), used
 
 
 def _checked_event(
