@@ -42,6 +42,16 @@ class RawFrame:
     def n_rows(self) -> int:
         return next((len(column.values) for column in self.columns.values()), 0)
 
+    def take(self, index: np.ndarray) -> RawFrame:
+        """Some of the rows."""
+        columns = {name: column.take(index) for name, column in self.columns.items()}
+        return replace(self, columns=columns, native=None).numbered(index)
+
+    def numbered(self, rows: np.ndarray) -> RawFrame:
+        """The same rows as those with the given numbers of a larger table."""
+        columns = {name: replace(column, rows=rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns)
+
 
 def read_frame(argument: str, data: Any) -> RawFrame:
     """The columns of a table of any kind; `argument` names it in errors."""
