@@ -207,7 +207,7 @@ def test_frames_of_other_kinds(frame: Any, missing: list[bool]) -> None:
         (np.ones((2, 0)), "at least one column"),
         ([1, 2], "a list of something else"),
         (pd.DataFrame({"k": [1, 1]}), r"columns that a model can learn, got k \(constant\)"),
-        (pd.DataFrame({"k": [1]}), "got 1 sample"),
+        (pd.DataFrame({"k": [1]}), r"columns that a model can learn, got k \(constant\)"),
     ],
 )
 def test_what_is_no_table(frame: Any, text: str) -> None:
