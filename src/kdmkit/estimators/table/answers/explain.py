@@ -15,6 +15,7 @@ from kdmkit.estimators.table.answers.inference import Inference
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
+from kdmkit.estimators.table.printing import rich_table, text_table
 from kdmkit.estimators.table.schema import Column, Encoded
 
 
@@ -61,21 +62,10 @@ class Explanation(Sequence[Cell]):
         return [{name: plain(value) for name, value in vars(cell).items()} for cell in self._cells]
 
     def __repr__(self) -> str:
-        lines = [_HEADER, *self._lines()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADER))]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        return text_table(_HEADER, self._lines())
 
     def __rich__(self) -> Any:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(*_HEADER)
-        for line in self._lines():
-            table.add_row(*map(escape, line))
-        return table
+        return rich_table(_HEADER, self._lines())
 
 
 _HEADER = ("column", "value", "expected", "as surprising or more")
@@ -85,8 +75,8 @@ def explain_row(engine: Inference, row: Any) -> Explanation:
     """Compares every cell of a row with its distribution given the others."""
     raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
     rows = engine.schema.encode(raw)
-    if len(rows.log_offset) != 1:
-        raise ValueError(bad_argument("row", "one row", f"{len(rows.log_offset)} rows"))
+    if rows.n_rows != 1:
+        raise ValueError(bad_argument("row", "one row", f"{rows.n_rows} rows"))
     known = {name: to_objects(column)[0] for name, column in raw.columns.items()}
     columns = [column for name, column in engine.columns.items() if known.get(name) is not None]
     return Explanation([_compared(engine, column, rows, known[column.name]) for column in columns])
