@@ -20,6 +20,9 @@ from kdmkit.training import Table, fit_joint, fit_targets, fit_tree, tree_option
 
 # Rows per component, and the number of components at most, where that number is automatic.
 _ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
+# Steps of a tree, and how much worse than the best epoch on validation rows a later one may be, in nats per
+# row. Later weights have the smaller learning rate and less regularisation: their draws are more like the rows.
+_STEPS, _TOLERANCE = 800, 0.1
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -68,7 +71,8 @@ def fit_model(
         layer.initialize(
             observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
         )
-        options = tree_options(len(keep), **settings.options)
+        chosen = {"steps": _STEPS, "tolerance": _TOLERANCE, **settings.options}
+        options = tree_options(len(keep), **chosen)
         history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
         if settings.targets:
             history += _fit_targets(layer, train, validation, settings)
