@@ -173,6 +173,32 @@ class KDMTable(DensityMixin, KDMEstimator):
         return Answer(posterior, text, log_evidence, self._generator)
 
     @torch.no_grad()
+    def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
+        """The distribution of every column given what is known, by column: `query` for many columns at once.
+
+        One pass of messages through the tree serves all columns.
+
+        Args:
+            given: what is known, as in `query`.
+            columns: the columns wanted; None is all of the model.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> sorted(table.marginals(given={"big": True}, columns=["x"]))
+        ['x']
+        """
+        engine = self._engine()
+        known = read_given(engine, given)
+        names = list(engine.columns) if columns is None else list(columns)
+        wanted = [engine.column("columns", name) for name in names]
+        found, log_evidence = engine.marginals(wanted, known)
+        return {
+            name: Answer(posterior, describe(name, known), log_evidence, self._generator)
+            for name, posterior in found.items()
+        }
+
+    @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """New rows, as a frame like the one that the table was fitted to.
 
@@ -216,7 +242,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
-        return self._rows_of(X, target, lambda rho: np.stack([rho.quantile(q) for q in ends], -1))
+        return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
 
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
