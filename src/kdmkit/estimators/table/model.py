@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,15 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import Table, fit_joint, fit_targets, fit_tree, tree_options
+from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
 # Rows per component, and the number of components at most, where that number is automatic.
 _ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
-# Steps of a tree, and how much worse than the best epoch on validation rows a later one may be, in nats per
-# row. Later weights have the smaller learning rate and less regularisation: their draws are more like the rows.
-_STEPS, _TOLERANCE = 800, 0.1
+# Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
+_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 12, 300, 1200
+# How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights have
+# the smaller learning rate and less regularisation: their draws are more like the rows.
+_TOLERANCE = 0.1
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -71,8 +74,7 @@ def fit_model(
         layer.initialize(
             observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
         )
-        chosen = {"steps": _STEPS, "tolerance": _TOLERANCE, **settings.options}
-        options = tree_options(len(keep), **chosen)
+        options = table_options(len(keep), settings.options)
         history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
         if settings.targets:
             history += _fit_targets(layer, train, validation, settings)
@@ -83,6 +85,13 @@ def fit_model(
     layer.initialize(generator=generator, **start)
     options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
     return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
+
+
+def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
+    """Settings of the loop for a tree of so many training rows."""
+    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
+    steps = min(_MOST_STEPS, max(_FEWEST_STEPS, math.ceil(_EPOCHS * n_rows / batch)))
+    return tree_options(n_rows, **{"steps": steps, "tolerance": _TOLERANCE, **chosen})
 
 
 def _fit_targets(
