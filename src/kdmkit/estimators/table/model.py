@@ -23,8 +23,8 @@ from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targe
 _ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
 # Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 12, 300, 1200
-# How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights have
-# the smaller learning rate and less regularisation: their draws are more like the rows.
+# How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
+# have the smaller learning rate and less regularisation: their draws are more like the rows.
 _TOLERANCE = 0.1
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
