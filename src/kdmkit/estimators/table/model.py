@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,22 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
+<<<<<<< HEAD
 from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
-# Rows per component, and the number of components at most, where that number is automatic.
-_ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
+# Where the number of components is automatic, n rows have at most n/16, 2·√n and 256.
+_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, _MOST_COMPONENTS = 16, 2, 256
 # Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
-_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 12, 300, 1200
+_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
 # How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
 # have the smaller learning rate and less regularisation: their draws are more like the rows.
 _TOLERANCE = 0.1
+=======
+from kdmkit.training import FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
+
+# Rows per component, and the number of components at most, where that number is automatic.
+_ROWS_PER_COMPONENT, MOST_COMPONENTS = 16, 256
+>>>>>>> integrate
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -60,31 +67,78 @@ def fit_model(
 ) -> tuple[KDMLayer, list[dict[str, float]]]:
     """A fitted layer over the variables of a schema, and the history of its fit."""
     n = len(rows.log_offset)
-    if not rows.values:
-        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
-    k = settings.n_components or max(4, min(_MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
-    train = _part(rows, weights, keep)
-    validation = None if held is None else _part(rows, weights, held)
+    train = part_of(rows, weights, keep)
+    validation = None if held is None else part_of(rows, weights, held)
+    k = settings.n_components or max(4, min(MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
+    layer = start_layer(schema, train, k, settings)
+    return layer, train_layer(layer, train, validation, settings)
+
+
+def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -> KDMLayer:
+    """A layer of k components whose structure and components are taken from the rows."""
+    if not train.columns:
+        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
     generator = torch.Generator().manual_seed(settings.seed)
     variables = schema.variables(k)
-    layer: KDMLayer
     if settings.model == "tree" or len(variables) == 1:
-        layer = TreeLayer(variables, k, generator=generator)
-        layer.initialize(
+        tree = TreeLayer(variables, k, generator=generator)
+        tree.initialize(
             observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
         )
+<<<<<<< HEAD
         options = table_options(len(keep), settings.options)
         history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
         if settings.targets:
             history += _fit_targets(layer, train, validation, settings)
         return layer, history
+=======
+        return tree
+>>>>>>> integrate
     names = [variable.name for variable in variables]
-    layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
+    joint = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
     start: dict[str, Any] = _complete(train, generator)
-    layer.initialize(generator=generator, **start)
-    options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
-    return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
+    joint.initialize(generator=generator, **start)
+    return joint
+
+
+def train_layer(
+    layer: KDMLayer, train: Table, validation: Table | None, settings: ModelSettings, share: float = 1.0
+) -> list[dict[str, float]]:
+    """Trains a layer; returns the history.
+
+    Args:
+        share: of the training rows, those that are new. Fewer new rows need fewer steps, in proportion, and a
+            learning rate that is smaller by √share.
+    """
+    n = len(next(iter(train.columns.values())))
+    if not isinstance(layer, TreeLayer):
+        options = _shortened(tree_options(n, **{"learning_rate": _FLAT_RATE, **settings.options}), share)
+        assert isinstance(layer, JointLayer)
+        return fit_joint(layer, train, validation, options=options, identity=settings.identity)
+    options = _shortened(tree_options(n, **settings.options), share)
+    history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+    if settings.targets:
+        history += _fit_targets(layer, train, validation, settings, share)
+    return history
+
+
+def _shortened(options: FitOptions, share: float) -> FitOptions:
+    if share == 1:
+        return options
+    patience = None if options.patience is None else max(1, math.ceil(share * options.patience))
+    return replace(
+        options,
+        max_epochs=max(1, math.ceil(share * options.max_epochs)),
+        learning_rate=math.sqrt(share) * options.learning_rate,
+        patience=patience,
+    )
+
+
+def automatic_components(n_rows: int) -> int:
+    """The number of components of every column for so many rows."""
+    root = int(_COMPONENTS_PER_ROOT * math.sqrt(n_rows))
+    return max(4, min(_MOST_COMPONENTS, n_rows // _ROWS_PER_COMPONENT, root))
 
 
 def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
@@ -95,7 +149,7 @@ def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
 
 
 def _fit_targets(
-    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings
+    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings, share: float
 ) -> list[dict[str, float]]:
     """Trains a fitted tree further for its targets; checkpoints have a folder of their own."""
     chosen = dict(settings.options)
@@ -108,7 +162,7 @@ def _fit_targets(
         settings.targets,
         train,
         validation,
-        options=options,
+        options=_shortened(options, share),
         weight=_TARGET_WEIGHT,
         identity=settings.identity,
     )
@@ -122,7 +176,8 @@ def distribution_of(layer: KDMLayer) -> Any:
     return TreeKDM.from_joint(layer.joint(validate_args=False))
 
 
-def _part(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
+def part_of(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
+    """Some rows as a table to learn from."""
     values = {name: value[index] for name, value in rows.values.items()}
     observed = {name: mask[index] for name, mask in rows.observed.items()}
     return Table(values, observed, None if weights is None else weights[index].float())
