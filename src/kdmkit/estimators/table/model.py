@@ -54,7 +54,7 @@ def fit_model(
     schema: Schema, rows: Encoded, weights: Float[Tensor, " n"] | None, settings: ModelSettings
 ) -> tuple[KDMLayer, list[dict[str, float]]]:
     """A fitted layer over the variables of a schema, and the history of its fit."""
-    n = len(rows.log_offset)
+    n = rows.n_rows
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = part_of(rows, weights, keep)
     validation = None if held is None else part_of(rows, weights, held)
@@ -145,9 +145,8 @@ def distribution_of(layer: KDMLayer) -> Any:
 
 def part_of(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
     """Some rows as a table to learn from."""
-    values = {name: value[index] for name, value in rows.values.items()}
-    observed = {name: mask[index] for name, mask in rows.observed.items()}
-    return Table(values, observed, None if weights is None else weights[index].float())
+    part = rows.take(index)
+    return Table(part.values, part.observed, None if weights is None else weights[index].float())
 
 
 def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:
