@@ -59,10 +59,10 @@ def read_frame(argument: str, data: Any) -> RawFrame:
         return data
     if isinstance(data, str | os.PathLike):
         return _from_narwhals(argument, read_file(data))
-    if isinstance(data, Mapping):
-        return _from_mapping(argument, data)
     if type(data).__module__.startswith("scipy.sparse"):
         raise TypeError(bad_argument(argument, WANTED, "a sparse matrix: use its `toarray()`"))
+    if isinstance(data, Mapping):
+        return _from_mapping(argument, data)
     if hasattr(data, "detach"):  # torch
         data = data.detach().cpu()
     if isinstance(data, list | tuple):
