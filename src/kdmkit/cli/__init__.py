@@ -17,7 +17,9 @@ from kdmkit.cli.printing import console, show_report
 
 # Experiments are imported by the commands that run them: --help needs none of them.
 app = typer.Typer(
-    help="Kernel density matrices: models of tables, demonstration and experiments.", no_args_is_help=True
+    help="Kernel density matrices: models of tables, demonstration and experiments.",
+    epilog="Exit codes: 0, done; 2, options, files or questions that cannot be used; 1, any other error.",
+    no_args_is_help=True,
 )
 app.add_typer(reproduce.app, name="reproduce")
 tables.add_commands(app)

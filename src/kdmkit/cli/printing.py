@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -20,12 +22,24 @@ errors = Console(stderr=True)
 
 @contextmanager
 def errors_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """Bad options and bad data are told without a traceback, with exit code 2."""
+    """Bad options and bad data are told without a traceback, with exit code 2; warnings in one line, too.
+
+    Where nobody reads the output any more (`| head`), the command ends without a word.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
+    except BrokenPipeError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, or the interpreter complains at its end
+        raise typer.Exit(0) from error
     except kinds as error:
         errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    errors.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_report(make: Callable[[], Report]) -> None:

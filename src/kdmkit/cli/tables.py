@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.cli.printing import console, errors, errors_in_one_line
 
 _STANDARD = "-"
@@ -42,6 +43,8 @@ def _source(data: str) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(suffix=".csv") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
+        if not file.tell():
+            raise ValueError(bad_argument("data", "CSV in standard input", "nothing"))
         yield Path(file.name)
 
 

@@ -63,6 +63,7 @@ class BaseAnswer(ABC):
 
     def __rich__(self) -> Any:
         """The summary and a histogram, for `rich.print` and the command line."""
+        from rich.bar import Bar
         from rich.console import Group
         from rich.markup import escape
         from rich.table import Table
@@ -74,7 +75,7 @@ class BaseAnswer(ABC):
         drawn = Table("", "", "", box=None, show_header=False)
         top = max(bars.values(), default=0.0) or 1.0
         for label, share in bars.items():
-            drawn.add_row(escape(label), f"{share:.1%}", "█" * max(round(30 * share / top), int(share > 0)))
+            drawn.add_row(escape(label), f"{share:.1%}", Bar(top, 0, share, width=30))
         return Group(table, drawn)
 
 
