@@ -62,8 +62,8 @@ class Imputer:
 
         By the chain rule: one column after the other, given the observed cells and those drawn before.
         """
-        n = len(self.rows.log_offset)
-        parts = [self._draw(select(self.rows, slice(i, i + BLOCK)), i, generator) for i in range(0, n, BLOCK)]
+        starts = range(0, max(1, len(self.rows.log_offset)), BLOCK)
+        parts = [self._draw(select(self.rows, slice(i, i + BLOCK)), i, generator) for i in starts]
         values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.values}
         return self._frame(self._decoded(values))
 

@@ -167,8 +167,8 @@ class Inference:
 
 
 def blocks(rows: Encoded, size: int = BLOCK) -> Iterator[Encoded]:
-    """Rows in blocks."""
-    for start in range(0, len(rows.log_offset), size):
+    """Rows in blocks; no rows are one empty block."""
+    for start in range(0, max(1, len(rows.log_offset)), size):
         yield select(rows, slice(start, start + size))
 
 
@@ -180,9 +180,9 @@ def select(rows: Encoded, index: Any) -> Encoded:
 
 
 def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Values and masks of the variables of other columns that at least one row has."""
-    present = [name for name, mask in rows.observed.items() if bool(mask.any())]
-    names = [name for name in present if name not in column.variables]
+    """Values and masks of the variables of other columns that at least one row has; of one where none has."""
+    free = [name for name in rows.observed if name not in column.variables]
+    names = [name for name in free if bool(rows.observed[name].any())] or free[:1]
     return {n: rows.values[n] for n in names}, {n: rows.observed[n] for n in names}
 
 
