@@ -16,25 +16,31 @@ from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 
 def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn:
     """A column of objects. None, NaN, NaT and the like are missing; values of several kinds raise."""
-    missing = missing | np.fromiter((_is_missing(cell) for cell in array), bool, len(array))
+    missing = missing | np.fromiter((is_missing(cell) for cell in array), bool, len(array))
     rows = np.flatnonzero(~missing)
     kinds: dict[str, int] = {}
     for row in rows:
         kinds.setdefault(_kind(array[row]), int(row))
-    if set(kinds) == {"int", "float"}:
-        kinds = {"float": kinds["float"]}
+    if set(kinds) == {"int", "float"} or (set(kinds) == {"int"} and _are_long(array[rows])):
+        kinds = {"float": 0}
     if len(kinds) > 1:
         got = ", ".join(f"{kind} in row {row} ({array[row]!r})" for kind, row in kinds.items())
         raise TypeError(bad_argument(f"column {name!r}", "values of one type", got))
     kind = next(iter(kinds), "str")
-    base, read = _READERS.get(kind, ("other", _as_is))
+    base, read = _READERS.get(kind, ("other", lambda cell: cell))
     values = _filled(array, missing, base, read)
     if base == "float":
-        _check_finite(name, values, missing)
+        check_finite(name, values, missing)
     return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
 
 
-def _is_missing(cell: Any) -> bool:
+def _are_long(cells: np.ndarray) -> bool:
+    """Whether whole numbers do not fit into 64 bits."""
+    return any(not -(2**63) <= cell < 2**63 for cell in cells)
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, NaT or pandas' NA."""
     if cell is None:
         return True
     try:
@@ -62,10 +68,6 @@ _TYPES: dict[str, Any] = {
     "time": datetime.time,
     "timedelta": (datetime.timedelta, np.timedelta64),
 }
-
-
-def _as_is(cell: Any) -> Any:
-    return cell
 
 
 def _instant(cell: Any) -> np.datetime64:
@@ -108,7 +110,8 @@ def _filled(array: np.ndarray, missing: np.ndarray, base: str, read: Callable[[A
     return values
 
 
-def _check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+def check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+    """Numbers of a column are finite or missing."""
     infinite = np.flatnonzero(np.isinf(values) & ~missing)
     if len(infinite):
         got = f"{values[infinite[0]]} in row {infinite[0]}"
