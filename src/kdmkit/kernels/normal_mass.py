@@ -11,7 +11,7 @@ interval, the gradients of log Z are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ _ROOT_HALF = math.sqrt(0.5)
 _TINY, _NARROW = 0.1, 1.0
 # No mass lies farther than this beyond the end that is nearer to the centre, in float64.
 _NO_TAIL = 40.0
+#: Maps two numbers that describe intervals to log Z and log(φ(ℓ)/Z).
+Formula = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
 # Anchors farther than this from the centre would cost digits, in standard deviations.
 _FAR_ANCHOR = {torch.float64: 30.0}
 
@@ -63,11 +66,14 @@ def anchored_log_overlap(x: Tensor, anchor: Tensor, centre: Tensor, scale: Tenso
 @torch.no_grad()
 def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> bool:
     """Whether no anchor is so far from the centre that digits are lost, and no end so that it overflows."""
-    dtype, least = torch.promote_types(low.dtype, centre.dtype), scale.amin()
-    ends = torch.stack([torch.where(end.isinf(), 0.0, end).abs().amax() for end in (low, high, centre)])
-    gap = (anchor - centre).abs().amax()
-    near = ends.amax() < torch.finfo(dtype).max ** 0.25 * least
-    return bool(near & (gap <= _FAR_ANCHOR.get(dtype, 1.0) * least))
+    dtype, least = torch.promote_types(low.dtype, centre.dtype), float(scale.amin())
+    if (
+        anchor is not centre
+        and not float((anchor - centre).abs().amax()) <= _FAR_ANCHOR.get(dtype, 1.0) * least
+    ):
+        return False
+    farthest = max(float(end.abs().nan_to_num(posinf=0.0).amax()) for end in (low, high, centre))
+    return farthest < torch.finfo(dtype).max ** 0.25 * least
 
 
 class _AnchoredMass(torch.autograd.Function):
@@ -154,23 +160,28 @@ def _log_masses(
     """log Z and log(φ(ℓ)/Z), each by the formula that keeps its digits: most intervals are short."""
     m = middle.abs()
     size = torch.addcmul(width, width, m)
-    value, log_ratio = _short(m, width, _series(m, width))
-    if bool((size <= _TINY).all()):
-        return value, log_ratio
+    smallest, largest = size.aminmax()
+    if not smallest > _TINY:
+        value, log_ratio = _short(m, width, _series(m, width))
+        if largest <= _TINY:
+            return value, log_ratio
+    else:
+        value, log_ratio = torch.empty_like(m), torch.empty_like(m)
 
-    def put(here: tuple[Tensor, ...], found: tuple[Tensor, Tensor]) -> None:
-        for into, part in zip((value, log_ratio), found, strict=True):
-            into[here] = part
+    def put(formula: Formula, here: tuple[Tensor, ...], *arguments: Tensor) -> None:
+        if len(here[0]):
+            for into, part in zip((value, log_ratio), formula(*arguments), strict=True):
+                into[here] = part
 
     narrow = size <= _NARROW
     here = (narrow & (size > _TINY)).nonzero(as_tuple=True)
-    put(here, _short(m[here], width[here], _quadrature(m[here], width[here])))
+    put(lambda m, w: _short(m, w, _quadrature(m, w)), here, m[here], width[here])
     here = (~narrow).nonzero(as_tuple=True)
-    parts = [part.expand(m.shape)[here] for part in (low, high, centre, scale)]
-    a, b = _ends(*parts[:3], (parts[3] * _ROOT_HALF).reciprocal())
+    *ends, scale = (part.expand(m.shape)[here] for part in (low, high, centre, scale))
+    a, b = _ends(*ends, (scale * _ROOT_HALF).reciprocal())
     near, far = torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
     for formula, chosen in ((_tail, near >= 0), (_central, ~(near >= 0))):
-        put(tuple(index[chosen] for index in here), formula(near[chosen], far[chosen]))
+        put(formula, tuple(index[chosen] for index in here), near[chosen], far[chosen])
     return value, log_ratio
 
 
