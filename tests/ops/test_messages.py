@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from helpers import close, normal
-from kdmkit.ops.messages import Indexed, Tables, api, collect, collect_all, maximize, smallest_sum
+from kdmkit.ops.messages import (
+    Indexed,
+    Tables,
+    api,
+    collect,
+    collect_all,
+    collect_everywhere,
+    maximize,
+    smallest_sum,
+)
 from kdmkit.ops.messages.schedule import schedule
 from kdmkit.ops.messages.summed import Collect
 
@@ -62,6 +71,27 @@ def test_all_messages() -> None:
     root = found[0]
     assert root is not None
     close(torch.log_softmax(root, -1), torch.log_softmax(beta.detach(), -1))
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 2000.0])
+@pytest.mark.parametrize("known", [range(7), [0, 3], [0]])
+def test_both_directions_give_what_single_nodes_collect(sharpness: float, known: list[int]) -> None:
+    tables = Tables.stacked(stack(sharpness).detach())
+    scores = [score if node in known else None for node, score in enumerate(some_scores())]
+    found, shift = collect_everywhere(PARENTS, scores, tables)
+    for node, values in enumerate(found):
+        beta, own_shift = collect(PARENTS, scores, tables, node)
+        close(torch.log_softmax(values, -1), torch.log_softmax(beta.detach(), -1))
+    beta, own_shift = collect(PARENTS, scores, tables)
+    close(found[0].logsumexp(-1) + shift, (beta.logsumexp(-1) + own_shift).detach())
+
+
+def test_impossible_states_stay_impossible_in_both_directions() -> None:
+    tables = Tables.of([torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log() for _ in range(2)])
+    child = torch.tensor([[0.0, -torch.inf]])
+    found, _ = collect_everywhere([-1, 0, 1], [torch.zeros(1, 2), None, child], tables)
+    for values in found:
+        close(torch.softmax(values, -1), torch.tensor([[1.0, 0.0]]))
 
 
 def test_tables_in_two_dtypes_are_promoted() -> None:

@@ -66,6 +66,8 @@ def anchored_log_overlap(x: Tensor, anchor: Tensor, centre: Tensor, scale: Tenso
 @torch.no_grad()
 def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> bool:
     """Whether no anchor is so far from the centre that digits are lost, and no end so that it overflows."""
+    if not all(part.numel() for part in (low, high, centre)):
+        return False
     dtype, least = torch.promote_types(low.dtype, centre.dtype), float(scale.amin())
     if (
         anchor is not centre
@@ -90,8 +92,8 @@ class _AnchoredMass(torch.autograd.Function):
         *inputs, middle, width, log_ratio = ctx.saved_tensors
         if torch.is_grad_enabled():
             wanted = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad, strict=True) if need]
-            found = iter(torch.autograd.grad(composed_log_mass(*inputs), wanted, upstream, create_graph=True))
-            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+            again = iter(torch.autograd.grad(composed_log_mass(*inputs), wanted, upstream, create_graph=True))
+            return tuple(next(again) if need else None for need in ctx.needs_input_grad)
         found = [*_end_slopes(inputs, middle, width, log_ratio, upstream, ctx.needs_input_grad)]
         found += _slopes(inputs[2:], middle, width, log_ratio, upstream)
         return tuple(
@@ -177,8 +179,8 @@ def _log_masses(
     here = (narrow & (size > _TINY)).nonzero(as_tuple=True)
     put(lambda m, w: _short(m, w, _quadrature(m, w)), here, m[here], width[here])
     here = (~narrow).nonzero(as_tuple=True)
-    *ends, scale = (part.expand(m.shape)[here] for part in (low, high, centre, scale))
-    a, b = _ends(*ends, (scale * _ROOT_HALF).reciprocal())
+    low, high, centre, scale = (part.expand(m.shape)[here] for part in (low, high, centre, scale))
+    a, b = _ends(low, high, centre, (scale * _ROOT_HALF).reciprocal())
     near, far = torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
     for formula, chosen in ((_tail, near >= 0), (_central, ~(near >= 0))):
         put(formula, tuple(index[chosen] for index in here), near[chosen], far[chosen])

@@ -14,7 +14,7 @@ from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions.tree.topology import Topology
 from kdmkit.distributions.weights import PartMap
-from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all
+from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all, collect_everywhere
 
 #: Scores by node, `(*lead, k)`, or None where nothing is known of it.
 Scores = Sequence[Float[Tensor, "..."] | None]
@@ -58,6 +58,12 @@ class States:
     def collect(self, scores: AnyScores, to: int = 0) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """log p(z_to, evidence) in two parts that have to be added, where scores are log p(evidence | z)."""
         return collect(self.topology.parents, self.with_root(scores), self.tables, to)
+
+    def collect_everywhere(
+        self, scores: AnyScores
+    ) -> tuple[list[Float[Tensor, "..."]], Float[Tensor, "..."]]:
+        """By node, log p(z, evidence) up to a constant per row, and what the root's lacks; no gradients."""
+        return collect_everywhere(self.topology.parents, self.with_root(scores), self.tables)
 
     def messages(self, scores: Scores) -> list[Float[Tensor, "..."] | None]:
         """By node, log p(evidence at and below it | z) up to a constant per row; no gradients."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import compute_dtype, full_precision
 from kdmkit._core.shapes import broadcast
+from kdmkit.ops.messages.both_ways import pass_both_ways
 from kdmkit.ops.messages.indexed import Indexed, NodeScores, expanded
 from kdmkit.ops.messages.maximised import max_product
 from kdmkit.ops.messages.plain import collect_plainly, pass_plainly
@@ -75,6 +76,26 @@ def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[
         rows, lead = _all_rows(scores)
         beta, _ = pass_messages(steps, rows, [None] * len(rows), tables, tables.weights)
         return [None if b is None else _with_lead(b, lead) for b in beta]
+
+
+def collect_everywhere(
+    parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables
+) -> tuple[list[Float[Tensor, "..."]], Float[Tensor, "..."]]:
+    """`collect` to every node, by one message along every edge in both directions; no gradients.
+
+    Args:
+        parents, scores, tables: as in `collect`; tables have no batch.
+
+    Returns:
+        By node, values `(*lead, k)`, each up to a constant per row, and a shift `(*lead,)`, which belongs to
+        the values of the root.
+    """
+    scores, tables = _in_one_dtype([expanded(score) for score in scores], tables)
+    steps = _steps(parents, scores, tables, 0)
+    with torch.no_grad(), full_precision(_device_type(scores)):
+        rows, lead = _all_rows(scores)
+        found, shift = pass_both_ways(parents, steps, rows, tables)
+    return [_with_lead(values, lead) for values in found], _with_lead(shift, lead).squeeze(-1)
 
 
 def maximize(

@@ -69,7 +69,7 @@ def pass_messages(
     shift: Tensor | float = 0.0
     own = set()
     for step in steps:
-        messages, tops, kept = _send(step, beta, tables.stacks[step.stack], weights[step.stack])
+        messages, tops, kept = send(step, beta, tables.stacks[step.stack], weights[step.stack])
         for message, top, source, target in zip(messages, tops, step.sources, step.targets, strict=True):
             of_source = None if source in own else index[source]
             message, top = _of_rows(message, of_source), _of_rows(top, of_source)
@@ -92,7 +92,8 @@ def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> F
     return values if index is None else values.index_select(0, index)
 
 
-def _send(step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Sent]:
+def send(step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Sent]:
+    """Messages of one step, what was taken out of each, and what the backward pass needs."""
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top

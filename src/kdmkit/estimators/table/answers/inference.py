@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answers.date_posterior import posterior_of
+from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
@@ -30,24 +32,23 @@ class Inference:
 
     def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
         self.schema, self.joint, self.module = schema, joint, module
+        self._priors: dict[str, Posterior] = {}
+
+    @cached_property
+    def pieces(self) -> dict[str, Pieces]:
+        """By variable, what answers need of its components."""
+        return {n: Pieces(kernel, self.joint.components[n]) for n, kernel in self.joint.kernels.items()}
 
     # ---- columns
 
     @property
     def columns(self) -> dict[str, Column]:
         """The columns that the model holds."""
-        return {name: column for name, column in self.schema.columns.items() if column.variables}
+        return self.schema.modelled
 
     def column(self, argument: str, name: Any) -> Column:
         """A column of the model by its name."""
-        if name in self.columns:
-            return self.columns[name]
-        if name in self.schema.columns:
-            column = self.schema.columns[name]
-            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
-        else:
-            got = f"{name!r}{did_you_mean(name, self.columns)}"
-        raise ValueError(bad_argument(argument, "a column of the model", got))
+        return self.schema.modelled_column(argument, name)
 
     # ---- one question
 
@@ -56,9 +57,43 @@ class Inference:
         if given.get(column.name) is not None:
             raise ValueError(bad_argument("given", f"columns other than the target {column.name!r}", "it"))
         evidence = self.evidence(given)
+        if not evidence:
+            return self._prior(column), 0.0
         rho, log_evidence = infer(self.joint, column.variables, evidence)
         total, share = _shares(log_evidence, given)
-        return posterior_of(column, rho, share), total
+        return posterior_of(column, rho, share, self.pieces), total
+
+    def marginals(
+        self, columns: Sequence[Column], given: Mapping[str, Any]
+    ) -> tuple[dict[str, Posterior], float]:
+        """The distribution of every column, and log p of what is given: one pass of messages serves all."""
+        evidence = self.evidence(given)
+        free = [column for column in columns if given.get(column.name) is None]
+        found: dict[str, Posterior] = {}
+        total = 0.0
+        if not evidence:
+            return {column.name: self._prior(column) for column in columns}, total
+        if free:
+            wanted = [name for column in free for name in column.variables]
+            rho, log_evidence = infer(self.joint, wanted, evidence)
+            total, share = _shares(log_evidence, given)
+            every = {wanted[0]: rho} if len(wanted) == 1 else rho.marginals()
+            for column in free:
+                several = len(column.variables) > 1
+                own = rho.marginal(*column.variables) if several else every[column.variables[0]]
+                found[column.name] = posterior_of(column, own, share, self.pieces)
+        for column in columns:
+            if column.name not in found:
+                found[column.name], total = self.query(column, given)
+        return {column.name: found[column.name] for column in columns}, total
+
+    def _prior(self, column: Column) -> Posterior:
+        """The distribution of a column where nothing is given; made once."""
+        if column.name not in self._priors:
+            self._priors[column.name] = posterior_of(
+                column, self.joint.marginal(*column.variables), None, self.pieces
+            )
+        return self._priors[column.name]
 
     def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
         """p(event | given), and log p of what is given; both hold conditions on different columns."""
@@ -98,7 +133,15 @@ class Inference:
         """What is given, by variable; unknown columns raise."""
         for name in given:
             self.column("given", name)
-        return self.schema.evidence({name: value for name, value in given.items() if value is not None})
+        found = self.schema.evidence({name: value for name, value in given.items() if value is not None})
+        return {name: self._in_dtype(name, known) for name, known in found.items()}
+
+    def _in_dtype(self, name: str, known: Tensor | Region) -> Tensor | Region:
+        """Points in the precision of the components: in another one all tables of the tree are converted."""
+        like = self.joint.components[name]
+        if isinstance(known, Region) or not known.is_floating_point() or not like.is_floating_point():
+            return known
+        return known.to(like.dtype)
 
     # ---- many rows
 
@@ -107,26 +150,13 @@ class Inference:
         evidence, observed = others(rows, column)
         rho, _ = infer(self.joint, column.variables, evidence, observed)
         if not evidence:
-            rho = rho.expand((len(rows.log_offset),))
-        return posterior_of(column, rho)
+            rho = rho.expand((rows.n_rows,))
+        return posterior_of(column, rho, None, self.pieces)
 
     def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
         found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.values)
         return found.double().cpu() + rows.log_offset.double()
-
-
-def blocks(rows: Encoded, size: int = BLOCK) -> Iterator[Encoded]:
-    """Rows in blocks."""
-    for start in range(0, len(rows.log_offset), size):
-        yield select(rows, slice(start, start + size))
-
-
-def select(rows: Encoded, index: Any) -> Encoded:
-    """Some of the rows."""
-    values = {name: value[index] for name, value in rows.values.items()}
-    observed = {name: mask[index] for name, mask in rows.observed.items()}
-    return Encoded(values, observed, rows.log_offset[index])
 
 
 def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
