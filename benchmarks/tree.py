@@ -78,7 +78,7 @@ class Model:
 
     def made(self) -> kdm.TreeKDM:
         """As layers make it: edges in one tensor and above the floor, so that nothing waits for a device."""
-        tables = Tables.stacked(torch.log_softmax(self.edges, -1), above_floor=True)
+        tables = Tables.above_floor(torch.softmax(self.edges, -1))
         states = States(self.topology, torch.log_softmax(self.root, -1), tables)
         return kdm.TreeKDM._made(self.components, self.kernels, states, False)
 

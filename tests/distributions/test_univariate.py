@@ -135,6 +135,36 @@ def test_blocks_change_nothing(monkeypatch):
     close(rho.icdf(q), whole)
 
 
+ATOMS = {
+    "grid": lambda: kdm.Rounded(kdm.RBF(0.7), 0.25),
+    "wide grid": lambda: kdm.Rounded(kdm.RBF(0.7), 1e-4),
+    "grid and atoms": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.7), 1e-4), [0.0, 1.5]),
+    "density and atoms": lambda: kdm.Inflated(kdm.RBF(0.7), [-0.3, 0.0, 1.5, torch.nan]),
+    "bounded": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.7), 0.0, 2.5), [0.0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ATOMS)
+def test_quantiles_of_steps_are_generalised_inverses(name, dtype):
+    kernel = ATOMS[name]()
+    c = kernel.components_from(torch.cat([normal(6, 1, seed=0).abs(), real([[0.0]])]).to(dtype))
+    rho = kdm.KDM(c, simplex(3, 7, seed=1).to(dtype), kernel)
+    q = torch.linspace(0.01, 0.99, 50, dtype=dtype)[:, None]
+    x = rho.icdf(q)
+    step = {"grid": 0.25, "wide grid": 1e-4, "grid and atoms": 1e-4}.get(name, 1e-5)
+    just_below = x.double() - step
+    error = 2e-6 if dtype == torch.float32 else 1e-9
+    assert (rho.cdf(x) >= q - error).all()
+    slack = error if kernel.only_atoms else 1e-4
+    assert (rho.cdf(just_below.to(dtype)) <= q + slack).all()
+    zero = torch.zeros(3, 1, dtype=dtype)
+    at_zero = (rho.cdf(zero) > q + 0.01) & (rho.cdf(zero - 1e-3) < q - 0.01)
+    if "atoms" in name:
+        assert at_zero.any()
+        assert (x.squeeze(-1)[at_zero] == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("family", CONTINUOUS)
 def test_quantiles_take_few_steps(family, dtype, monkeypatch):

@@ -366,3 +366,17 @@ def log_density(kernel: kdm.Kernel, x: Tensor, c: Tensor) -> Tensor:
     """The log-density of pairs up to what all events share."""
     jacobian = kernel.log_jacobian(x)
     return kernel.log_overlap(x, c) + (0.0 if jacobian is None else jacobian)
+
+
+@every_family
+@pytest.mark.parametrize("ends", [(0.0, None), (None, 1.0), (-0.5, 0.7), (1.0, 1.0001), (8.0, 9.0)])
+def test_differences_of_distribution_functions_agree_with_masses(family, ends):
+    """F between bounds by the quick way, where it serves, and by the masses of intervals."""
+    kernel = kdm.Truncated(FAMILIES[family](real([[0.4], [0.9], [2.0]])), *ends)
+    c = real([[-0.8], [0.1], [0.9]])
+    x = torch.cat([torch.linspace(-1, 10, 23, dtype=torch.float64), real([-torch.inf, torch.inf])])
+    quick = kernel._difference(x, c)
+    if quick is not None:
+        close(quick, kernel._mass_below(x, c), rtol=1e-9, atol=1e-12)
+    assert quick is not None or family != "rbf" or ends[0] == 8.0
+    close(kernel.cdf(x, c), kernel._mass_below(x, c), rtol=1e-9, atol=1e-12)

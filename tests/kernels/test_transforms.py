@@ -83,6 +83,23 @@ def test_quantiles_of_repeated_values() -> None:
             kdm.QuantileNormal.from_data(constant)
 
 
+def test_cells_of_whole_numbers_have_their_shares() -> None:
+    """Under a standard normal each rounding cell has exactly the share of the rows that are in it."""
+    counts = torch.tensor([400, 90, 200, 10, 60, 40])
+    x = torch.arange(6.0).repeat_interleave(counts)
+    transform = kdm.QuantileNormal.from_data(x, 64)
+    edges = torch.special.ndtr(transform(torch.arange(0.5, 5.0)))
+    close(edges.diff(), counts[1:-1] / 800.0, atol=1e-6)
+
+
+def test_a_heavy_tail_is_more_than_one_segment() -> None:
+    x = torch.from_numpy(stats.lognorm.rvs(2.0, size=10_000, random_state=0))
+    transform = kdm.QuantileNormal.from_data(x)
+    top = x.quantile(0.999)
+    assert len(transform.values) <= 128
+    assert (transform(top) - stats.norm.ppf(0.999)).abs() < 0.05
+
+
 def test_numbers_of_a_transform_stay_in_float64() -> None:
     """Knots that float32 cannot tell apart, and an offset that it would move."""
     values = 1e6 + real([0.0, 0.01, 0.02, 0.05])

@@ -1,11 +1,23 @@
 """Messages: groups of equal edges, shared rows, and dtypes. Sums are tested in tests/distributions/tree."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from helpers import close, normal
-from kdmkit.ops.messages import Tables, collect, collect_all, maximize, smallest_sum
+from kdmkit.ops.messages import (
+    Indexed,
+    Tables,
+    api,
+    collect,
+    collect_all,
+    collect_everywhere,
+    maximize,
+    smallest_sum,
+)
 from kdmkit.ops.messages.schedule import schedule
 from kdmkit.ops.messages.summed import Collect
 
@@ -35,7 +47,7 @@ def test_groups_of_edges_agree_with_single_ones(to: int, sharpness: float) -> No
     results = []
     for together in (False, True):
         steps = schedule(PARENTS, tables, known, to, together=together)
-        beta, shift = Collect.apply(steps, to, 7, *scores, logs)
+        beta, shift = Collect.apply(steps, to, [None] * 7, replace(tables, stacks=()), *scores, logs)
         direction = normal(*beta.shape, seed=3)
         gradients = torch.autograd.grad((beta * direction).sum(), inputs)
         results.append([beta + shift, *gradients])
@@ -59,6 +71,27 @@ def test_all_messages() -> None:
     root = found[0]
     assert root is not None
     close(torch.log_softmax(root, -1), torch.log_softmax(beta.detach(), -1))
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 2000.0])
+@pytest.mark.parametrize("known", [range(7), [0, 3], [0]])
+def test_both_directions_give_what_single_nodes_collect(sharpness: float, known: list[int]) -> None:
+    tables = Tables.stacked(stack(sharpness).detach())
+    scores = [score if node in known else None for node, score in enumerate(some_scores())]
+    found, shift = collect_everywhere(PARENTS, scores, tables)
+    for node, values in enumerate(found):
+        beta, own_shift = collect(PARENTS, scores, tables, node)
+        close(torch.log_softmax(values, -1), torch.log_softmax(beta.detach(), -1))
+    beta, own_shift = collect(PARENTS, scores, tables)
+    close(found[0].logsumexp(-1) + shift, (beta.logsumexp(-1) + own_shift).detach())
+
+
+def test_impossible_states_stay_impossible_in_both_directions() -> None:
+    tables = Tables.of([torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log() for _ in range(2)])
+    child = torch.tensor([[0.0, -torch.inf]])
+    found, _ = collect_everywhere([-1, 0, 1], [torch.zeros(1, 2), None, child], tables)
+    for values in found:
+        close(torch.softmax(values, -1), torch.tensor([[1.0, 0.0]]))
 
 
 def test_tables_in_two_dtypes_are_promoted() -> None:
@@ -98,3 +131,65 @@ def test_autocast_changes_nothing() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = collect(PARENTS, narrow, tables)
     close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("to", [0, 2, 5])
+@pytest.mark.parametrize("sharpness", [1.0, 2000.0])
+@pytest.mark.parametrize("few", [0, 1 << 15], ids=["single", "together"])
+def test_distinct_rows_agree_with_all_rows(
+    to: int, sharpness: float, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, gradients, and gradients of those."""
+    monkeypatch.setattr(api, "_FEW", few)
+    index = torch.tensor([[0, 1, 1, 2, 0], [0, 0, 1, 1, 1], [2, 2, 2, 1, 0]])
+    distinct = {node: normal(3, K, seed=30 + node).requires_grad_() for node in (0, 1, 3, 4, 5)}
+    logs = stack(sharpness)
+    inputs = [*distinct.values(), logs]
+    results = []
+    for together in (True, False):
+        scores: list[Any] = [*some_scores()]
+        for node, values in distinct.items():
+            score = Indexed(values, index[node % 3])
+            scores[node] = score if together else score.expanded()
+        beta, shift = collect(PARENTS, scores, Tables.stacked(logs), to)
+        total = ((beta + shift.unsqueeze(-1)) * normal(*beta.shape, seed=3)).sum()
+        gradients = torch.autograd.grad(total, inputs, create_graph=True)
+        second = torch.autograd.grad(
+            sum(g.square().sum() for g in gradients), inputs, retain_graph=True, materialize_grads=True
+        )
+        first = torch.autograd.grad(total, inputs)
+        results.append([beta + shift.unsqueeze(-1), *gradients, *first, *second])
+    for one, other in zip(*results, strict=True):
+        close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_distinct_rows_of_a_tree_of_one_node() -> None:
+    score = Indexed(normal(2, K, seed=1).requires_grad_(), torch.tensor([1, 0, 1]))
+    beta, _ = collect([-1], [score], Tables((), (None,), ()))
+    close(beta, score.expanded())
+    (slope,) = torch.autograd.grad(beta.sum(), score.distinct)
+    close(slope, torch.tensor([[1.0], [2.0]]).expand(2, K).to(slope))
+
+
+@pytest.mark.parametrize("to", [0, 2])
+def test_tables_of_weights_agree_with_logarithms(to: int) -> None:
+    logs, scores = stack(), some_scores()
+    inputs = [*(score for score in scores if score is not None), logs]
+    results = []
+    for tables in (Tables.stacked(logs), Tables.above_floor(logs.exp())):
+        beta, shift = collect(PARENTS, scores, tables, to)
+        total = (beta * normal(*beta.shape, seed=3)).sum()
+        gradients = torch.autograd.grad(total, inputs, create_graph=True)
+        second = torch.autograd.grad(
+            gradients[-1].square().sum(), inputs, retain_graph=True, materialize_grads=True
+        )
+        results.append([beta + shift.unsqueeze(-1), *torch.autograd.grad(total, inputs), *second])
+    for one, other in zip(*results, strict=True):
+        close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_tables_of_weights_in_half_precision_keep_small_ones() -> None:
+    tables = Tables.above_floor(torch.tensor([[[1 - 1e-9, 1e-9], [0.5, 0.5]]], dtype=torch.float64))
+    half = tables.mapped(lambda stack: stack.half())
+    assert tables.size(1) == half.size(1) == 2
+    close(half.log_table(1).double(), tables.log_table(1), rtol=1e-3, atol=1e-6)

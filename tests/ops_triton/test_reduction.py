@@ -68,9 +68,9 @@ def test_agrees_with_the_reference(case: tuple[str, int, int, int, int]) -> None
     check(make(*case, dead=0.2))
 
 
-@pytest.mark.parametrize("d", [3, 20])
-def test_precisions(precision: str, d: int) -> None:
-    check(make("squared-ard", 20, 50, d, 4), TOLERANCE[precision])
+def test_precisions(precision: str) -> None:
+    """Of products: with few dimensions there are none."""
+    check(make("squared-ard", 20, 50, 20, 4), TOLERANCE[precision])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_splits_segments_and_blocks(d: int, v: int, monkeypatch: pytest.MonkeyPa
     config = staging.Config(64, 32, 4, 1)
     for kernel in ("forward", "points", "components"):
         monkeypatch.setitem(staging.OVERRIDES, kernel, config)  # type: ignore[misc]
-    check(make("squared-ard", 150, 200, d, v, dead=0.2))
+    check(make("squared-ard", 130, 132, d, v, dead=0.2))
 
 
 @pytest.mark.parametrize("d", [3, 20])
@@ -159,7 +159,7 @@ def test_offset_data(d: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e12])
-@pytest.mark.parametrize("d", [3, 20])
+@pytest.mark.parametrize("d", [pytest.param(3, marks=pytest.mark.slow), 20])
 def test_scales_of_numbers(size: float, d: int) -> None:
     """Half precision ends at 65504 and 6e-8; powers of two keep everything within."""
     case = make("squared-ard", 20, 60, d, 3)

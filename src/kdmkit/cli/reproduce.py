@@ -73,6 +73,44 @@ def reproduce_adult_tree(
     show_report(partial(trees.summarize, output) if only_report else run)
 
 
+@app.command("tables")
+def reproduce_tables(
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of uci/adult.data, uci/magic04.data and tables/online_shoppers….")
+    ] = Path("data"),
+    output: Output = Path("results"),
+    tables: Annotated[
+        Literal["paper", "development", "check"],
+        typer.Option("--list", help="Adult, MAGIC and Shoppers; or tables to choose defaults on, or others."),
+    ] = "paper",
+    dataset: Datasets = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="generation, copying, prediction, imputation, intervals or queries; may be repeated."
+        ),
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0.")] = 5,
+    rows: Annotated[int | None, typer.Option(min=100, help="Rows of each part of a table, at most.")] = None,
+    device: Device = "auto",
+    work_dir: Annotated[Path, typer.Option(help="Where fits are kept.")] = Path("runs/tables"),
+    only_fits: Annotated[
+        bool, typer.Option("--only-fits", help="Fit and draw, and measure nothing: needs none of the peers.")
+    ] = False,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Models of mixed tables: synthetic rows, predictions, missing cells and questions, with peers."""
+    from kdmkit.experiments import tables as experiment
+
+    chosen: Any = {"datasets": dataset or (), "parts": part or (), "chosen": method or (), "seeds": seeds}
+    where: Any = {"rows": rows, "device": device, "work_dir": work_dir, "workers": workers, "fresh": fresh}
+    run = partial(experiment.run, output, data_dir, tables=tables, only_fits=only_fits, **chosen, **where)
+    show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -226,6 +226,10 @@ class Kernel(nn.Module, ABC):
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
 
+    def steps(self) -> Float[Tensor, " s"]:
+        """Where F_j jumps beside a density or a grid, each after the event before it, in float64."""
+        return torch.zeros(0, dtype=torch.float64)
+
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         """The event nearest to x that has a positive probability, where the kernel has such events."""
         return x

@@ -259,6 +259,13 @@ class Inflated(ExactBuffers, Around):
             low, high = low.clamp_max(numbers.min() - margin), high.clamp_min(numbers.max() + margin)
         return low, high
 
+    def steps(self) -> Float[Tensor, " s"]:
+        numbers = self.atoms[~self.atoms.isnan()].double()
+        if isinstance(self.kernel, Rounded):
+            numbers = self.kernel.snap(numbers)
+            return torch.cat([numbers, self.kernel.snap(numbers - self.kernel.step)])
+        return torch.cat([numbers, torch.nextafter(numbers, torch.full_like(numbers, -math.inf))])
+
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         numbers = self.atoms[~self.atoms.isnan()].to(x)
         near = self.kernel.nearest_atom(x)

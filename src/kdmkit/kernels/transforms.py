@@ -24,6 +24,8 @@ from kdmkit.kernels.exact import ExactBuffers
 _VALUES_PER_KNOT = 50
 _MOST_KNOTS = 128
 _FEWEST_KNOTS = 8
+# Of so many knots one lies in each tail.
+_KNOTS_PER_TAIL_KNOT = 16
 
 
 class QuantileNormal(Transform):
@@ -56,7 +58,10 @@ class QuantileNormal(Transform):
 
     @classmethod
     def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
-        """Knots at quantiles of the finite values; a repeated value counts with the middle of its ranks.
+        """Knots at quantiles of the finite values.
+
+        Knots lie halfway between neighbouring values, where the share of smaller values is known also if
+        values repeat, and at the least and the greatest value, with the middle of its ranks.
 
         Args:
             values: numbers in any shape; NaN is left out.
@@ -72,10 +77,12 @@ class QuantileNormal(Transform):
         if n_knots is None:
             n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
         n_knots = check_count("n_knots", n_knots, least=2)
-        rank = (counts.cumsum(0) - 0.5 * counts.double()) / len(flat)
-        wanted = torch.linspace(float(rank[0]), float(rank[-1]), n_knots, dtype=torch.float64)
-        chosen = _apart(distinct, torch.searchsorted(rank, wanted.clamp_max(float(rank[-1]))).unique())
-        return cls(distinct[chosen], torch.special.ndtri(rank[chosen]))
+        ends = torch.stack([0.5 * counts[0], len(flat) - 0.5 * counts[-1]])
+        rank = torch.cat([ends[:1], counts.cumsum(0)[:-1], ends[1:]]).double() / len(flat)
+        places = torch.cat([distinct[:1], torch.lerp(distinct[:-1], distinct[1:], 0.5), distinct[-1:]])
+        wanted = _spread_ranks(float(rank[0]), float(rank[-1]), n_knots)
+        chosen = _apart(places, torch.searchsorted(rank, wanted.clamp_max(float(rank[-1]))).unique())
+        return cls(places[chosen], torch.special.ndtri(rank[chosen]))
 
     @classmethod
     def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
@@ -105,6 +112,19 @@ def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
         raise ValueError(bad_argument(argument, "two or more strictly increasing numbers", knots.tolist()))
     check_finite(argument, knots)
     return knots
+
+
+def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
+    """n ranks at equal distances; some lie in the outermost steps, at equal distances of their scores.
+
+    Without those a tail would be one segment.
+    """
+    in_tail = n // _KNOTS_PER_TAIL_KNOT
+    even = torch.linspace(first, last, n - 2 * in_tail, dtype=torch.float64)
+    share = torch.linspace(0, 1, in_tail + 2, dtype=torch.float64)[1:-1]
+    score = torch.special.ndtri(even)
+    low, high = (torch.lerp(score[i], score[i + 1], share) for i in (0, -2))
+    return torch.cat([even, torch.special.ndtr(low), torch.special.ndtr(high)])
 
 
 def _apart(values: Tensor, chosen: Tensor) -> Tensor:

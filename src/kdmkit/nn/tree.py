@@ -95,7 +95,8 @@ class TreeLayer(KDMLayer):
 
     def edge_probs(self) -> Float[Tensor, "n_edges k k"]:
         """p(z_v | z_parent) of all variables but the root, in the order of `parents`."""
-        return (1 - _EDGE_FLOOR) * torch.softmax(self.edge_logits, -1) + _EDGE_FLOOR / self.n_components
+        free = torch.softmax(self.edge_logits, -1)
+        return torch.lerp(free, free.new_tensor(1 / self.n_components), _EDGE_FLOOR)
 
     @torch.no_grad()
     def state_probs(self, edges: Float[Tensor, "n_edges k k"] | None = None) -> Float[Tensor, "v k"]:
@@ -129,8 +130,7 @@ class TreeLayer(KDMLayer):
         )
 
     def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
-        tables = Tables.stacked(edges.log(), above_floor=True)
-        return States(self._topology, torch.log_softmax(self.root_logits, -1), tables)
+        return States(self._topology, torch.log_softmax(self.root_logits, -1), Tables.above_floor(edges))
 
     def _kernels(self) -> dict[str, Kernel]:
         return {name: self.kernel(name) for name in self.variables}

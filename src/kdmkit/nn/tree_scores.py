@@ -1,4 +1,4 @@
-"""Scores of a tree's variables, those with equal kernels together: a table of 200 columns is one look-up."""
+"""Scores of a tree's variables for training: equal kernels together, and equal values once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from kdmkit._core.checks import is_integer
+from kdmkit._core.modes import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, relative_scores
 from kdmkit.kernels import Kernel
+from kdmkit.ops.messages import Indexed, NodeScores
 
 
 def group_kernels(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor]) -> list[list[str]]:
@@ -31,23 +34,66 @@ def grouped_scores(
     components: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
     masks: Mapping[str, Tensor] | None,
-) -> tuple[dict[str, Float[Tensor, "n k"]], Float[Tensor, " n"]]:
+) -> tuple[dict[str, NodeScores], Float[Tensor, " n"]]:
     """By variable, log f̂(x | c_i) relative to the largest one of the row; and the sum of the largest ones.
 
     Args:
         groups: of `group_kernels`.
         values: by variable, `(n, *event)` or labels `(n,)`.
         masks: by variable, False where the value is missing.
+
+    Returns:
+        Scores `(n, k)`, `Indexed` where few values differ.
     """
-    scores: dict[str, Tensor] = {}
+    scores: dict[str, NodeScores] = {}
     tops: list[Tensor] = []
     for names in groups:
-        kernel = kernels[names[0]]
-        together = torch.stack([components[name] for name in names])
+        value = torch.stack([values[name] for name in names], 1)
         keep = None if masks is None else torch.stack([masks[name] for name in names], 1)
-        entry = Entry(kernel, torch.stack([values[name] for name in names], 1), together, keep=keep)
-        relative, top = relative_scores([entry])
-        n = len(values[names[0]])
-        scores |= dict(zip(names, relative.expand(n, len(names), -1).unbind(1), strict=True))
-        tops.append(top.expand(n, len(names)).sum(1))
+        together = torch.stack([components[name] for name in names])
+        found, top = _scores_together(kernels[names[0]], value, together, keep)
+        scores |= dict(zip(names, found, strict=True))
+        tops.append(top)
     return scores, torch.stack(tops).sum(0)
+
+
+def _scores_together(
+    kernel: Kernel,
+    values: Shaped[Tensor, "n g *event"],
+    components: Shaped[Tensor, "g k *component"],
+    keep: Bool[Tensor, "n g"] | None,
+) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
+    """Scores of g variables with one kernel, and the sum of their largest ones."""
+    n, g = values.shape[:2]
+    few = _distinct(values)
+    if few is None:
+        relative, top = relative_scores([Entry(kernel, values, components, keep=keep)])
+        return list(relative.expand(n, g, -1).unbind(1)), top.expand(n, g).sum(1)
+    events, index = few
+    u = len(events)
+    events = events.unsqueeze(1).expand(u, g, *events.shape[1:])
+    relative, top = relative_scores([Entry(kernel, events, components)])
+    relative, top = relative.expand(u, g, -1), top.expand(u, g)
+    if keep is not None:
+        # One row more, of missing values: their scores are 0.
+        relative, top = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (relative, top))
+        index = torch.where(keep, index, u)
+    found = [Indexed(*part) for part in zip(relative.unbind(1), index.unbind(1), strict=True)]
+    return list(found), top.gather(0, index).sum(1)
+
+
+def _distinct(values: Tensor) -> tuple[Tensor, Int[Tensor, "n g"]] | None:
+    """The distinct events, and which of them each value is; None where more than half of them differ.
+
+    On a CPU: their number depends on the values, for which other devices would wait.
+    """
+    n, g = values.shape[:2]
+    if values.device.type != "cpu" or not only_reverse_mode() or values.numel() != n * g:
+        return None
+    flat = values.reshape(n, g)
+    if is_integer(flat):
+        count = int(flat.amax()) + 1
+        if 2 * count <= n:
+            return torch.arange(count), flat
+    events, index = flat.unique(return_inverse=True)
+    return None if 2 * len(events) > n else (events.reshape(-1, *values.shape[2:]), index)

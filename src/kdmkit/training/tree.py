@@ -168,8 +168,8 @@ class _PenalisedLosses(nn.Module):
         total = edges.new_zeros(())
         if self.shrinkage:
             with torch.no_grad():
-                child = self.layer.state_probs(edges)[1:].unsqueeze(-2)
-            total = total - self.shrinkage * (child * edges.log()).sum()
+                child = self.layer.state_probs(edges)[1:]
+            total = total - self.shrinkage * (child * edges.log().sum(-2)).sum()
         if self.smoothing:
             for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])

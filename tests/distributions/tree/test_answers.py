@@ -114,6 +114,23 @@ def test_mode_with_a_region(both: tuple[kdm.TreeKDM, Brute]) -> None:
     assert set(found.indices) == {"a", "b", "cd", "e", "h"}
 
 
+# ---- marginals
+
+
+@pytest.mark.parametrize("given", ["", "a", "be"])
+def test_marginals_agree_with_single_ones(both: tuple[kdm.TreeKDM, Brute], given: str) -> None:
+    tree = both[0].infer(**{name: X[name] for name in given}) if given else both[0]
+    alone = {name: tree.marginal(name) for name in tree.variables}
+    with torch.no_grad():
+        found = tree.marginals()
+        for name, rho in found.items():
+            close(rho.log_weights, alone[name].log_weights, rtol=1e-7)
+            if given:
+                close(rho.log_evidence, alone[name].log_evidence)
+    assert list(tree.marginals("d", "c")) == ["d", "c"]
+    assert tree.marginals("c")["c"].log_weights.requires_grad == alone["c"].log_weights.requires_grad
+
+
 # ---- mutual information
 
 

@@ -166,4 +166,4 @@ def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: flo
     }
     kernels = {column.variables[0]: column.codec.kernels()[0].double() for column in schema.columns.values()}
     weights = torch.tensor([0.3, 0.3, 0.2, 0.2], dtype=torch.float64)
-    return Inference(schema, kdm.JointKDM(components, weights, kernels))
+    return Inference(schema, kdm.TreeKDM.from_joint(kdm.JointKDM(components, weights, kernels)))

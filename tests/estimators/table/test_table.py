@@ -1,5 +1,6 @@
 """`KDMTable`: questions, predictions and draws of a fitted table."""
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import kdmkit as kdm
+from kdmkit.distributions.univariate import Univariate
 
 pd = pytest.importorskip("pandas")
 
@@ -178,14 +180,59 @@ def test_intervals_of_rows(table: kdm.KDMTable, parcels: Any) -> None:
     assert 0.6 < inside.mean() < 0.97
 
 
-def test_dates_of_rows(table: kdm.KDMTable, parcels: Any, unchecked: None) -> None:
-    ends = table.predict_interval(parcels.head(1), "sent", coverage=0.8)
-    for (low, high), (_, row) in zip(ends, parcels.head(1).iterrows(), strict=True):
+def test_dates_of_rows_are_exact(table: kdm.KDMTable, parcels: Any, unchecked: None) -> None:
+    """Quantiles of dates are the first dates that reach the level, for many rows as for one question."""
+    some = parcels.head(4)
+    ends, medians = table.predict_interval(some, "sent", coverage=0.8), table.predict(some, "sent")
+    day = np.timedelta64(1, "D")
+    for (low, high), median, (_, row) in zip(ends, medians, some.iterrows(), strict=True):
         given = {name: row[name] for name in ("items", "fee", "fragile")}
         given |= {name: row[name] for name in ("size", "weight") if row[name] == row[name]}
-        alone = table.query("sent", given=given).interval(0.8)
-        assert abs(low - np.datetime64(alone[0])) < np.timedelta64(7, "D")
-        assert abs(high - np.datetime64(alone[1])) < np.timedelta64(7, "D")
+        alone = table.query("sent", given=given)
+        for q, date in ((0.1, low), (0.5, median), (0.9, high)):
+            assert date == np.datetime64(alone.quantile(q))
+            assert alone.probability((None, date)) >= q - 1e-5
+            assert alone.probability((None, date - day)) < q + 1e-5
+
+
+def test_marginals_are_the_answers_of_single_queries(table: kdm.KDMTable, unchecked: None) -> None:
+    given = {"weight": (0.5, 5.0), "sent": ("2024-01-20", "2024-03-03"), "fragile": True}
+    names = ["size", "fee", "items"]
+    found = table.marginals(given, columns=names)
+    assert list(found) == names
+    for name, answer in found.items():
+        alone = table.query(name, given=given)
+        assert answer.question == alone.question
+        assert answer.log_evidence == pytest.approx(alone.log_evidence, abs=1e-5)
+        if name == "size":
+            assert answer.probs == pytest.approx(alone.probs, abs=1e-6)
+        else:
+            assert answer.mean == pytest.approx(alone.mean, rel=1e-5)
+            assert answer.interval(0.9) == pytest.approx(alone.interval(0.9), rel=1e-4)
+    everything = table.marginals()
+    assert everything["sent"].median == table.query("sent").median
+    assert list(everything) == ["size", "weight", "fee", "items", "fragile", "sent"]
+
+
+def test_quantiles_are_searched_in_few_steps(
+    table: kdm.KDMTable, monkeypatch: pytest.MonkeyPatch, unchecked: None
+) -> None:
+    table.query("fee").interval(0.9)  # tables of the components are made once
+    table.query("weight").interval(0.9)
+    steps: list[int] = []
+    search = Univariate._points
+    monkeypatch.setattr(Univariate, "_points", lambda *args: steps.append(1) or search(*args))
+    for name in ("fee", "weight"):
+        answer = table.query(name, given={"size": "small"})
+        _ = answer.median, answer.interval(0.9)
+    assert 0 < len(steps) <= 10
+
+
+def test_densities_of_many_values(table: kdm.KDMTable, unchecked: None) -> None:
+    weight, fee = table.query("weight", given="fragile = true"), table.query("fee")
+    found = weight.density([1.0, 4.5])
+    assert found == pytest.approx([math.exp(weight.log_density(x)) for x in (1.0, 4.5)], rel=1e-4)
+    assert fee.density([0.0, -1.0]) == pytest.approx([math.exp(fee.log_density(0)), 0.0], rel=1e-4)
 
 
 def test_scores_marginalise_missing_cells(table: kdm.KDMTable, unchecked: None) -> None:

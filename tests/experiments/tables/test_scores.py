@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from functools import partial
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from kdmkit.experiments.tables import data, detection, imputation, others, prediction
 
-boosting = partial(HistGradientBoostingClassifier, categorical_features="from_dtype", max_iter=10)
-
-
-def rows(n: int, seed: int) -> data.Rows:
-    """A size that depends on the kind, a column of noise, and a colour that depends on the kind."""
-    rng = np.random.default_rng(seed)
-    kind = rng.integers(0, 2, n)
-    colour = np.where(rng.random(n) < 0.9, kind, 1 - kind)
-    return {
-        "size": 4.0 * kind + rng.normal(size=n),
-        "noise": rng.normal(size=n),
-        "colour": np.array(["red", "blue"], dtype=object)[colour],
-        "kind": np.array(["a", "b"], dtype=object)[kind],
-    }
+from .conftest import boosting, rows
 
 
 def shuffled(table: data.Rows, seed: int) -> data.Rows:

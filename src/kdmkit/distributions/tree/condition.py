@@ -12,7 +12,14 @@ from torch import Tensor
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions._lazy import cached_per_grad_mode
-from kdmkit.distributions.tree.conditional import log_conditional, log_total, may_hold, possible, sum_known
+from kdmkit.distributions.tree.conditional import (
+    log_conditional,
+    log_total,
+    may_hold,
+    possible,
+    sum_known,
+    with_shift,
+)
 from kdmkit.distributions.tree.pieces import NumberPieces, Pieces, paired, with_rank
 from kdmkit.distributions.tree.sources import Source, all_scores, in_blocks
 from kdmkit.distributions.tree.states import Scores, States
@@ -29,12 +36,18 @@ class Condition:
         states: the tree before the evidence.
         pieces: the evidence.
         log_evidence: where it is not that of the pieces under `states`.
+        all_nodes: whether posteriors of all nodes are computed together when one is needed.
     """
 
     def __init__(
-        self, states: States, pieces: Pieces, log_evidence: Float[Tensor, "*batch"] | None = None
+        self,
+        states: States,
+        pieces: Pieces,
+        log_evidence: Float[Tensor, "*batch"] | None = None,
+        all_nodes: bool = False,
     ) -> None:
         self.states, self.pieces, self._log_evidence = states, pieces, log_evidence
+        self._all_nodes = all_nodes
         self.batch_shape = broadcast(states.batch_shape, pieces.batch_shape)
 
     def _in_blocks(self, function: Any, rank: int, *more: Sequence[Source]) -> tuple[Tensor, ...]:
@@ -59,23 +72,53 @@ class Condition:
         (found,) = self._in_blocks(
             lambda scores, tops: (log_total(self.states, scores, tops),), self.pieces.rank
         )
-        return self._over_pieces(found).expand(self.batch_shape)
+        return self._evidence(found)
 
     # ---- the distribution of states and of values
 
-    def log_posterior(self, node: int) -> Float[Tensor, "*batch k"]:
-        """log Σ_l p_l p(z_node | evidence_l)."""
+    def at(self, node: int) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"]]:
+        """log Σ_l p_l p(z_node | evidence_l), and log p(evidence), from one pass of messages."""
+        if self._all_nodes and not torch.is_grad_enabled() and not self.states.batch_shape:
+            log_evidence, *posteriors = self._everywhere
+            return posteriors[node], log_evidence
 
-        def posterior(scores: Scores, _: Any) -> tuple[Tensor]:
-            return (log_normalize(self.states.collect(scores, node)[0]),)
+        def both(scores: Scores, tops: Any) -> tuple[Tensor, Tensor]:
+            beta, shift = self.states.collect(scores, node)
+            return log_normalize(beta), with_shift(safe_logsumexp(beta), shift + tops)
 
-        (found,) = self._in_blocks(posterior, self.pieces.rank)
+        found, totals = self._in_blocks(both, self.pieces.rank)
+        return self._posterior(node, found), self._evidence(totals)
+
+    @cached_per_grad_mode
+    def _everywhere(self) -> list[Float[Tensor, "..."]]:
+        """log p(evidence), and by node log p(z | evidence)."""
+
+        def every(scores: Scores, tops: Any) -> tuple[Tensor, ...]:
+            found, shift = self.states.collect_everywhere(scores)
+            total = with_shift(safe_logsumexp(found[0]), shift + tops)
+            return total, *(log_normalize(beta) for beta in found)
+
+        total, *found = self._in_blocks(every, self.pieces.rank)
+        posteriors = [self._posterior(node, one) for node, one in enumerate(found)]
+        return [self._evidence(total), *posteriors]
+
+    def _evidence(self, totals: Float[Tensor, "l *own"]) -> Float[Tensor, "*batch"]:
+        if self._log_evidence is not None:
+            return self._log_evidence
+        return self._over_pieces(totals).expand(self.batch_shape)
+
+    def _posterior(self, node: int, found: Float[Tensor, "l *own k"]) -> Float[Tensor, "*batch k"]:
+        """The mixture of posteriors over the pieces; the prior where the evidence is impossible."""
         missed = torch.isneginf(found).all(-1, keepdim=True)
         if may_hold(missed):
             found = torch.where(missed, self.states.log_prior(node).to(found.dtype), found)
         weights = self.pieces.log_weights
         found = found.squeeze(0) if weights is None else mix_pieces(found, weights)
         return found.expand(*self.batch_shape, found.shape[-1])
+
+    def for_all_nodes(self) -> Condition:
+        """The same, for questions about several nodes."""
+        return Condition(self.states, self.pieces, self._log_evidence, all_nodes=True)
 
     def log_prob(self, sources: Sequence[Source]) -> Float[Tensor, "*lead"]:
         """log Σ_l p_l p(values | evidence_l) of values with leading dimensions `lead`."""
@@ -131,19 +174,21 @@ class Condition:
         """The same on a tree without leaves that hold neither evidence nor one of the variables."""
         states, order = self.states.subtree({*nodes, *self.pieces.nodes}, variables)
         position = {old: new for new, old in enumerate(order)}
-        return Condition(states, self.pieces.moved(position), self._log_evidence)
+        return Condition(states, self.pieces.moved(position), self._log_evidence, self._all_nodes)
 
     def mapped(self, function: PartMap) -> Condition:
         evidence = None if self._log_evidence is None else function(self._log_evidence)
-        return Condition(self.states.mapped(function), self.pieces.mapped(function), evidence)
+        return Condition(
+            self.states.mapped(function), self.pieces.mapped(function), evidence, self._all_nodes
+        )
 
     def expand(self, batch_shape: torch.Size) -> Condition:
         evidence = None if self._log_evidence is None else self._log_evidence.expand(batch_shape)
-        return Condition(self.states, self.pieces.expand(batch_shape), evidence)
+        return Condition(self.states, self.pieces.expand(batch_shape), evidence, self._all_nodes)
 
     def __reduce__(self) -> tuple[type[Condition], tuple[object, ...]]:
         """For pickle: cached values are left out, their gradients would lead nowhere."""
-        return Condition, (self.states, self.pieces, self._log_evidence)
+        return Condition, (self.states, self.pieces, self._log_evidence, self._all_nodes)
 
 
 def mix_pieces(

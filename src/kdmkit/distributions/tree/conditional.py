@@ -10,13 +10,18 @@ from torch import Tensor
 
 from kdmkit._core.logspace import finite_max
 from kdmkit._core.modes import only_reverse_mode
-from kdmkit.distributions.tree.states import Scores, States
+from kdmkit.distributions.tree.states import AnyScores, Scores, States
 
 
-def log_total(states: States, scores: Scores, tops: Any) -> Float[Tensor, "*lead"]:
+def log_total(states: States, scores: AnyScores, tops: Any) -> Float[Tensor, "*lead"]:
     """log p(all that is known), where `tops` has to be added to the scores of every row."""
     total, shift = states.log_total(scores)
-    return total + torch.where(torch.isneginf(total), 0.0, (shift + tops).to(total.dtype))
+    return with_shift(total, shift + tops)
+
+
+def with_shift(total: Float[Tensor, "..."], shift: Tensor) -> Float[Tensor, "..."]:
+    """The sum, −∞ where the total is −∞, whatever was taken out of it."""
+    return total + torch.where(torch.isneginf(total), 0.0, shift.to(total.dtype))
 
 
 def log_conditional(states: States, given: Scores, scores: Scores, tops: Any) -> Float[Tensor, "*lead"]:

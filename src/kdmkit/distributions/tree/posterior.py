@@ -32,19 +32,27 @@ class NodeWeights(Weights):
     def batch_shape(self) -> torch.Size:
         return self._shape
 
-    @cached_per_grad_mode
+    @property
     def log_weights(self) -> Float[Tensor, "*batch k"]:
-        if isinstance(self._tree, Condition):
-            found = self._tree.log_posterior(self._node)
-        else:
-            found = self._tree.log_prior(self._node)
+        found = self._posterior[0] if isinstance(self._tree, Condition) else self._log_prior
         return found.expand(*self._shape, found.shape[-1])
+
+    @cached_per_grad_mode
+    def _log_prior(self) -> Float[Tensor, "*batch k"]:
+        assert isinstance(self._tree, States)
+        return self._tree.log_prior(self._node)
+
+    @cached_per_grad_mode
+    def _posterior(self) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"]]:
+        """log p(z_node | evidence) and log p(evidence)."""
+        assert isinstance(self._tree, Condition)
+        return self._tree.at(self._node)
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         if not isinstance(self._tree, Condition):
             return super().log_evidence
-        return self._tree.log_evidence.expand(self._shape)
+        return self._posterior[1].expand(self._shape)
 
     def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         return Given(self.log_weights).average(values)

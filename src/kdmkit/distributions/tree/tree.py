@@ -167,12 +167,33 @@ class TreeKDM(TreeBase):
         check_target(names, self.kernels)
         return self._over(names, self._tree)
 
+    def marginals(self, *names: str) -> dict[str, KDM]:
+        """The distributions of several variables, each by itself; all of them where no name is given.
+
+        One message along every edge in both directions serves all of them. With gradients every variable has
+        messages of its own.
+
+        >>> import kdmkit as kdm
+        >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1])}
+        >>> kernels = {"x": kdm.RBF(0.5), "y": kdm.Categorical(2)}
+        >>> edges = {"y": torch.tensor([[0.9, 0.1], [0.3, 0.7]])}
+        >>> tree = kdm.TreeKDM(components, kernels, {"x": None, "y": "x"}, edge_weights=edges)
+        >>> tree.marginals()["y"].probs
+        tensor([0.6000, 0.4000])
+        """
+        names = names or self.variables
+        check_target(names, self.kernels)
+        tree = self._tree.for_all_nodes() if isinstance(self._tree, Condition) else self._tree
+        return {name: self._one(name, tree) for name in names}
+
+    def _one(self, name: str, tree: States | Condition) -> KDM:
+        weights = NodeWeights(tree, self._states.topology.node_of[name])
+        return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
+
     def _over(self, names: Sequence[str], tree: States | Condition) -> KDM | TreeKDM:
         places = self._states.topology.node_of
         if len(names) == 1:
-            (name,) = names
-            weights = NodeWeights(tree, places[name])
-            return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
+            return self._one(names[0], tree)
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
         pruned = tree.pruned({places[name] for name in names}, names)

@@ -75,6 +75,7 @@ class Schema:
         columns: what every column was taken for, in the order of the frame.
         backend: what a frame like the fitted one is made with: pandas, polars, pyarrow, mapping or array.
         labels: the names as the frame has them.
+        sample: how many rows the columns were recognised by, and of how many; None: all rows.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -83,25 +84,35 @@ class Schema:
     {'c1': tensor([1])}
     """
 
-    def __init__(self, columns: Sequence[Column], backend: str, labels: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        backend: str,
+        labels: Sequence[Any],
+        sample: tuple[int, int] | None = None,
+    ) -> None:
         self.columns = {column.name: column for column in columns}
-        self.backend, self.labels = backend, tuple(labels)
+        self.backend, self.labels, self.sample = backend, tuple(labels), sample
 
     @classmethod
-    def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
+    def from_frame(
+        cls, frame: Any, types: Mapping[str, str] | None = None, *, n_rows: int | None = None
+    ) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
+            n_rows: rows of the table of which the frame is a sample; None where it is the whole table.
         """
         raw = read_frame("frame", frame)
         if not raw.n_rows:
             raise ValueError(bad_argument("frame", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
-        return cls(columns, raw.backend, raw.labels)
+        sample = None if n_rows is None or n_rows == raw.n_rows else (raw.n_rows, n_rows)
+        return cls(columns, raw.backend, raw.labels, sample)
 
     # ---- the model's side
 
@@ -142,6 +153,14 @@ class Schema:
                 values[name] = part.to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
         return Encoded(values, observed, offset)
+
+    def check_columns(self, frame: RawFrame) -> None:
+        """Raises where a frame has other columns than the schema."""
+        absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
+        unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
+        if absent or unknown:
+            got = ", ".join(absent + unknown)
+            raise ValueError(bad_argument("X", "the columns of the rows before", got))
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
@@ -239,7 +258,8 @@ class Schema:
             for column in self.columns.values()
         ]
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
-        return {"backend": self.backend, "labels": labels, "columns": columns}
+        sample = {} if self.sample is None else {"sample": list(self.sample)}
+        return {"backend": self.backend, "labels": labels, "columns": columns, **sample}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
@@ -259,7 +279,8 @@ class Schema:
                     storage=Storage.from_config(fields["storage"]),
                 )
             )
-        return cls(columns, config["backend"], config["labels"])
+        sample = config.get("sample")
+        return cls(columns, config["backend"], config["labels"], None if sample is None else tuple(sample))
 
     def __str__(self) -> str:
         """A table of what every column was taken for."""
@@ -270,7 +291,14 @@ class Schema:
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
             for row in rows
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.origin] if self.origin else [])])
+
+    @property
+    def origin(self) -> str:
+        """Which rows the columns were recognised by; empty where those are all rows."""
+        if self.sample is None:
+            return ""
+        return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
 
 
 def _column(i: int, raw: RawColumn, types: Mapping[str, str]) -> Column:

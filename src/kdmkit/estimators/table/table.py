@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, plain
-from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.answers.draws import draw_rows
@@ -30,9 +29,19 @@ from kdmkit.estimators.table.answers.questions import (
     read_given,
     read_query,
 )
+from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
 from kdmkit.estimators.table.columns import Columns
+from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
+from kdmkit.estimators.table.sampling import (
+    batches_of,
+    chunk_weights,
+    is_streamed,
+    sample_frame,
+    sampled_weights,
+)
 from kdmkit.estimators.table.schema import Encoded, Schema
+from kdmkit.estimators.table.streams import stream
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -47,6 +56,8 @@ class KDMTable(DensityMixin, KDMEstimator):
         targets: columns that will be predicted (model `"tree"`). Their conditional likelihood given random
             subsets of the others takes part in the loss; every question stays exact and consistent.
         n_components: components of every column; `"auto"` by the number of rows.
+        max_rows: rows to learn from; of more rows a uniform sample is taken, None takes all. The default has
+            rows enough for a pass of the automatic number of training steps without a row twice.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: where every epoch is saved and a killed fit resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
@@ -57,6 +68,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         columns_: what every column was taken for, and why.
         schema_: the codecs of the columns.
         history_: one entry per epoch.
+        n_samples_seen_: rows of the tables that it was fitted to.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -70,10 +82,12 @@ class KDMTable(DensityMixin, KDMEstimator):
     types: Any = None
     model: Literal["tree", "flat"] = "tree"
     targets: Any = None
+    max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
 
     _inference: Inference | None = field(init=False, default=None)
+    _kept: KeptRows | None = field(init=False, default=None)
 
     # ---- fitting
 
@@ -81,26 +95,78 @@ class KDMTable(DensityMixin, KDMEstimator):
         """Learns the joint distribution of all columns.
 
         Args:
-            X: a frame of pandas, polars or Arrow, a mapping of arrays, an array, or a path to CSV or Parquet.
+            X: a frame of pandas, polars or Arrow, a mapping of arrays, an array; or a path to CSV or Parquet,
+                or an iterator of Arrow batches: these are read batch by batch and never held in memory.
             y: ignored, for scikit-learn.
             sample_weight: a number ≥ 0 for every row.
         """
         check_choice("model", self.model, ("tree", "flat"))
         with self._seeded():
-            schema = Schema.from_frame(X, self.types)
-            layer, self.history_ = self._fit_rows(schema, schema.encode(X), sample_weight)
+            schema, rows, n_rows, index = self._read(X)
+            weights, used = sampled_weights(sample_weight, n_rows, index)
+            rows = select(rows, used)
+            layer, self.history_ = fit_model(schema, rows, weights, self._model_settings(schema, rows))
+        self._kept = None
+        self._adopt(schema, layer, n_rows)
+        return self
+
+    def _read(self, X: Any) -> tuple[Schema, Encoded, int, Array]:
+        """The schema and the rows of a fit, how many rows X has, and the numbers of those of the fit."""
+        sample = sample_frame("X", X, self.max_rows, self._seed)
+        schema = Schema.from_frame(sample.frame, self.types, n_rows=sample.n_rows)
+        return schema, schema.encode(sample.frame), sample.n_rows, sample.numbers
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMTable:
+        """Learns from one more chunk of rows.
+
+        The first call decides what the columns are, as `fit` does; later chunks must have the same columns.
+        Levels that the first chunk lacks are later taken for missing cells, and `score_samples` gives them
+        the share of unseen levels; a categorical dtype declares levels that no row of it has.
+
+        Later calls train the same model further: with steps in proportion to s, the share of the chunk among
+        all rows so far, and with learning rates smaller by √s. A uniform sample of `max_rows` earlier rows
+        stays in memory. A part of it is learned again beside each chunk, so that the order of chunks matters
+        little. `kdmkit.save` leaves the sample out.
+
+        Args:
+            X: as in `fit`; a chunk is held in memory.
+            sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
+        """
+        check_choice("model", self.model, ("tree", "flat"))
+        first = not hasattr(self, "module_")
+        with self._seeded():
+            raw = read_frame("X", X)
+            schema = Schema.from_frame(raw, self.types) if first else self.schema_
+            schema.check_columns(raw)
+            weights, used = chunk_weights(sample_weight, raw.n_rows)
+            rows = select(schema.encode(raw), used)
+            n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
+            layer, history, kept = learn_chunk(
+                schema,
+                None if first else self.module_,
+                None if first else self._kept,
+                (rows, weights),
+                self._model_settings(schema, rows, starts=first),
+                share=raw.n_rows / n_rows,
+                most=self.max_rows,
+            )
+        self.history_ = history if first else [*self.history_, *history]
+        self._kept = kept
+        self._adopt(schema, layer, n_rows)
+        return self
+
+    def _adopt(self, schema: Schema, layer: Any, n_rows: int) -> None:
         self.schema_ = schema
+        self.n_samples_seen_ = n_rows
         self.n_features_in_ = len(schema.columns)
         self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
         self._inference = None
         self._keep(layer)
-        return self
 
-    def _fit_rows(self, schema: Schema, rows: Encoded, sample_weight: Any) -> Any:
+    def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
         n = len(rows.log_offset)
-        weights, index = weighted_rows(sample_weight, np.arange(n))
-        automatic = isinstance(self.n_components, str) and self.n_components == "auto"
-        settings = ModelSettings(
+        automatic = not starts or (isinstance(self.n_components, str) and self.n_components == "auto")
+        return ModelSettings(
             model=self.model,
             n_components=None if automatic else self._count_components(n, n),
             validation_fraction=self.validation_fraction,
@@ -109,7 +175,6 @@ class KDMTable(DensityMixin, KDMEstimator):
             identity=self._identity(tuple(rows.values.values())),
             targets=self._target_variables(schema),
         )
-        return fit_model(schema, select(rows, torch.from_numpy(index)), weights, settings)
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
         if self.targets is None:
@@ -173,6 +238,32 @@ class KDMTable(DensityMixin, KDMEstimator):
         return Answer(posterior, text, log_evidence, self._generator)
 
     @torch.no_grad()
+    def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
+        """The distribution of every column given what is known, by column: `query` for many columns at once.
+
+        One pass of messages through the tree serves all columns.
+
+        Args:
+            given: what is known, as in `query`.
+            columns: the columns wanted; None is all of the model.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> sorted(table.marginals(given={"big": True}, columns=["x"]))
+        ['x']
+        """
+        engine = self._engine()
+        known = read_given(engine, given)
+        names = list(engine.columns) if columns is None else list(columns)
+        wanted = [engine.column("columns", name) for name in names]
+        found, log_evidence = engine.marginals(wanted, known)
+        return {
+            name: Answer(posterior, describe(name, known), log_evidence, self._generator)
+            for name, posterior in found.items()
+        }
+
+    @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """New rows, as a frame like the one that the table was fitted to.
 
@@ -191,8 +282,7 @@ class KDMTable(DensityMixin, KDMEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        parts = [engine.log_prob(block).numpy() for block in blocks(self.schema_.encode(X))]
-        return np.concatenate(parts)
+        return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows."""
@@ -216,14 +306,18 @@ class KDMTable(DensityMixin, KDMEstimator):
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
-        return self._rows_of(X, target, lambda rho: np.stack([rho.quantile(q) for q in ends], -1))
+        return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
 
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
         engine = self._engine()
         column = check_target(engine, target)
-        found = [answer(engine.posterior(column, block)) for block in blocks(self.schema_.encode(X))]
-        return np.concatenate(found)
+        return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
+
+    def _blocks(self, X: Any) -> Iterator[Encoded]:
+        """Rows as events, in blocks; files and iterators are read batch by batch."""
+        for batch in batches_of(X) if is_streamed(X) else [X]:
+            yield from blocks(self.schema_.encode(batch))
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""
@@ -256,6 +350,33 @@ class KDMTable(DensityMixin, KDMEstimator):
             return imputer.expected() if how == "cells" else imputer.most_probable()
         generator = self._generator(random_state)
         return [imputer.drawn(generator) for _ in range(check_count("n", n))]
+
+    def stream(
+        self, what: str, data: Any = None, *, batch_size: int = 1 << 16, **options: Any
+    ) -> Iterator[Any]:
+        """Passes batches of rows through the table; only one batch is in memory.
+
+        Args:
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
+                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=` and if wanted `given=`.
+            data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
+                `"sample"`.
+            batch_size: rows of a batch, where the table makes the batches: of files and of new rows.
+            options: those of `what`, and `random_state=` of draws.
+
+        Returns:
+            Arrow tables, one for each batch, in order.
+
+        >>> frame = {"size": ["small", "large"] * 20, "weight": [1.0, 5.0] * 20}
+        >>> table = KDMTable(n_components=2, max_epochs=2, random_state=0).fit(frame)
+        >>> [batch.num_rows for batch in table.stream("sample", n=25, batch_size=10)]
+        [10, 10, 5]
+        >>> scores = table.stream("score", iter([frame, frame]))
+        >>> [batch.column_names for batch in scores]
+        [['log_prob'], ['log_prob']]
+        """
+        check_is_fitted(self)
+        return stream(self, what, data, batch_size=batch_size, **options)
 
     @torch.no_grad()
     def explain(self, row: Any) -> Explanation:

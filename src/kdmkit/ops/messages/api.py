@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import compute_dtype, full_precision
 from kdmkit._core.shapes import broadcast
+from kdmkit.ops.messages.both_ways import pass_both_ways
+from kdmkit.ops.messages.indexed import Indexed, NodeScores, expanded
 from kdmkit.ops.messages.maximised import max_product
 from kdmkit.ops.messages.plain import collect_plainly, pass_plainly
 from kdmkit.ops.messages.schedule import Step, schedule
@@ -26,13 +29,14 @@ Scores = Sequence[Float[Tensor, "..."] | None]
 
 
 def collect(
-    parents: Sequence[int], scores: Scores, tables: Tables, to: int = 0
+    parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables, to: int = 0
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """log Σ exp(all scores and edges) over the states of all nodes but one, for each state of that one.
 
     Args:
         parents: by node, its parent; −1 for node 0, the root. Parents come before their children.
-        scores: by node, `(*lead, k)` or None. The root's hold log p(z_root).
+        scores: by node, `(*lead, k)`, or `Indexed` where few rows differ, or None. The root's hold
+            log p(z_root).
         tables: log p(z_v | z_parent). A leaf without scores is left out, since rows sum to 1.
         to: the node whose states are kept.
 
@@ -51,10 +55,11 @@ def collect(
     steps = _steps(parents, scores, tables, to)
     with full_precision(_device_type(scores)):
         if _is_plain(tables):
-            beta, shift = collect_plainly(steps, to, scores, tables.logs)
+            beta, shift = collect_plainly(steps, to, [expanded(score) for score in scores], tables.logs)
             return beta, shift.squeeze(-1)
+        index = [score.index if isinstance(score, Indexed) else None for score in scores]
         rows, lead = _all_rows(scores)
-        beta, shift = Collect.apply(steps, to, len(rows), *rows, *tables.logs)
+        beta, shift = Collect.apply(steps, to, index, replace(tables, stacks=()), *rows, *tables.stacks)
     return _with_lead(beta, lead), _with_lead(shift, lead).squeeze(-1)
 
 
@@ -69,8 +74,28 @@ def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[
         if _is_plain(tables):
             return pass_plainly(steps, scores, tables.logs)[0]
         rows, lead = _all_rows(scores)
-        beta, _ = pass_messages(steps, rows, tables.logs, [stack.exp() for stack in tables.logs])
+        beta, _ = pass_messages(steps, rows, [None] * len(rows), tables, tables.weights)
         return [None if b is None else _with_lead(b, lead) for b in beta]
+
+
+def collect_everywhere(
+    parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables
+) -> tuple[list[Float[Tensor, "..."]], Float[Tensor, "..."]]:
+    """`collect` to every node, by one message along every edge in both directions; no gradients.
+
+    Args:
+        parents, scores, tables: as in `collect`; tables have no batch.
+
+    Returns:
+        By node, values `(*lead, k)`, each up to a constant per row, and a shift `(*lead,)`, which belongs to
+        the values of the root.
+    """
+    scores, tables = _in_one_dtype([expanded(score) for score in scores], tables)
+    steps = _steps(parents, scores, tables, 0)
+    with torch.no_grad(), full_precision(_device_type(scores)):
+        rows, lead = _all_rows(scores)
+        found, shift = pass_both_ways(parents, steps, rows, tables)
+    return [_with_lead(values, lead) for values in found], _with_lead(shift, lead).squeeze(-1)
 
 
 def maximize(
@@ -93,26 +118,29 @@ def maximize(
     return value.expand(n), [state.expand(n) for state in found]
 
 
-def _steps(parents: Sequence[int], scores: Scores, tables: Tables, to: int) -> tuple[Step, ...]:
+def _steps(
+    parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables, to: int
+) -> tuple[Step, ...]:
     known = [node for node, score in enumerate(scores) if score is not None]
     # Few launches on a GPU. On a CPU single tables stay in the caches, unless calls cost more than numbers.
-    together = any(stack.is_cuda for stack in tables.logs) or all(
-        score is None or score.numel() <= _FEW for score in scores
+    together = any(stack.is_cuda for stack in tables.stacks) or all(
+        score is None or score.shape.numel() <= _FEW for score in scores
     )
-    return schedule(parents, tables, known, to, together=together)
+    distinct = {node: len(s.distinct) for node, s in enumerate(scores) if isinstance(s, Indexed)}
+    return schedule(parents, tables, known, to, together=together, distinct=distinct)
 
 
 def _is_plain(tables: Tables) -> bool:
     """Whether only differentiable operations serve: tables have a batch, or a transform is active."""
-    return any(stack.ndim > 3 for stack in tables.logs) or not only_reverse_mode()
+    return any(stack.ndim > 3 for stack in tables.stacks) or not only_reverse_mode()
 
 
-def _device_type(scores: Scores) -> str:
+def _device_type(scores: Sequence[NodeScores | None]) -> str:
     return next(score.device.type for score in scores if score is not None)
 
 
-def _all_rows(scores: Scores) -> tuple[list[Any], torch.Size]:
-    """Scores with all leading dimensions in one, and those dimensions."""
+def _all_rows(scores: Sequence[NodeScores | None]) -> tuple[list[Any], torch.Size]:
+    """Scores with all leading dimensions in one, or those of distinct rows; and the leading dimensions."""
     lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
     return [None if score is None else _rows(score, lead) for score in scores], lead
 
@@ -123,20 +151,22 @@ def _with_lead(rows: Float[Tensor, "r k"], lead: torch.Size) -> Float[Tensor, ".
     return rows.reshape(*shape, rows.shape[-1])
 
 
-def _rows(score: Float[Tensor, "... k"], lead: torch.Size) -> Float[Tensor, "r k"]:
-    """All rows of the leading dimensions, or one row that they share."""
+def _rows(score: NodeScores, lead: torch.Size) -> Float[Tensor, "r k"]:
+    """All rows of the leading dimensions, or one row that they share, or the distinct ones."""
+    if isinstance(score, Indexed):
+        return score.distinct
     k = score.shape[-1]
     if score.shape[:-1].numel() == 1:
         return score.reshape(1, k)
     return score.expand(*lead, k).reshape(-1, k)
 
 
-def _in_one_dtype(scores: Scores, tables: Tables) -> tuple[list[Any], Tables]:
+def _in_one_dtype(scores: Sequence[NodeScores | None], tables: Tables) -> tuple[list[Any], Tables]:
     dtype = torch.float32
-    for tensor in (*scores, *tables.logs):
+    for tensor in (*scores, *tables.stacks):
         if tensor is not None and tensor.dtype != dtype:
             dtype = torch.promote_types(dtype, compute_dtype(tensor.dtype))
     converted = [None if score is None else score.to(dtype) for score in scores]
-    if all(stack.dtype == dtype for stack in tables.logs):
+    if all(stack.dtype == dtype for stack in tables.stacks):
         return converted, tables
     return converted, tables.mapped(lambda stack: stack.to(dtype))

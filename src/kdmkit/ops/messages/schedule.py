@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kdmkit.ops.messages.tables import Tables
@@ -28,7 +28,13 @@ class Step:
 
 
 def schedule(
-    parents: Sequence[int], tables: Tables, known: Collection[int], to: int, *, together: bool
+    parents: Sequence[int],
+    tables: Tables,
+    known: Collection[int],
+    to: int,
+    *,
+    together: bool,
+    distinct: Mapping[int, int] | None = None,
 ) -> tuple[Step, ...]:
     """The messages that node `to` needs, each after those that its source needs.
 
@@ -38,11 +44,13 @@ def schedule(
         parents: by node, its parent; −1 for the root. Parents come before their children.
         known: nodes that have scores; the root must be among them where `to` is another node.
         together: whether messages of equal shape that are ready at the same time are one step.
+        distinct: how many rows differ, of nodes with `Indexed` scores.
     """
     next_hop, distance = _directions(parents, to)
     farthest_first = sorted(next_hop, key=lambda node: (-distance[node], node))
     informed = set(known)
-    groups: dict[tuple[int, int, bool, int], list[tuple[int, int, int]]] = {}
+    receiving: set[int] = set()
+    groups: dict[tuple[int, int, bool, int, int], list[tuple[int, int, int]]] = {}
     for source in farthest_first:
         target = next_hop[source]
         downward = parents[target] == source
@@ -52,9 +60,12 @@ def schedule(
         place = tables.places[target if downward else source]
         assert place is not None, "the root has no table"
         stack, slot = place
-        key = (distance[source], stack, downward, 0 if together else source)
+        # A node that receives messages has scores of all rows.
+        rows = 0 if source in receiving else (distinct or {}).get(source, 0)
+        receiving.add(target)
+        key = (distance[source], stack, downward, rows, 0 if together else source)
         groups.setdefault(key, []).append((source, target, slot))
-    return tuple(_step(stack, downward, tables, edges) for (_, stack, downward, _), edges in groups.items())
+    return tuple(_step(key[1], key[2], tables, edges) for key, edges in groups.items())
 
 
 def _step(stack: int, downward: bool, tables: Tables, edges: list[tuple[int, int, int]]) -> Step:

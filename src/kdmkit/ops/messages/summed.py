@@ -5,17 +5,20 @@ exponentials e_j have the maximum 1 and the sum S = e Mᵀ is at least M_{i, arg
 below `smallest_sum`, nothing underflows. Elsewhere (row, state) pairs whose sum underflows are computed again
 as a logsumexp.
 
-With G = ∂L/∂β_t the gradients are ∂L/∂log M = M ∘ (G/S)ᵀe and ∂L/∂β_s = e ∘ ((G/S) M).
+With G = ∂L/∂β_t the gradients are ∂L/∂M = (G/S)ᵀe, ∂L/∂log M = M ∘ ∂L/∂M and ∂L/∂β_s = e ∘ ((G/S) M).
+
+A node without messages to it may have few distinct rows of scores: its message is computed for these, and
+each row takes its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_logsumexp
@@ -23,7 +26,7 @@ from kdmkit._core.precision import full_precision
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.messages.plain import collect_plainly
 from kdmkit.ops.messages.schedule import Step
-from kdmkit.ops.messages.tables import smallest_sum
+from kdmkit.ops.messages.tables import Tables, smallest_sum
 
 # Numbers that exist at once where sums are computed again.
 _EXACT_NUMBERS = 1 << 22
@@ -49,47 +52,60 @@ class Sent:
 def pass_messages(
     steps: Sequence[Step],
     scores: Sequence[Float[Tensor, "..."] | None],
-    logs: Sequence[Float[Tensor, "..."]],
-    probs: Sequence[Float[Tensor, "..."]],
+    index: Sequence[Int[Tensor, " r"] | None],
+    tables: Tables,
+    weights: Sequence[Float[Tensor, "..."]],
     sent: list[Sent] | None = None,
 ) -> tuple[list[Any], Float[Tensor, "r 1"] | float]:
     """β of every node, the scores plus all messages to it, and what was taken out of the messages.
 
     Args:
+        index: by node, which of its scores each row has; None: scores are those of the rows, or of all. A
+            node without messages to it keeps them so.
+        weights: `tables.weights`.
         sent: a list that gets what the backward pass needs.
     """
     beta: list[Any] = list(scores)
     shift: Tensor | float = 0.0
     own = set()
     for step in steps:
-        messages, top, kept = _send(step, beta, logs[step.stack], probs[step.stack])
-        shift = shift + top.sum(0)
-        for message, target in zip(messages, step.targets, strict=True):
+        messages, tops, kept = send(step, beta, tables.stacks[step.stack], weights[step.stack])
+        for message, top, source, target in zip(messages, tops, step.sources, step.targets, strict=True):
+            of_source = None if source in own else index[source]
+            message, top = _of_rows(message, of_source), _of_rows(top, of_source)
+            shift = shift + top
             if beta[target] is None:
                 beta[target] = message
             elif target in own and beta[target].shape == message.shape:
                 beta[target].add_(message)
-                continue
-            else:
+            elif target in own:
                 beta[target] = beta[target] + message
+            else:
+                beta[target] = _of_rows(beta[target], index[target]) + message
             own.add(target)
         if sent is not None:
             sent.append(kept)
     return beta, shift
 
 
-def _send(step: Step, beta: Sequence[Any], logs: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Sent]:
+def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> Float[Tensor, "r k"]:
+    return values if index is None else values.index_select(0, index)
+
+
+def send(step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Sent]:
+    """Messages of one step, what was taken out of each, and what the backward pass needs."""
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top
     linear = exp_(relative.clone() if step.sharp else relative)
-    total = _product(linear, _oriented(probs, step).mT)
+    total = _product(linear, _oriented(weights, step).mT)
     messages = total.log()
     kept = Sent(linear, total)
     if step.sharp:
         low = total < smallest_sum(total.dtype)
         if bool(low.any()):
-            messages[low] = _log_sums(relative, _oriented(logs, step), low)
+            # The tables of a sharp step are logarithms.
+            messages[low] = _log_sums(relative, _oriented(stack, step), low)
             kept.relative, kept.redone = relative, low
     # The gradient of a sum of 0 is 0, and 0/0 is none.
     total.clamp_min_(smallest_sum(total.dtype))
@@ -129,73 +145,94 @@ def _log_sums(relative: Tensor, logs: Tensor, low: Tensor) -> Float[Tensor, " pa
 
 
 class Collect(torch.autograd.Function):
-    """(steps, root, n_scores, *scores, *logs) → β of the root, and what was taken out, without gradient."""
+    """(steps, root, index, tables, *scores, *stacks) → β of the root, and what was taken out, no gradient.
+
+    `index` is that of `pass_messages`; the stacks belong into the empty place that `tables` has for them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, steps: Sequence[Step], root: int, n_scores: int, *tensors: Any) -> Any:
-        scores, logs = tensors[:n_scores], tensors[n_scores:]
-        probs = [stack.exp() for stack in logs]
+    def forward(ctx: Any, steps: Sequence[Step], root: int, index: Any, tables: Tables, *tensors: Any) -> Any:
+        scores, stacks = tensors[: len(index)], tensors[len(index) :]
         sent: list[Sent] = []
-        beta, shift = pass_messages(steps, scores, logs, probs, sent)
-        ctx.steps, ctx.root, ctx.n_scores, ctx.n_logs = steps, root, n_scores, len(logs)
+        whole = replace(tables, stacks=stacks)
+        weights = whole.weights
+        beta, shift = pass_messages(steps, scores, index, whole, weights, sent)
+        ctx.steps, ctx.root, ctx.index, ctx.tables = steps, root, index, tables
         kept = [part for one in sent for part in (one.linear, one.total, one.relative, one.redone)]
-        ctx.save_for_backward(*tensors, *probs, *kept)
-        taken_out = shift if isinstance(shift, Tensor) else beta[root].new_zeros(1, 1)
+        ctx.save_for_backward(*tensors, *weights, *kept)
+        found = beta[root]
+        if not steps:
+            found = _of_rows(found, index[root]) if index[root] is not None else found.clone()
+        taken_out = shift if isinstance(shift, Tensor) else found.new_zeros(1, 1)
         ctx.mark_non_differentiable(taken_out)
-        # A tree of one node: an output must not be an input.
-        return beta[root] if steps else beta[root].clone(), taken_out
+        return found, taken_out
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, _: Any) -> Any:
-        n, n_logs = ctx.n_scores, ctx.n_logs
-        saved = ctx.saved_tensors
-        scores, logs, probs = saved[:n], saved[n : n + n_logs], saved[n + n_logs : n + 2 * n_logs]
-        needs = ctx.needs_input_grad[3:]
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        n, n_stacks = len(ctx.index), len(needs) - len(ctx.index)
+        scores, stacks = saved[:n], saved[n : n + n_stacks]
+        weights, kept = saved[n + n_stacks : n + 2 * n_stacks], saved[n + 2 * n_stacks :]
+        tables = replace(ctx.tables, stacks=stacks)
         if torch.is_grad_enabled():
-            found = _differentiable_gradients(ctx.steps, ctx.root, scores, logs, needs, upstream)
-            return None, None, None, *found
-        kept = saved[n + 2 * n_logs :]
+            found = _differentiable_gradients(ctx, scores, tables, needs, upstream)
+            return None, None, None, None, *found
         sent = [Sent(*kept[i : i + 4]) for i in range(0, len(kept), 4)]
         with full_precision(upstream.device.type):
-            by_score, by_log = _gradients(ctx.steps, ctx.root, scores, logs, probs, sent, needs[n:], upstream)
-        return None, None, None, *by_score, *by_log
+            found = _gradients(ctx, scores, tables, weights, sent, upstream)
+        return None, None, None, None, *found
 
 
 def _gradients(
-    steps: Sequence[Step],
-    root: int,
+    ctx: Any,
     scores: Sequence[Any],
-    logs: Sequence[Tensor],
-    probs: Sequence[Tensor],
+    tables: Tables,
+    weights: Sequence[Tensor],
     sent: Sequence[Sent],
-    needs_logs: Sequence[bool],
     upstream: Tensor,
-) -> tuple[list[Any], list[Any]]:
+) -> list[Any]:
+    steps, index = ctx.steps, ctx.index
+    needs_stacks = ctx.needs_input_grad[4 + len(index) :]
+    receiving = {target for step in steps for target in step.targets}
     by_node: list[Any] = [None] * len(scores)
-    by_node[root] = upstream
-    by_log: list[Any] = [_buffer(i, stack, steps) if needs_logs[i] else None for i, stack in enumerate(logs)]
+    by_node[ctx.root] = upstream
+    by_stack: list[Any] = [
+        _buffer(i, stack, steps) if needs_stacks[i] else None for i, stack in enumerate(tables.stacks)
+    ]
     extra: list[tuple[Step, Tensor]] = []
     for step, kept in zip(reversed(steps), reversed(sent), strict=True):
         rows = kept.total.shape[1]
-        slope = _stack([_sum_rows(by_node[target], rows) for target in step.targets])
+        slope = _stack(
+            [
+                _sum_rows(by_node[target], rows, None if source in receiving else index[source])
+                for source, target in zip(step.sources, step.targets, strict=True)
+            ]
+        )
         ratio = slope / kept.total
         if kept.redone is not None:
             ratio.masked_fill_(kept.redone, 0.0)
-        by_source = _product(ratio, _oriented(probs[step.stack], step)).mul_(kept.linear)
-        if by_log[step.stack] is not None:
-            _put_product(by_log[step.stack], step, ratio, kept.linear)
+        by_source = _product(ratio, _oriented(weights[step.stack], step)).mul_(kept.linear)
+        if by_stack[step.stack] is not None:
+            _put_product(by_stack[step.stack], step, ratio, kept.linear)
         if kept.redone is not None:
-            more = _redone_gradients(kept, slope, _oriented(logs[step.stack], step), by_source)
+            more = _redone_gradients(kept, slope, _oriented(tables.stacks[step.stack], step), by_source)
             extra.append((step, more))
         for gradient, source in zip(by_source, step.sources, strict=True):
             by_node[source] = gradient
-    for gradient, stack in zip(by_log, probs, strict=True):
-        if gradient is not None:
-            gradient.mul_(stack)
+    if not tables.linear:
+        for gradient, stack in zip(by_stack, weights, strict=True):
+            if gradient is not None:
+                gradient.mul_(stack)
     for step, more in extra:
-        if by_log[step.stack] is not None:
-            by_log[step.stack][_places(step)] += more.mT if step.downward else more
-    return [_sum_to(gradient, score) for gradient, score in zip(by_node, scores, strict=True)], by_log
+        if by_stack[step.stack] is not None:
+            by_stack[step.stack][_places(step)] += more.mT if step.downward else more
+    own = [
+        None
+        if gradient is None or score is None
+        else _sum_rows(gradient, len(score), index[node] if node in receiving or node == ctx.root else None)
+        for node, (gradient, score) in enumerate(zip(by_node, scores, strict=True))
+    ]
+    return [*own, *by_stack]
 
 
 def _buffer(i: int, stack: Tensor, steps: Sequence[Step]) -> Tensor:
@@ -227,27 +264,24 @@ def _redone_gradients(kept: Sent, slope: Tensor, logs: Tensor, by_source: Tensor
     return by_table
 
 
-def _sum_rows(gradient: Tensor, rows: int) -> Tensor:
-    """The gradient of a message that `rows` rows share."""
+def _sum_rows(gradient: Tensor, rows: int, index: Int[Tensor, " r"] | None) -> Tensor:
+    """The gradient of `rows` distinct rows, or of one row that all others share."""
+    if index is not None:
+        return gradient.new_zeros(rows, gradient.shape[-1]).index_add_(0, index, gradient)
     return gradient if gradient.shape[0] == rows else gradient.sum(0, keepdim=True)
 
 
-def _sum_to(gradient: Any, like: Any) -> Any:
-    return None if gradient is None or like is None else _sum_rows(gradient, like.shape[0])
-
-
 def _differentiable_gradients(
-    steps: Sequence[Step],
-    root: int,
-    scores: Sequence[Any],
-    logs: Sequence[Tensor],
-    needs: Sequence[bool],
-    upstream: Tensor,
+    ctx: Any, scores: Sequence[Any], tables: Tables, needs: Sequence[bool], upstream: Tensor
 ) -> list[Any]:
     """Gradients that can be differentiated again."""
-    inputs = [*scores, *logs]
+    inputs = [*scores, *tables.stacks]
     wanted = [i for i, need in enumerate(needs) if need]
-    beta, _ = collect_plainly(steps, root, scores, logs)
+    rows = [
+        score if index is None else score.index_select(0, index)
+        for score, index in zip(scores, ctx.index, strict=True)
+    ]
+    beta, _ = collect_plainly(ctx.steps, ctx.root, rows, tables.logs)
     found = torch.autograd.grad(
         beta, [inputs[i] for i in wanted], upstream, create_graph=True, allow_unused=True
     )

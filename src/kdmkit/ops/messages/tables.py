@@ -1,4 +1,4 @@
-"""Conditional probabilities of the edges of a tree, as logarithms in stacks of equal shape."""
+"""Conditional probabilities of the edges of a tree, in stacks of equal shape."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ class Tables:
     """log p(z_v | z_parent) of every edge of a tree.
 
     Args:
-        logs: stacks of tables, each `(n, *batch, k_parent, k_v)`; rows are logarithms of weights that sum
-            to 1.
+        stacks: of tables, each `(n, *batch, k_parent, k_v)`; rows are logarithms of weights that sum to 1, or
+            these weights.
         places: by node, where its table lies; None for the root.
         sharp: by stack, whether an entry may be below `smallest_sum`. False promises that none is.
+        linear: whether the stacks hold weights; then no entry is below `smallest_sum`.
     """
 
-    logs: tuple[Float[Tensor, "..."], ...]
+    stacks: tuple[Float[Tensor, "..."], ...]
     places: tuple[Place | None, ...]
     sharp: tuple[bool, ...]
+    linear: bool = False
 
     @classmethod
     def of(cls, logs: Sequence[Float[Tensor, "..."]]) -> Tables:
@@ -50,33 +52,54 @@ class Tables:
         return cls(stacks, places, _sharp(stacks))
 
     @classmethod
-    def stacked(cls, logs: Float[Tensor, "n k k"], *, above_floor: bool = False) -> Tables:
-        """Tables of the nodes 1 … n in one tensor.
+    def stacked(cls, logs: Float[Tensor, "n k k"]) -> Tables:
+        """Tables of the nodes 1 … n in one tensor of logarithms."""
+        return cls((logs,), _in_order(logs), _sharp((logs,)))
 
-        Args:
-            above_floor: whether every entry is known to be above `smallest_sum`; otherwise it is found out,
-                which on a GPU waits for the device.
-        """
-        places = (None, *((0, i) for i in range(logs.shape[0])))
-        return cls((logs,), places, (False,) if above_floor else _sharp((logs,)))
+    @classmethod
+    def above_floor(cls, weights: Float[Tensor, "n k k"]) -> Tables:
+        """Tables of the nodes 1 … n in one tensor of weights, none of which is below `smallest_sum`."""
+        return cls((weights,), _in_order(weights), (False,), linear=True)
+
+    @property
+    def logs(self) -> tuple[Float[Tensor, "..."], ...]:
+        """The stacks as logarithms."""
+        return tuple(stack.log() for stack in self.stacks) if self.linear else self.stacks
+
+    @property
+    def weights(self) -> tuple[Float[Tensor, "..."], ...]:
+        """The stacks as weights."""
+        return self.stacks if self.linear else tuple(stack.exp() for stack in self.stacks)
 
     def log_table(self, node: int) -> Float[Tensor, "*batch k_parent k"]:
         """log p(z_v | z_parent) of one node."""
+        table = self._table(node)
+        return table.log() if self.linear else table
+
+    def size(self, node: int) -> int:
+        """The number of states of a node other than the root."""
+        return self._table(node).shape[-1]
+
+    def _table(self, node: int) -> Float[Tensor, "*batch k_parent k"]:
         place = self.places[node]
         assert place is not None, "the root has no table"
         stack, slot = place
-        return self.logs[stack][slot]
+        return self.stacks[stack][slot]
 
     @property
     def batch_shape(self) -> torch.Size:
         """The batch that tables broadcast to."""
-        return torch.broadcast_shapes(*(stack.shape[1:-2] for stack in self.logs))
+        return torch.broadcast_shapes(*(stack.shape[1:-2] for stack in self.stacks))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Tables:
         """The tables made of `function`'s values of all tensors."""
-        logs = tuple(function(stack) for stack in self.logs)
-        narrower = any(new.dtype != old.dtype for new, old in zip(logs, self.logs, strict=True))
-        return replace(self, logs=logs, sharp=_sharp(logs) if narrower else self.sharp)
+        stacks = tuple(function(stack) for stack in self.stacks)
+        converted = any(new.dtype != old.dtype for new, old in zip(stacks, self.stacks, strict=True))
+        if self.linear and converted and any(stack.itemsize < 4 for stack in stacks):
+            # In half precision small weights are 0.
+            return replace(self, stacks=self.logs, linear=False).mapped(function)
+        sharp = _sharp(stacks) if converted and not self.linear else self.sharp
+        return replace(self, stacks=stacks, sharp=sharp)
 
     def restricted(self, nodes: Sequence[int]) -> Tables:
         """The tables of some nodes, the root first, which are counted anew in the given order."""
@@ -84,7 +107,12 @@ class Tables:
         used = sorted({stack for stack, _ in places})
         position = {old: new for new, old in enumerate(used)}
         moved = (None, *((position[stack], slot) for stack, slot in places))
-        return Tables(tuple(self.logs[i] for i in used), moved, tuple(self.sharp[i] for i in used))
+        stacks, sharp = tuple(self.stacks[i] for i in used), tuple(self.sharp[i] for i in used)
+        return replace(self, stacks=stacks, places=moved, sharp=sharp)
+
+
+def _in_order(stack: Float[Tensor, "n k k"]) -> tuple[Place | None, ...]:
+    return (None, *((0, i) for i in range(stack.shape[0])))
 
 
 def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,8 @@ Generators = Callable[[Any], torch.Generator]
 _SHOWN = 10
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
+# Levels of quantiles that are searched together.
+_USUAL = (_TAIL, 0.05, 0.5, 0.95, 1 - _TAIL)
 
 
 class BaseAnswer(ABC):
@@ -100,12 +103,12 @@ class Answer(BaseAnswer):
 
     # ---- summaries
 
-    @property
+    @cached_property
     def mean(self) -> Any:
-        """The mean, of numeric columns and dates."""
+        """The mean, of numeric columns."""
         return scalar(self._posterior.mean())
 
-    @property
+    @cached_property
     def std(self) -> float:
         """The standard deviation, of numeric columns."""
         return float(self._posterior.std())
@@ -123,7 +126,12 @@ class Answer(BaseAnswer):
     def quantile(self, q: float) -> Any:
         """The smallest value that is reached with probability q."""
         q = check_number("q", q, "0 < q < 1", positive=True, below=1)
-        return scalar(self._posterior.quantile(q))
+        return self._usual[q] if q in _USUAL else scalar(self._posterior.quantile(q))
+
+    @cached_property
+    def _usual(self) -> dict[float, Any]:
+        """Quantiles that are read together: searched together, they cost as much as one."""
+        return dict(zip(_USUAL, map(scalar, self._posterior.quantile(_USUAL)), strict=True))
 
     def interval(self, coverage: float = 0.9) -> Any:
         """The central interval (low, high); of levels without an order a list, the most probable ones.
@@ -133,12 +141,13 @@ class Answer(BaseAnswer):
         """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         if self._posterior.codec.ordered:
-            return self.quantile((1 - coverage) / 2), self.quantile((1 + coverage) / 2)
+            tail = round((1 - coverage) / 2, 15)
+            return self.quantile(tail), self.quantile(1 - tail)
         probs = self.probs
         needed = int(np.searchsorted(np.cumsum(list(probs.values())), coverage)) + 1
         return list(probs)[:needed]
 
-    @property
+    @cached_property
     def probs(self) -> dict[Any, float]:
         levels = self._posterior.codec.levels
         probs = self._posterior.probs().tolist()
@@ -153,6 +162,17 @@ class Answer(BaseAnswer):
     def log_density(self, value: Any) -> float:
         """log p(value): of a density, or of the probability of values that have one."""
         return float(self._posterior.log_density(value))
+
+    def density(self, values: Any) -> Array:
+        """p of many values at once: densities, or probabilities of values that have one.
+
+        >>> import kdmkit as kdm
+        >>> frame = {"x": np.linspace(0, 1, 200)}
+        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
+        >>> table.query("x").density([0.5, 7.0])[1]
+        0.0
+        """
+        return self._posterior.density(values)
 
     def sample(self, n: int = 1, random_state: Any = None) -> Array:
         """Independent draws, as values of the column."""
@@ -181,10 +201,9 @@ class Answer(BaseAnswer):
             return {str(level): probs[level] for level in shown_levels}
         *pairs, last = pairwise(self.edges())
         ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
-        return {f"{shown(r.low)} – {shown(r.high)}": self._mass_of(r) for r in ranges}
-
-    def _mass_of(self, found: Range) -> float:
-        return self.probability(as_given(found, self._posterior.codec.beside))
+        given = [as_given(one, self._posterior.codec.beside) for one in ranges]
+        masses = self._posterior.probabilities(given).tolist()
+        return {f"{shown(r.low)} – {shown(r.high)}": p for r, p in zip(ranges, masses, strict=True)}
 
     def edges(self, bars: int = _BARS) -> list[Any]:
         """Ends of bars of equal width that hold 99 % of the probability."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.answers.date_posterior import posterior_of
+from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
@@ -30,10 +32,16 @@ class Inference:
 
     def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
         self.schema, self.joint, self.module = schema, joint, module
+        self._priors: dict[str, Posterior] = {}
+
+    @cached_property
+    def pieces(self) -> dict[str, Pieces]:
+        """By variable, what answers need of its components."""
+        return {n: Pieces(kernel, self.joint.components[n]) for n, kernel in self.joint.kernels.items()}
 
     # ---- columns
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """The columns that the model holds."""
         return {name: column for name, column in self.schema.columns.items() if column.variables}
@@ -56,9 +64,43 @@ class Inference:
         if given.get(column.name) is not None:
             raise ValueError(bad_argument("given", f"columns other than the target {column.name!r}", "it"))
         evidence = self.evidence(given)
+        if not evidence:
+            return self._prior(column), 0.0
         rho, log_evidence = infer(self.joint, column.variables, evidence)
         total, share = _shares(log_evidence, given)
-        return posterior_of(column, rho, share), total
+        return posterior_of(column, rho, share, self.pieces), total
+
+    def marginals(
+        self, columns: Sequence[Column], given: Mapping[str, Any]
+    ) -> tuple[dict[str, Posterior], float]:
+        """The distribution of every column, and log p of what is given: one pass of messages serves all."""
+        evidence = self.evidence(given)
+        free = [column for column in columns if given.get(column.name) is None]
+        found: dict[str, Posterior] = {}
+        total = 0.0
+        if not evidence:
+            return {column.name: self._prior(column) for column in columns}, total
+        if free:
+            wanted = [name for column in free for name in column.variables]
+            rho, log_evidence = infer(self.joint, wanted, evidence)
+            total, share = _shares(log_evidence, given)
+            every = {wanted[0]: rho} if len(wanted) == 1 else rho.marginals()
+            for column in free:
+                several = len(column.variables) > 1
+                own = rho.marginal(*column.variables) if several else every[column.variables[0]]
+                found[column.name] = posterior_of(column, own, share, self.pieces)
+        for column in columns:
+            if column.name not in found:
+                found[column.name], total = self.query(column, given)
+        return {column.name: found[column.name] for column in columns}, total
+
+    def _prior(self, column: Column) -> Posterior:
+        """The distribution of a column where nothing is given; made once."""
+        if column.name not in self._priors:
+            self._priors[column.name] = posterior_of(
+                column, self.joint.marginal(*column.variables), None, self.pieces
+            )
+        return self._priors[column.name]
 
     def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
         """p(event | given), and log p of what is given; both hold conditions on different columns."""
@@ -98,7 +140,15 @@ class Inference:
         """What is given, by variable; unknown columns raise."""
         for name in given:
             self.column("given", name)
-        return self.schema.evidence({name: value for name, value in given.items() if value is not None})
+        found = self.schema.evidence({name: value for name, value in given.items() if value is not None})
+        return {name: self._in_dtype(name, known) for name, known in found.items()}
+
+    def _in_dtype(self, name: str, known: Tensor | Region) -> Tensor | Region:
+        """Points in the precision of the components: in another one all tables of the tree are converted."""
+        like = self.joint.components[name]
+        if isinstance(known, Region) or not known.is_floating_point() or not like.is_floating_point():
+            return known
+        return known.to(like.dtype)
 
     # ---- many rows
 
@@ -108,7 +158,7 @@ class Inference:
         rho, _ = infer(self.joint, column.variables, evidence, observed)
         if not evidence:
             rho = rho.expand((len(rows.log_offset),))
-        return posterior_of(column, rho)
+        return posterior_of(column, rho, None, self.pieces)
 
     def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
+from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
@@ -55,19 +58,35 @@ def merge_boxes(rho: KDM, log_share: Float[Tensor, " boxes"]) -> KDM:
 
 
 class Posterior:
-    """The distribution of a column, for every element of a batch; `DatePosterior` is for dates.
+    """The distribution of a column, for every element of a batch. `DatePosterior` is for dates.
 
     Args:
         column: the column.
         rho: the distribution of its variable.
+        pieces: of the components of `rho`, where they are known already.
     """
 
-    def __init__(self, column: Column, rho: Any) -> None:
+    def __init__(self, column: Column, rho: Any, pieces: Pieces | None = None) -> None:
         self.column, self.rho, self.codec = column, rho, column.codec
+        self._pieces = pieces
 
     @property
     def has_levels(self) -> bool:
         return self.codec.levels is not None
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        return Pieces(self.rho.kernel, self.rho.components) if self._pieces is None else self._pieces
+
+    @cached_property
+    def _weights(self) -> Float[Tensor, "*batch m"]:
+        weights = self.rho.log_weights.double().exp()
+        return weights / weights.sum(-1, keepdim=True)
+
+    @property
+    def _rows(self) -> tuple[int, ...]:
+        """The batch of answers."""
+        return tuple(self.rho.batch_shape)
 
     def _check(self, condition: bool, what: str, wanted: str) -> None:
         if not condition:
@@ -79,34 +98,57 @@ class Posterior:
     def probs(self) -> Array:
         """The probability of every level, `(*batch, levels)`."""
         self._check(self.has_levels, "probs", "a")
-        probs = self.rho.probs.double().cpu().numpy()
+        probs = (self._weights @ self.pieces.probs).cpu().numpy()
         return np.asarray(probs / probs.sum(-1, keepdims=True))
+
+    def _numbers(self) -> np.ndarray:
+        """The levels of a numeric column."""
+        return np.asarray(self.codec.levels, dtype=np.float64)
 
     def mean(self) -> Array:
         self._check(self.codec.numeric, "mean", "a numeric")
         if self.has_levels:
-            return np.asarray(self.probs() @ np.asarray(self.codec.levels, dtype=np.float64))
-        return self._each(self.codec.numbers, self.rho.mean)
+            return np.asarray(self.probs() @ self._numbers())
+        return self._each(self.codec.numbers, self._mean)
+
+    @property
+    def _mean(self) -> Tensor:
+        mean: Tensor = self.rho.kernel.mean_of(self._weights @ self.pieces.mean_features)
+        return mean
 
     def std(self) -> Array:
         self._check(self.codec.numeric, "std", "a numeric")
         if self.has_levels:
-            values, probs = np.asarray(self.codec.levels, dtype=np.float64), self.probs()
-            mean = (probs @ values)[..., None]
-            return np.sqrt((probs * (values - mean) ** 2).sum(-1))
-        deviation = self.rho.variance.sqrt()
+            values, probs = self._numbers(), self.probs()
+            return np.asarray(np.sqrt((probs * (values - (probs @ values)[..., None]) ** 2).sum(-1)))
+        mean, within = self.pieces.moments.unbind(-1)
+        centre = mean - (self._weights @ mean).unsqueeze(-1)
+        deviation = (self._weights * (within + centre.square())).sum(-1).sqrt()
         # Numbers are a shift and a scale away from events.
-        zero = self._each(self.codec.numbers, torch.zeros_like(deviation))
-        return np.asarray(self._each(self.codec.numbers, deviation) - zero)
+        ends = (self._each(self.codec.numbers, at.unsqueeze(-1)) for at in (deviation, 0 * deviation))
+        return np.asarray(np.subtract(*ends))
 
-    def quantile(self, q: float) -> Array:
-        """The smallest value with F(value) ≥ q, `(*batch,)`."""
+    def quantile(self, q: float | Sequence[float]) -> Array:
+        """The smallest value with F(value) ≥ q, `(*batch,)`; `(n, *batch)` for n levels q."""
         self._check(self.codec.ordered, "quantiles", "an ordered")
+        at = np.asarray(q, dtype=np.float64)
         if self.has_levels:
-            reached = np.cumsum(self.probs(), -1) >= min(q, 1 - 1e-12)
+            level = np.minimum(at, 1 - 1e-12).reshape((*at.shape, *[1] * (1 + self._rank)))
+            reached = np.cumsum(self.probs(), -1) >= level
             return self._levels(reached.argmax(-1))
-        levels = torch.full(self.rho.batch_shape, q, dtype=self.rho.components.dtype)
-        return self._each(self.codec.values, self.rho.icdf(levels.to(self.rho.components.device)))
+        return self._each(self.codec.values, self._event_quantile(at))
+
+    @property
+    def _rank(self) -> int:
+        return len(self._rows)
+
+    def _event_quantile(self, q: np.ndarray) -> Tensor:
+        """Quantiles as events, in float64."""
+        rho = self.rho
+        mixture = Univariate(rho.kernel, rho.components, rho.log_weights, self.pieces.knots)
+        levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank)).to(rho.components.device)
+        found = mixture.quantile(levels)
+        return found.unsqueeze(-1) if rho.event_shape else found
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""
@@ -118,10 +160,8 @@ class Posterior:
         """The most probable value: of levels, or among the modes of the components."""
         if self.has_levels:
             return self._levels(self.probs().argmax(-1))
-        kernel, components = self.rho.kernel, self.rho.components
-        candidates = kernel.mode(components)
-        lead = candidates.shape[0]
-        shape = (lead, *([1] * len(self.rho.batch_shape)), *self.rho.event_shape)
+        candidates = self.pieces.modes
+        shape = (len(candidates), *[1] * self._rank, *self.rho.event_shape)
         best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
         return self._each(self.codec.values, candidates[best])
 
@@ -136,9 +176,8 @@ class Posterior:
         if not self.codec.numeric:
             return self.expected()
         if self.has_levels:
-            values = np.asarray(self.codec.levels, dtype=np.float64)
-            return self._levels(np.abs(self.mean()[..., None] - values).argmin(-1))
-        return self._each(self.codec.decode, self.rho.mean)
+            return self._levels(np.abs(self.mean()[..., None] - self._numbers()).argmin(-1))
+        return self._each(self.codec.decode, self._mean)
 
     def _levels(self, index: Any) -> Array:
         assert self.codec.levels is not None
@@ -151,29 +190,52 @@ class Posterior:
 
     def log_density(self, value: Any) -> Array:
         """log p of one value in the units of the codec: a density, or a probability of values with mass."""
-        (event,) = self.codec.event(value)
-        found = self.rho.log_prob(self._placed(event)).double().cpu()
-        return np.asarray(found + self._log_offset(event))
+        events = self.codec.event(value)
+        cells = RawColumn(
+            self.column.name,
+            self.codec.decode(*(event.unsqueeze(0) for event in events)),
+            np.zeros(1, dtype=bool),
+            self.column.storage,
+        )
+        return np.asarray(self._log_prob(events) + float(self.codec.encode(cells).log_offset))
 
-    def _placed(self, event: Tensor) -> Tensor:
-        like = self.rho.components
+    def density(self, values: Any) -> Array:
+        """p of many values, `(n, *batch)`, as `log_density`; 0 for those that the column cannot have."""
+        values = np.asarray(values)
+        raw = RawColumn(self.column.name, values, np.zeros(len(values), dtype=bool), self.column.storage)
+        cells = self.codec.encode(raw)
+        ones = [1] * self._rank
+        found = self._log_prob([part.reshape(len(part), *ones, *part.shape[1:]) for part in cells.parts])
+        offset, inside = (
+            np.asarray(part).reshape((-1, *ones)) for part in (cells.log_offset, cells.observed)
+        )
+        return np.asarray(np.where(inside, np.exp(found + offset), 0.0))
+
+    def _log_prob(self, events: Sequence[Tensor]) -> Array:
+        """log p of events, one tensor for each variable."""
+        found = self.rho.log_prob(self._placed(events[0], self.rho.components))
+        return np.asarray(found.double().cpu())
+
+    def _placed(self, event: Tensor, like: Tensor) -> Tensor:
         return event.to(like.device, like.dtype if event.is_floating_point() else None)
-
-    def _log_offset(self, *events: Tensor) -> float:
-        """What log p of a value in the user's units has more than that of its event."""
-        values = self.codec.decode(*(event.unsqueeze(0) for event in events))
-        cells = RawColumn(self.column.name, values, np.zeros(1, dtype=bool), self.column.storage)
-        return float(self.codec.encode(cells).log_offset)
 
     def probability(self, given: Any) -> Array:
         """How probable a value, a range or a set is."""
-        total: Any = 0.0
-        for (known,) in self.codec.region(given):
-            total = total + (1.0 if known is None else self._mass(known))
-        return np.asarray(np.minimum(total, 1.0), dtype=np.float64)
+        return np.asarray(self.probabilities([given])[0])
 
-    def _mass(self, known: Known) -> Array:
-        region = as_region(self.rho.kernel, known)
+    def probabilities(self, givens: Sequence[Any]) -> Array:
+        """How probable each of some values, ranges or sets is, `(n, *batch)`."""
+        boxes = [(i, box) for i, given in enumerate(givens) for box in self.codec.region(given)]
+        found = np.zeros((len(givens), *self._rows))
+        np.add.at(found, [i for i, _ in boxes], self._masses([box for _, box in boxes]))
+        return np.asarray(np.minimum(found, 1.0))
+
+    def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
+        """The probability of every box, `(boxes, *batch)`."""
+        (known,) = self.codec.stack(boxes)
+        if known is None:
+            return np.ones((len(boxes), *self._rows))
+        region = spread(as_region(self.rho.kernel, known), self._rank)
         return np.asarray(self.rho.log_mass(region).double().exp().cpu())
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
@@ -186,3 +248,9 @@ def as_region(kernel: Kernel, known: Any) -> Region:
     if isinstance(known, Region):
         return known
     return OneOf(known.unsqueeze(-1)) if kernel.discrete else Interval(known, known)
+
+
+def spread(region: Region, rank: int) -> Region:
+    """Regions `(L, *event)` with `rank` dimensions of size 1 behind the first."""
+    parts = vars(region)
+    return type(region)(**{k: v.reshape(len(v), *([1] * rank), *v.shape[1:]) for k, v in parts.items()})

@@ -1,0 +1,55 @@
+"""What answers need of the components of a variable, whatever the evidence: computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit.distributions.univariate import Knots
+from kdmkit.kernels import Kernel
+
+
+class Pieces:
+    """Moments, modes, probabilities and distribution functions of single components.
+
+    Evidence changes the weights of components only: with these an answer is an average.
+
+    Args:
+        kernel: of the variable.
+        components: of the variable, without a batch.
+    """
+
+    def __init__(self, kernel: Kernel, components: Tensor) -> None:
+        self.kernel, self.components = kernel, components
+
+    @cached_property
+    def probs(self) -> Float[Tensor, "m n"]:
+        """Of every level."""
+        return self.kernel.probs(self.components).double()
+
+    @cached_property
+    def mean_features(self) -> Float[Tensor, "m v"]:
+        return self.kernel.mean_features(self.components).double()
+
+    @cached_property
+    def moments(self) -> Float[Tensor, "m 2"]:
+        """Mean and variance."""
+        mean, variance = self.kernel.mean(self.components), self.kernel.variance(self.components)
+        return torch.stack([mean.reshape(-1), variance.reshape(-1)], -1).double()
+
+    @cached_property
+    def modes(self) -> Tensor:
+        return self.kernel.mode(self.components)
+
+    @cached_property
+    def knots(self) -> Knots:
+        return Knots.of(self.kernel, self.components)
+
+
+def pieces_of(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor]) -> dict[str, Pieces]:
+    """By variable."""
+    return {name: Pieces(kernel, components[name]) for name, kernel in kernels.items()}
