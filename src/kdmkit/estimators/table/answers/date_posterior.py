@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,13 @@ class DatePosterior(Posterior):
         return device
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
+        return self._drawn(self.codec.decode, n, generator)
+
+    def instants(self, n: int, generator: torch.Generator | None) -> Array:
+        """Draws as date-times, also where the column holds texts."""
+        return self._drawn(self.codec.numbers, n, generator)
+
+    def _drawn(self, decode: Callable[..., Array], n: int, generator: torch.Generator | None) -> Array:
         drawn = self.rho.sample((n,), generator=generator)
         parts = [drawn[name].cpu() for name in self.column.variables]
         if self.log_share is not None:
@@ -144,7 +151,7 @@ class DatePosterior(Posterior):
         shapes = self.codec.shapes
         lead = parts[0].shape[: parts[0].ndim - len(shapes[0])]
         flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
-        return np.asarray(self.codec.decode(*flat)).reshape(tuple(lead))
+        return np.asarray(decode(*flat)).reshape(tuple(lead))
 
     def mode(self) -> Array:
         """The median stands for the most probable date."""
