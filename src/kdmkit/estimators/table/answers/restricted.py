@@ -176,7 +176,7 @@ class Dates(Posterior):
             first, last = self._spans[place]
             before = 0.0 if first is None else 1 - float(self._whole.probability((first, None)))
             rest = level - (reached[place - 1] if place else 0.0)
-            date = self._whole.quantile(float(np.clip(before + rest, 1e-12, 1 - 1e-12)))[()]
+            date: Any = self._whole.quantile(float(np.clip(before + rest, 1e-12, 1 - 1e-12)))[()]
             date = date if first is None else max(date, self._whole.dates.calendar.ceiling(first))
             found.append(date if last is None else min(date, last))
         return np.asarray(found, dtype="datetime64[us]").reshape(levels.shape)
