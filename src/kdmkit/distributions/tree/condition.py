@@ -144,10 +144,8 @@ class Condition:
     def known(self) -> tuple[list[Source], Float[Tensor, "*batch"]]:
         """The evidence of one piece as sources without the dimension of pieces, and the log of their sum."""
         if self.pieces.log_weights is not None or self.states.batch_shape:
-            got = "evidence of weighted points, or a batch of trees"
-            raise ValueError(
-                bad_argument("tree", "evidence of points or regions, tables without a batch", got)
-            )
+            got = "weighted points, or a batch of trees"
+            raise ValueError(bad_argument("evidence of the tree", "points or regions of one tree", got))
         factors = {node: f.squeeze(0) for node, f in enumerate(self.factors) if f is not None}
         sources: list[Source] = [Numbers(node, f, f.new_zeros(f.shape[:-1])) for node, f in factors.items()]
         return sources, log_total(self.states, *all_scores(len(self.factors), sources))
