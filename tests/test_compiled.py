@@ -15,9 +15,10 @@ _OLDEST_COMPILER = (2, 13)
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_COMPILER, reason="the compiler is too old"
 )
-def test_what_compiles() -> None:
-    """All of tests/compiled; `pytest tests/compiled --jaxtyping-packages=` runs them one by one."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/compiled", "--jaxtyping-packages="]
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_what_compiles(marked: str) -> None:
+    """Tests of tests/compiled; `pytest tests/compiled --jaxtyping-packages=` runs them one by one."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/compiled", "--jaxtyping-packages=", "-m", marked]
     root = Path(__file__).parents[1]
     # A tracer of lines makes the compiler many times slower.
     settings = {name: value for name, value in os.environ.items() if not name.startswith("COV")}

@@ -17,8 +17,8 @@ LINES = {
     "own_encoder": "novelty AUROC of log p(z)",
     "uncertain_inputs_and_chains": "a bird of 18 g",
 }
-# Fits of a quarter of a minute and more.
-SLOW = {"label_proportions", "regression_bands", "classify_and_generate"}
+# Several fits each.
+SLOW = {"label_proportions", "regression_bands", "classify_and_generate", "density"}
 
 
 def test_every_example_is_tested() -> None:

@@ -29,8 +29,9 @@ def check(function: Any) -> Any:
 @contextmanager
 def off() -> Iterator[None]:
     """No checks: for tests of what a user sees of bad input."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+        jaxtyping.config.update("jaxtyping_disable", before)

@@ -1,11 +1,13 @@
 """Inference under `torch.compile`."""
 
+import pytest
 import torch
 
 import kdmkit as kdm
 from helpers import close, normal, simplex
 
 
+@pytest.mark.slow
 def test_inference_is_one_graph():
     """Made, asked and differentiated inside; the constructor's checks stay out of the graph by themselves."""
     kernels = {"x": kdm.RBF(0.9), "y": kdm.Epanechnikov(3.0), "z": kdm.Cosine()}
@@ -42,6 +44,7 @@ def test_kdms_as_evidence_are_one_graph():
     close(compiled(*arguments), function(*arguments))
 
 
+@pytest.mark.slow
 def test_shifted_and_convolved_kdms_are_one_graph():
     kernels = {"x": kdm.RBF(0.9), "y": kdm.RBF(0.3 + simplex(6, 2, seed=0))}
     components = {"x": normal(6, 2, seed=1), "y": normal(6, 2, seed=2)}

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from compiled.conftest import slow_except
 from export.models import CASES, answers, export, fitted, rows
 
+
 # `make test-export` runs all cases.
-SOME = (
-    "classifier behind an encoder, predict_proba",
-    "regressor with a memory, predict",
-    "density, score_samples",
+@pytest.mark.parametrize(
+    "name",
+    [
+        "density, score_samples",
+        *slow_except(["classifier behind an encoder, predict_proba", "regressor with a memory, predict"]),
+    ],
 )
-
-
-@pytest.mark.parametrize("name", SOME)
 def test_methods_export_with_a_dynamic_batch(name):
     model, method = fitted(CASES[name][0]), CASES[name][1]
     program = export(model, method).module()

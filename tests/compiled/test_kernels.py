@@ -5,22 +5,12 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
+from compiled.conftest import slow_except
 from helpers import KERNELS, M, components, events, normal
 from kdmkit.ops import attend
 
-# One form of every kernel; the other forms of its bandwidth take a minute together.
-OTHER_FORMS = [
-    name
-    for name in KERNELS
-    if name.endswith(("-ard", "-per-component", "-fixed", "-smooth", "-compact", "-missing"))
-]
 
-
-def _marked(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.slow) if name in OTHER_FORMS else name
-
-
-@pytest.mark.parametrize("name", [_marked(name) for name in KERNELS])
+@pytest.mark.parametrize("name", slow_except(KERNELS, "rbf-metric", "levels", "inflated-rounded", "periodic"))
 def test_compiles_as_one_graph(name: str) -> None:
     kernel = KERNELS[name]()
     parameters = [p.requires_grad_() for p in kernel.parameters() if torch.isfinite(p).all()]
@@ -39,7 +29,7 @@ def test_compiles_as_one_graph(name: str) -> None:
         torch.testing.assert_close(gradients, torch.autograd.grad(wanted, parameters))
 
 
-@pytest.mark.parametrize("name", ["tricube", "periodic"])
+@pytest.mark.parametrize("name", slow_except(["tricube", "periodic"], "tricube"))
 def test_masses_compile_as_one_graph(name: str) -> None:
     kernel = KERNELS[name]().requires_grad_()
     c = components(kernel, M, seed=1)

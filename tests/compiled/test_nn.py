@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from compiled.conftest import slow_except
 from helpers import close, normal
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
@@ -34,7 +35,7 @@ def _same_values_and_gradients(module, compiled, *inputs):
         close(one, other, rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_except(LAYERS, "mixed"))
 def test_layers_compile_as_one_graph(name):
     module = _Answer(scrambled(name))
     _same_values_and_gradients(module, torch.compile(module, backend="aot_eager", fullgraph=True))
@@ -53,6 +54,7 @@ class _Hybrid(nn.Module):
         return hybrid_nll(self.layer, z, y, generative_weight=0.5, detach_input=True)
 
 
+@pytest.mark.slow
 def test_a_loss_behind_an_encoder_compiles_as_one_graph():
     torch.manual_seed(0)
     module = _Hybrid()
@@ -89,6 +91,7 @@ def test_new_parameters_are_seen():
     close(compiled(x), module(x))
 
 
+@pytest.mark.slow
 def test_a_training_step_of_ordinary_size() -> None:
     """Heap corruption in compiled gradients shows at such sizes only, and only after a few calls."""
     generator = torch.Generator().manual_seed(0)
@@ -109,7 +112,14 @@ def test_a_training_step_of_ordinary_size() -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("out_kernel", [None, RBF(0.7), RBF(torch.full((16, 1), 0.7))])
+@pytest.mark.parametrize(
+    "out_kernel",
+    [
+        None,
+        pytest.param(RBF(0.7), marks=pytest.mark.slow),
+        pytest.param(RBF(torch.full((16, 1), 0.7)), marks=pytest.mark.slow),
+    ],
+)
 def test_the_last_batch_of_an_epoch_is_smaller(out_kernel) -> None:
     """At the second size of a batch the compiler makes sizes symbolic."""
     generator = torch.Generator().manual_seed(0)

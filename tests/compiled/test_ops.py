@@ -4,10 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from compiled.conftest import slow_except
 from ops.cases import Draw, loss, make_case
 
+CASES = ("squared-metric", "lookup", "masked-score", "sum", "sum-of-scores")
 
-@pytest.mark.parametrize("name", ["squared-metric", "lookup", "masked-score", "sum", "sum-of-scores"])
+
+@pytest.mark.parametrize("name", slow_except(CASES, "squared-metric", "sum-of-scores"))
 def test_compiles_as_one_graph(name: str) -> None:
     case = make_case(name, Draw(n=4, m=5, d=2), dead=0.3)
     leaves = [t.requires_grad_(t.is_floating_point()) for t in case.tensors]

@@ -34,7 +34,7 @@ def test_two_moons(method: Any) -> None:
 
 def test_iris() -> None:
     X, y = load_iris(return_X_y=True)
-    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
     assert cross_val_score(kdm.KDMClassifier(max_epochs=60, random_state=0), X, y, cv=folds).mean() > 0.94
 
 

@@ -32,10 +32,18 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
 LEARNED_WITH_WEIGHTS = [n for n in ESTIMATORS if "proportions" not in n and "nonparametric" not in n]
 X, y = blobs(120)
 
+pytestmark = pytest.mark.usefixtures("fast")
+
 
 @pytest.fixture(params=ESTIMATORS)
 def estimator(request: pytest.FixtureRequest) -> Any:
     return ESTIMATORS[request.param]()
+
+
+@pytest.fixture(scope="module", params=ESTIMATORS)
+def model(request: pytest.FixtureRequest, fast: None) -> Any:
+    """A fitted estimator that several tests ask."""
+    return fitted(ESTIMATORS[request.param]())
 
 
 def fitted(estimator: Any, X: Any = X) -> Any:
@@ -74,14 +82,13 @@ def test_a_random_state_object_moves_on() -> None:
     assert not same(answers(first), answers(second))
 
 
-def test_pickles_answer_alike(estimator: Any) -> None:
-    model = fitted(estimator)
+def test_pickles_answer_alike(model: Any) -> None:
     assert same(answers(model), answers(pickle.loads(pickle.dumps(model))))
 
 
-def test_clones_are_unfitted_and_equal(estimator: Any) -> None:
-    copy = clone(fitted(estimator))
-    assert repr(copy) == repr(estimator)
+def test_clones_are_unfitted_and_equal(model: Any) -> None:
+    copy = clone(model)
+    assert repr(copy) == repr(model)
     with pytest.raises(NotFittedError):
         copy.score_samples(X)
 
@@ -101,8 +108,7 @@ def test_a_users_module_is_left_alone() -> None:
     assert encoder.weight.requires_grad
 
 
-def test_answers_are_float64_whatever_comes(estimator: Any) -> None:
-    model = fitted(estimator)
+def test_answers_are_float64_whatever_comes(model: Any) -> None:
     wide, narrow = answers(model), answers(model, X.astype(np.float32))
     for name in wide:
         if name != "predict":
@@ -194,20 +200,21 @@ def test_weights_are_repetitions_of_nonparametric_classifiers(sigma: Any) -> Non
 def test_only_ratios_of_weights_matter(name: str) -> None:
     weights = np.random.default_rng(0).random(len(X))
     first, second = (ESTIMATORS[name]().fit(X, y, sample_weight=scale * weights) for scale in (1.0, 1000.0))
+    wanted = answers(second)
     for method, answer in answers(first).items():
-        np.testing.assert_allclose(answer, answers(second)[method], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(answer, wanted[method], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("sigma", ["scott", "loo"])
 def test_equal_weights_are_no_weights(sigma: Any) -> None:
-    for weight in (1e-3, 1.0, 1000.0):
-        weights = np.full(len(X), weight)
-        for model, targets in (
-            (kdm.KDMDensity(sigma=sigma), ()),
-            (kdm.KDMClassifier(method="nonparametric", sigma=sigma), (y,)),
-        ):
-            weighted = clone(model).fit(X, *targets, sample_weight=weights).score_samples(X)
-            np.testing.assert_array_equal(weighted, model.fit(X, *targets).score_samples(X))
+    for model, targets in (
+        (kdm.KDMDensity(sigma=sigma), ()),
+        (kdm.KDMClassifier(method="nonparametric", sigma=sigma), (y,)),
+    ):
+        wanted = clone(model).fit(X, *targets).score_samples(X)
+        for weight in (1e-3, 1.0, 1000.0):
+            weighted = model.fit(X, *targets, sample_weight=np.full(len(X), weight))
+            np.testing.assert_array_equal(weighted.score_samples(X), wanted)
 
 
 @pytest.mark.parametrize("rule", ["scott", "loo"])

@@ -20,6 +20,9 @@ from kdmkit.experiments.regression.scores import Gaussians, Mixtures, scores
 
 Array = np.ndarray[Any, Any]
 
+# Fits take twice the time where annotations are checked.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def problem(n: int, seed: int = 0) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
@@ -248,6 +251,7 @@ def test_problems_are_drawn_by_seed(name: str) -> None:
     assert np.isfinite(first.y).all()
 
 
+@pytest.mark.usefixtures("quick")
 def test_other_problems_are_compared(tmp_path: Path) -> None:
     some = ["wave, 20 rows", "linear, 20 rows"]
     found = others.run(tmp_path, problems=some, seeds=1, verbose=False)

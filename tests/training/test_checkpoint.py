@@ -17,6 +17,9 @@ from training.problems import Objective, data, fitted, rows, same
 
 TESTS = Path(__file__).parents[1]
 
+# Fits take twice the time where annotations are checked.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 class Killed(Exception):
     pass

@@ -13,6 +13,9 @@ from kdmkit.training import PhasedFit, Rows, encode_rows, fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective
 from training.problems import data, furthest, options, same
 
+# Fits take twice the time where annotations are checked.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def _encoder(dropout: float = 0.0) -> nn.Sequential:
     with torch.random.fork_rng([]):

@@ -8,8 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -149,11 +148,7 @@ def predict(
 
     Example: kdmkit predict diamonds new.csv --target price --interval 0.9 -o prices.parquet
     """
-    from kdmkit.estimators.table.streams import predicted
-
-    with _bad_input():
-        table = _load(model)
-        _transform(data, output, partial(predicted, table, target, interval=interval, proba=proba))
+    _stream(model, "predict", output, data, target=target, interval=interval, proba=proba)
 
 
 def impute(
@@ -169,11 +164,7 @@ def impute(
 
     Example: kdmkit impute diamonds gaps.csv -o whole.csv
     """
-    from kdmkit.estimators.table.streams import imputed
-
-    with _bad_input():
-        table = _load(model)
-        _transform(data, output, partial(imputed, table, draw=draw, seed=seed))
+    _stream(model, "impute", output, data, draw=draw, random_state=seed)
 
 
 def score(model: Model, data: Data, output: Output = _STANDARD) -> None:
@@ -181,10 +172,7 @@ def score(model: Model, data: Data, output: Output = _STANDARD) -> None:
 
     Example: kdmkit score diamonds new.csv -o scores.csv
     """
-    from kdmkit.estimators.table.streams import scored
-
-    with _bad_input():
-        _transform(data, output, partial(scored, _load(model)))
+    _stream(model, "score", output, data)
 
 
 def sample(
@@ -198,16 +186,12 @@ def sample(
 
     Example: kdmkit sample adult -n 1000 --given 'income = ">50K", age in [30, 40]' -o rows.csv
     """
-    from kdmkit.estimators.table.streams import sampled, write_batches
-
-    with _bad_input():
-        write_batches(sampled(_load(model), n, given, seed), output)
+    _stream(model, "sample", output, n=n, given=given, random_state=seed)
 
 
-def _transform(data: str, output: str, function: Any) -> None:
-    """Writes what a function makes of the batches of a file."""
-    from kdmkit.estimators.table.frames.files import read_batches
+def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:
+    """Writes what a model makes of the batches of a file, or draws."""
     from kdmkit.estimators.table.streams import write_batches
 
-    with _source(data) as path:
-        write_batches((function(batch) for batch in read_batches(path)), output)
+    with _bad_input(), nullcontext() if data is None else _source(data) as path:
+        write_batches(_load(model).stream(what, path, **options), output)

@@ -22,6 +22,7 @@ _PARAMETERS: dict[str, Any] = {
     "types": dict[str, str] | None,
     "targets": list[str] | None,
     "model": str,
+    "max_rows": int | None,
     "checkpoint_dir": None,
     "random_state": int | None,
 }
@@ -29,6 +30,7 @@ _FITTED: dict[str, Any] = {
     "history_": list[dict[str, float]],
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
+    "n_samples_seen_": int,
     "_seed": int,
     "_n_draws": int,
 }

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kdmkit.estimators.table.frames import files
 from kdmkit.estimators.table.frames.files import read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
 
@@ -50,11 +51,32 @@ def test_batches_are_the_file(tmp_path: Path, kind: str) -> None:
     assert pa.concat_tables(batches).to_pylist() == table.to_pylist()
 
 
+def test_types_of_batches_hold_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types are those of the whole file, not of its first block."""
+    monkeypatch.setattr(files, "_BLOCK", 4096)
+    cells = {
+        "number": ["1"] * 999 + ["2.5"],
+        "late": [""] * 999 + ["7"],
+        "mixed": ["3"] * 999 + ["x"],
+        "day": ["2024-05-01"] * 999 + ["2024-05-02 10:30:00"],
+        "text": ["a"] * 1000,
+    }
+    path = tmp_path / "data.csv"
+    rows = zip(*cells.values(), strict=True)
+    path.write_text(",".join(cells) + "\n" + "".join(",".join(row) + "\n" for row in rows))
+    batches = list(read_batches(path, n_rows=100))
+    assert len(batches) >= 10
+    whole = pa.concat_tables(batches)
+    assert whole.schema == read_file(path).schema
+    assert whole.schema.types == [pa.float64(), pa.int64(), pa.string(), pa.timestamp("s"), pa.string()]
+    assert whole.to_pylist() == read_file(path).to_pylist()
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
         (b"a,b\n1,2\n3\n4,5\n", "1 cells instead of 2 in line 3"),
-        (b'a,b\n"x,\ny",2\n3,4,5\n', "3 cells instead of 2 in line 3"),
+        (b'a,b\n"x,\ny",2\n3,4,5\n', "3 cells instead of 2 in line 4"),
         (b"\0\1\2", "zero bytes"),
         (b"a,b\n\xff\xfe,1\n", "no UTF-8"),
         (b"PAR1 and no more", "a Parquet file"),

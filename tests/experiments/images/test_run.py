@@ -18,29 +18,29 @@ from kdmkit.experiments.images import Plan, jobs, table1
 from kdmkit.experiments.images.data import NOVEL
 from kdmkit.experiments.images.recipes import DECODER_RECIPES, RECIPES, DecoderRecipe, changed
 
+# Fits take twice the time where annotations are checked.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs._pictures.cache_clear()
-    short = {
-        "encoder_epochs": 8,
-        "joint_epochs": 2,
-        "head_epochs": 3,
-        "likelihood_epochs": 3,
-        "batch_size": 32,
-        "components": 20,
-    }
+    _set_epochs(monkeypatch, encoder=2, joint=1, head=1, likelihood=1, decoder=1)
+
+
+def _set_epochs(monkeypatch: pytest.MonkeyPatch, *, decoder: int, **epochs: int) -> None:
+    short = {"batch_size": 32, "components": 20, **{f"{phase}_epochs": n for phase, n in epochs.items()}}
     for encoder in ("paper", "resnet"):
         monkeypatch.setitem(RECIPES, ("digits", encoder), changed(RECIPES["digits", encoder], short))
-    monkeypatch.setitem(
-        DECODER_RECIPES, "digits", DecoderRecipe(epochs=14, batch_size=32, critics=1, draws=100)
-    )
+    recipe = DecoderRecipe(epochs=decoder, batch_size=32, critics=1, draws=100)
+    monkeypatch.setitem(DECODER_RECIPES, "digits", recipe)
 
 
 @pytest.mark.slow
 def test_everything_and_again(
     tmp_path: Path, few_digits: None, digits: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _set_epochs(monkeypatch, encoder=8, joint=2, head=3, likelihood=3, decoder=14)
     output = tmp_path / "results"
     report = images.run(output, digits, verbose=False, say=lambda _: None)
 

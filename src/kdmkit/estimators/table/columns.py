@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.printing import rich_table
+from kdmkit.estimators.table.schema import COLUMN_HEADER, Column, Schema
 
 
 class Columns(dict[str, Column]):
-    """The columns of a schema by name."""
+    """The columns of a schema by name.
+
+    Attributes:
+        origin: which rows they were recognised by; empty where those are all rows.
+    """
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema.columns)
-        self._text = str(schema)
+        self._text, self.origin = str(schema), schema.origin
 
     def __repr__(self) -> str:
         return self._text
 
     def __rich__(self) -> Any:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table("column", "kind", "missing", "details", "why")
-        for column in self.values():
-            cells = (column.name, column.kind, f"{column.missing:.1%}", column.details, column.why)
-            table.add_row(*map(escape, cells))
-        return table
+        return rich_table(
+            COLUMN_HEADER, [column.line for column in self.values()], caption=self.origin or None
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +17,10 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import Table, fit_joint, fit_targets, fit_tree, tree_options
+from kdmkit.training import FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
 # Rows per component, and the number of components at most, where that number is automatic.
-_ROWS_PER_COMPONENT, _MOST_COMPONENTS = 16, 256
+_ROWS_PER_COMPONENT, MOST_COMPONENTS = 16, 256
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -53,36 +54,69 @@ def fit_model(
     schema: Schema, rows: Encoded, weights: Float[Tensor, " n"] | None, settings: ModelSettings
 ) -> tuple[KDMLayer, list[dict[str, float]]]:
     """A fitted layer over the variables of a schema, and the history of its fit."""
-    n = len(rows.log_offset)
-    if not rows.values:
-        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
-    k = settings.n_components or max(4, min(_MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
+    n = rows.n_rows
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
-    train = _part(rows, weights, keep)
-    validation = None if held is None else _part(rows, weights, held)
+    train = part_of(rows, weights, keep)
+    validation = None if held is None else part_of(rows, weights, held)
+    k = settings.n_components or max(4, min(MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
+    layer = start_layer(schema, train, k, settings)
+    return layer, train_layer(layer, train, validation, settings)
+
+
+def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -> KDMLayer:
+    """A layer of k components whose structure and components are taken from the rows."""
+    if not train.columns:
+        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
     generator = torch.Generator().manual_seed(settings.seed)
     variables = schema.variables(k)
-    layer: KDMLayer
     if settings.model == "tree" or len(variables) == 1:
-        layer = TreeLayer(variables, k, generator=generator)
-        layer.initialize(
+        tree = TreeLayer(variables, k, generator=generator)
+        tree.initialize(
             observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
         )
-        options = tree_options(len(keep), **settings.options)
-        history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
-        if settings.targets:
-            history += _fit_targets(layer, train, validation, settings)
-        return layer, history
+        return tree
     names = [variable.name for variable in variables]
-    layer = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
+    joint = JointLayer.from_variables(variables, k, inputs=names[:1], generator=generator)
     start: dict[str, Any] = _complete(train, generator)
-    layer.initialize(generator=generator, **start)
-    options = tree_options(len(keep), **{"learning_rate": _FLAT_RATE, **settings.options})
-    return layer, fit_joint(layer, train, validation, options=options, identity=settings.identity)
+    joint.initialize(generator=generator, **start)
+    return joint
+
+
+def train_layer(
+    layer: KDMLayer, train: Table, validation: Table | None, settings: ModelSettings, share: float = 1.0
+) -> list[dict[str, float]]:
+    """Trains a layer; returns the history.
+
+    Args:
+        share: of the training rows, those that are new. Fewer new rows need fewer steps, in proportion, and a
+            learning rate that is smaller by √share.
+    """
+    n = len(next(iter(train.columns.values())))
+    if not isinstance(layer, TreeLayer):
+        options = _shortened(tree_options(n, **{"learning_rate": _FLAT_RATE, **settings.options}), share)
+        assert isinstance(layer, JointLayer)
+        return fit_joint(layer, train, validation, options=options, identity=settings.identity)
+    options = _shortened(tree_options(n, **settings.options), share)
+    history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+    if settings.targets:
+        history += _fit_targets(layer, train, validation, settings, share)
+    return history
+
+
+def _shortened(options: FitOptions, share: float) -> FitOptions:
+    if share == 1:
+        return options
+    patience = None if options.patience is None else max(1, math.ceil(share * options.patience))
+    return replace(
+        options,
+        max_epochs=max(1, math.ceil(share * options.max_epochs)),
+        learning_rate=math.sqrt(share) * options.learning_rate,
+        patience=patience,
+    )
 
 
 def _fit_targets(
-    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings
+    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings, share: float
 ) -> list[dict[str, float]]:
     """Trains a fitted tree further for its targets; checkpoints have a folder of their own."""
     chosen = dict(settings.options)
@@ -95,7 +129,7 @@ def _fit_targets(
         settings.targets,
         train,
         validation,
-        options=options,
+        options=_shortened(options, share),
         weight=_TARGET_WEIGHT,
         identity=settings.identity,
     )
@@ -109,10 +143,10 @@ def distribution_of(layer: KDMLayer) -> Any:
     return TreeKDM.from_joint(layer.joint(validate_args=False))
 
 
-def _part(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
-    values = {name: value[index] for name, value in rows.values.items()}
-    observed = {name: mask[index] for name, mask in rows.observed.items()}
-    return Table(values, observed, None if weights is None else weights[index].float())
+def part_of(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
+    """Some rows as a table to learn from."""
+    part = rows.take(index)
+    return Table(part.values, part.observed, None if weights is None else weights[index].float())
 
 
 def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:

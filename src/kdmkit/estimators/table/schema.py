@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config,
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.printing import text_table
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
+COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
 
@@ -52,6 +55,11 @@ class Column:
     missing: float
     storage: Storage
 
+    @property
+    def line(self) -> tuple[str, ...]:
+        """What is printed of the column, below `COLUMN_HEADER`."""
+        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
+
 
 class Encoded(NamedTuple):
     """Rows as events.
@@ -67,6 +75,21 @@ class Encoded(NamedTuple):
     observed: dict[str, Bool[Tensor, " rows"]]
     log_offset: Float[Tensor, " rows"]
 
+    @property
+    def n_rows(self) -> int:
+        return len(self.log_offset)
+
+    def take(self, index: Any) -> Encoded:
+        """Some of the rows."""
+        values = {name: value[index] for name, value in self.values.items()}
+        observed = {name: mask[index] for name, mask in self.observed.items()}
+        return Encoded(values, observed, self.log_offset[index])
+
+    def blocks(self, size: int) -> Iterator[Encoded]:
+        """The rows in blocks."""
+        for start in range(0, self.n_rows, size):
+            yield self.take(slice(start, start + size))
+
 
 class Schema:
     """The columns of a table.
@@ -75,6 +98,7 @@ class Schema:
         columns: what every column was taken for, in the order of the frame.
         backend: what a frame like the fitted one is made with: pandas, polars, pyarrow, mapping or array.
         labels: the names as the frame has them.
+        sample: how many rows the columns were recognised by, and of how many; None: all rows.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -83,25 +107,35 @@ class Schema:
     {'c1': tensor([1])}
     """
 
-    def __init__(self, columns: Sequence[Column], backend: str, labels: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        backend: str,
+        labels: Sequence[Any],
+        sample: tuple[int, int] | None = None,
+    ) -> None:
         self.columns = {column.name: column for column in columns}
-        self.backend, self.labels = backend, tuple(labels)
+        self.backend, self.labels, self.sample = backend, tuple(labels), sample
 
     @classmethod
-    def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
+    def from_frame(
+        cls, frame: Any, types: Mapping[str, str] | None = None, *, n_rows: int | None = None
+    ) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
+            n_rows: rows of the table of which the frame is a sample; None where it is the whole table.
         """
         raw = read_frame("frame", frame)
         if not raw.n_rows:
             raise ValueError(bad_argument("frame", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
-        return cls(columns, raw.backend, raw.labels)
+        sample = None if n_rows is None or n_rows == raw.n_rows else (raw.n_rows, n_rows)
+        return cls(columns, raw.backend, raw.labels, sample)
 
     # ---- the model's side
 
@@ -143,6 +177,14 @@ class Schema:
                 observed[name] = cells.observed
         return Encoded(values, observed, offset)
 
+    def check_columns(self, frame: RawFrame) -> None:
+        """Raises where a frame has other columns than the schema."""
+        absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
+        unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
+        if absent or unknown:
+            got = ", ".join(absent + unknown)
+            raise ValueError(bad_argument("X", "the columns of the rows before", got))
+
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
         if unknown:
@@ -167,9 +209,8 @@ class Schema:
         raw: list[RawColumn] = []
         for name in wanted:
             column = self.column("columns", name)
-            if _is_constant(column.codec) or (
-                column.variables and all(part in values for part in column.variables)
-            ):
+            known = column.variables and all(part in values for part in column.variables)
+            if column.kind == "constant" or known:
                 raw.append(self.decode_column(name, values, n_rows))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
@@ -194,6 +235,22 @@ class Schema:
             wanted = f"a column of the table{did_you_mean(name, self.columns)}"
             raise ValueError(bad_argument(argument, wanted, repr(name)))
         return self.columns[name]
+
+    @cached_property
+    def modelled(self) -> dict[str, Column]:
+        """The columns that the model holds, by name."""
+        return {name: column for name, column in self.columns.items() if column.variables}
+
+    def modelled_column(self, argument: str, name: Any) -> Column:
+        """A column of the model by its name; one that is unknown or left out raises."""
+        if name in self.modelled:
+            return self.modelled[name]
+        if name in self.columns:
+            column = self.columns[name]
+            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
+        else:
+            got = f"{name!r}{did_you_mean(name, self.modelled)}"
+        raise ValueError(bad_argument(argument, "a column of the model", got))
 
     # ---- questions
 
@@ -239,7 +296,8 @@ class Schema:
             for column in self.columns.values()
         ]
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
-        return {"backend": self.backend, "labels": labels, "columns": columns}
+        sample = {} if self.sample is None else {"sample": list(self.sample)}
+        return {"backend": self.backend, "labels": labels, "columns": columns, **sample}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
@@ -259,18 +317,20 @@ class Schema:
                     storage=Storage.from_config(fields["storage"]),
                 )
             )
-        return cls(columns, config["backend"], config["labels"])
+        sample = config.get("sample")
+        return cls(columns, config["backend"], config["labels"], None if sample is None else tuple(sample))
 
     def __str__(self) -> str:
         """A table of what every column was taken for."""
-        rows = [("column", "kind", "missing", "details", "why")]
-        rows += [(c.name, c.kind, f"{c.missing:.1%}", c.details, c.why) for c in self.columns.values()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = (
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
-            for row in rows
-        )
-        return "\n".join(lines)
+        text = text_table(COLUMN_HEADER, [column.line for column in self.columns.values()])
+        return f"{text}\n{self.origin}" if self.origin else text
+
+    @property
+    def origin(self) -> str:
+        """Which rows the columns were recognised by; empty where those are all rows."""
+        if self.sample is None:
+            return ""
+        return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
 
 
 def _column(i: int, raw: RawColumn, types: Mapping[str, str]) -> Column:
@@ -295,7 +355,3 @@ def _absent(column: Column, n_rows: int) -> RawColumn:
     """A column of which every cell is missing."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
-
-
-def _is_constant(codec: Codec) -> bool:
-    return codec.kind == "constant"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,15 +12,13 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, plain
-from kdmkit.estimators.common.rows import weighted_rows
+from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.answers.draws import draw_rows
 from kdmkit.estimators.table.answers.explain import Explanation, explain_row
 from kdmkit.estimators.table.answers.impute import Imputer
-from kdmkit.estimators.table.answers.inference import Inference, blocks, select
+from kdmkit.estimators.table.answers.inference import BLOCK
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.answers.questions import (
     check_target,
@@ -30,13 +28,14 @@ from kdmkit.estimators.table.answers.questions import (
     read_given,
     read_query,
 )
-from kdmkit.estimators.table.columns import Columns
-from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
-from kdmkit.estimators.table.schema import Encoded, Schema
+from kdmkit.estimators.table.learning import TableEstimator
+from kdmkit.estimators.table.sampling import batches_of, is_streamed
+from kdmkit.estimators.table.schema import Encoded
+from kdmkit.estimators.table.streams import stream
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMTable(DensityMixin, KDMEstimator):
+class KDMTable(DensityMixin, TableEstimator):
     """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
 
     Args:
@@ -47,6 +46,8 @@ class KDMTable(DensityMixin, KDMEstimator):
         targets: columns that will be predicted (model `"tree"`). Their conditional likelihood given random
             subsets of the others takes part in the loss; every question stays exact and consistent.
         n_components: components of every column; `"auto"` by the number of rows.
+        max_rows: rows to learn from; of more rows a uniform sample is taken, None takes all. The default has
+            rows enough for a pass of the automatic number of training steps without a row twice.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: where every epoch is saved and a killed fit resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
@@ -57,6 +58,7 @@ class KDMTable(DensityMixin, KDMEstimator):
         columns_: what every column was taken for, and why.
         schema_: the codecs of the columns.
         history_: one entry per epoch.
+        n_samples_seen_: rows of the tables that it was fitted to.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -66,84 +68,6 @@ class KDMTable(DensityMixin, KDMEstimator):
     >>> table.query("P(size | weight > 4)").mode
     'large'
     """
-
-    types: Any = None
-    model: Literal["tree", "flat"] = "tree"
-    targets: Any = None
-    max_epochs: Any = "auto"
-    patience: Any = "auto"
-
-    _inference: Inference | None = field(init=False, default=None)
-
-    # ---- fitting
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMTable:
-        """Learns the joint distribution of all columns.
-
-        Args:
-            X: a frame of pandas, polars or Arrow, a mapping of arrays, an array, or a path to CSV or Parquet.
-            y: ignored, for scikit-learn.
-            sample_weight: a number ≥ 0 for every row.
-        """
-        check_choice("model", self.model, ("tree", "flat"))
-        with self._seeded():
-            schema = Schema.from_frame(X, self.types)
-            layer, self.history_ = self._fit_rows(schema, schema.encode(X), sample_weight)
-        self.schema_ = schema
-        self.n_features_in_ = len(schema.columns)
-        self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-        self._inference = None
-        self._keep(layer)
-        return self
-
-    def _fit_rows(self, schema: Schema, rows: Encoded, sample_weight: Any) -> Any:
-        n = len(rows.log_offset)
-        weights, index = weighted_rows(sample_weight, np.arange(n))
-        automatic = isinstance(self.n_components, str) and self.n_components == "auto"
-        settings = ModelSettings(
-            model=self.model,
-            n_components=None if automatic else self._count_components(n, n),
-            validation_fraction=self.validation_fraction,
-            seed=self._seed,
-            options=self._settings(self._seed, n),
-            identity=self._identity(tuple(rows.values.values())),
-            targets=self._target_variables(schema),
-        )
-        return fit_model(schema, select(rows, torch.from_numpy(index)), weights, settings)
-
-    def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
-        if self.targets is None:
-            return []
-        if isinstance(self.targets, str) or self.model != "tree":
-            wanted = "a list of columns, for the model 'tree'"
-            raise ValueError(bad_argument("targets", wanted, repr(self.targets)))
-        columns = Inference(schema, None)
-        return [columns.column("targets", name).variables for name in self.targets]
-
-    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
-        """Settings of the loop that are not automatic."""
-        names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
-        chosen = {name: plain(getattr(self, name)) for name in names}
-        chosen = {name: value for name, value in chosen.items() if value != "auto" or name == "device"}
-        return {**chosen, "verbose": bool(self.verbose), "seed": seed}
-
-    @property
-    def columns_(self) -> Columns:
-        """What every column was taken for, by name; prints as a table."""
-        check_is_fitted(self)
-        return Columns(self.schema_)
-
-    def _engine(self) -> Inference:
-        """The fitted distribution; made once."""
-        check_is_fitted(self)
-        if self._inference is None or self._inference.module is not self.module_:
-            with torch.no_grad():
-                joint = distribution_of(self.module_)
-            self._inference = Inference(self.schema_, joint, self.module_)
-        return self._inference
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_inference": None}
 
     # ---- one question
 
@@ -235,8 +159,7 @@ class KDMTable(DensityMixin, KDMEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        parts = [engine.log_prob(block).numpy() for block in blocks(self.schema_.encode(X))]
-        return np.concatenate(parts)
+        return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows."""
@@ -266,8 +189,12 @@ class KDMTable(DensityMixin, KDMEstimator):
     def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
         engine = self._engine()
         column = check_target(engine, target)
-        found = [answer(engine.posterior(column, block)) for block in blocks(self.schema_.encode(X))]
-        return np.concatenate(found)
+        return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
+
+    def _blocks(self, X: Any) -> Iterator[Encoded]:
+        """Rows as events, in blocks; files and iterators are read batch by batch."""
+        for batch in batches_of(X) if is_streamed(X) else [X]:
+            yield from self.schema_.encode(batch).blocks(BLOCK)
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""
@@ -300,6 +227,33 @@ class KDMTable(DensityMixin, KDMEstimator):
             return imputer.expected() if how == "cells" else imputer.most_probable()
         generator = self._generator(random_state)
         return [imputer.drawn(generator) for _ in range(check_count("n", n))]
+
+    def stream(
+        self, what: str, data: Any = None, *, batch_size: int = 1 << 16, **options: Any
+    ) -> Iterator[Any]:
+        """Passes batches of rows through the table; only one batch is in memory.
+
+        Args:
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
+                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=` and if wanted `given=`.
+            data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
+                `"sample"`.
+            batch_size: rows of a batch, where the table makes the batches: of files and of new rows.
+            options: those of `what`, and `random_state=` of draws.
+
+        Returns:
+            Arrow tables, one for each batch, in order.
+
+        >>> frame = {"size": ["small", "large"] * 20, "weight": [1.0, 5.0] * 20}
+        >>> table = KDMTable(n_components=2, max_epochs=2, random_state=0).fit(frame)
+        >>> [batch.num_rows for batch in table.stream("sample", n=25, batch_size=10)]
+        [10, 10, 5]
+        >>> scores = table.stream("score", iter([frame, frame]))
+        >>> [batch.column_names for batch in scores]
+        [['log_prob'], ['log_prob']]
+        """
+        check_is_fitted(self)
+        return stream(self, what, data, batch_size=batch_size, **options)
 
     @torch.no_grad()
     def explain(self, row: Any) -> Explanation:

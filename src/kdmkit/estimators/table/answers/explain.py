@@ -12,6 +12,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answers.answer import plain, scalar, shown
 from kdmkit.estimators.table.answers.inference import Inference
 from kdmkit.estimators.table.answers.posterior import Posterior
+from kdmkit.estimators.table.printing import rich_table, text_table
 from kdmkit.estimators.table.schema import Column, Encoded
 
 
@@ -58,21 +59,10 @@ class Explanation(Sequence[Cell]):
         return [{name: plain(value) for name, value in vars(cell).items()} for cell in self._cells]
 
     def __repr__(self) -> str:
-        lines = [_HEADER, *self._lines()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADER))]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        return text_table(_HEADER, self._lines())
 
     def __rich__(self) -> Any:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(*_HEADER)
-        for line in self._lines():
-            table.add_row(*map(escape, line))
-        return table
+        return rich_table(_HEADER, self._lines())
 
 
 _HEADER = ("column", "value", "expected", "as surprising or more")
@@ -82,8 +72,8 @@ def explain_row(engine: Inference, row: Any) -> Explanation:
     """Compares every cell of a row with its distribution given the others."""
     frame = {name: [value] for name, value in row.items()} if is_mapping_of_cells(row) else row
     rows = engine.schema.encode(frame)
-    if len(rows.log_offset) != 1:
-        raise ValueError(bad_argument("row", "one row", f"{len(rows.log_offset)} rows"))
+    if rows.n_rows != 1:
+        raise ValueError(bad_argument("row", "one row", f"{rows.n_rows} rows"))
     cells = [_compared(engine, column, rows) for column in engine.columns.values() if _is_known(column, rows)]
     return Explanation(cells)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answers.date_posterior import posterior_of
 from kdmkit.estimators.table.answers.overlaps import in_common
 from kdmkit.estimators.table.answers.pieces import Pieces
@@ -45,21 +45,14 @@ class Inference:
 
     # ---- columns
 
-    @cached_property
+    @property
     def columns(self) -> dict[str, Column]:
         """The columns that the model holds."""
-        return {name: column for name, column in self.schema.columns.items() if column.variables}
+        return self.schema.modelled
 
     def column(self, argument: str, name: Any) -> Column:
         """A column of the model by its name."""
-        if name in self.columns:
-            return self.columns[name]
-        if name in self.schema.columns:
-            column = self.schema.columns[name]
-            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
-        else:
-            got = f"{name!r}{did_you_mean(name, self.columns)}"
-        raise ValueError(bad_argument(argument, "a column of the model", got))
+        return self.schema.modelled_column(argument, name)
 
     # ---- one question
 
@@ -191,26 +184,13 @@ class Inference:
         evidence, observed = others(rows, column)
         rho, _ = infer(self.joint, column.variables, evidence, observed)
         if not evidence:
-            rho = rho.expand((len(rows.log_offset),))
+            rho = rho.expand((rows.n_rows,))
         return posterior_of(column, rho, None, self.pieces)
 
     def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
         found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.values)
         return found.double().cpu() + rows.log_offset.double()
-
-
-def blocks(rows: Encoded, size: int = BLOCK) -> Iterator[Encoded]:
-    """Rows in blocks."""
-    for start in range(0, len(rows.log_offset), size):
-        yield select(rows, slice(start, start + size))
-
-
-def select(rows: Encoded, index: Any) -> Encoded:
-    """Some of the rows."""
-    values = {name: value[index] for name, value in rows.values.items()}
-    observed = {name: mask[index] for name, mask in rows.observed.items()}
-    return Encoded(values, observed, rows.log_offset[index])
 
 
 def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

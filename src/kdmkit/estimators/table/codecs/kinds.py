@@ -144,7 +144,7 @@ def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
     """Whether whole numbers are names of rows or of things, not quantities."""
     present, unique = column.present, len(distinct) == len(column.present)
     named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
-    if not _TIME_NAME.search(column.name) and _are_row_numbers(present):
+    if not _TIME_NAME.search(column.name) and _are_row_numbers(column):
         return Decision("identifier", "numbers of rows")
     if unique and named:
         return Decision("identifier", "a different number in every row, and its name")
@@ -153,9 +153,11 @@ def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
     return Decision("category", "its name: numbers of things") if named else None
 
 
-def _are_row_numbers(present: np.ndarray) -> bool:
+def _are_row_numbers(column: RawColumn) -> bool:
     """Whether numbers count the rows from 0 or 1 on. In another order they are ranks."""
-    return bool(present[0] in (0, 1) and (np.diff(present) == 1).all())
+    present = column.present
+    rows = np.arange(len(present)) if column.rows is None else column.rows[~column.missing]
+    return bool(present[0] - rows[0] in (0, 1) and (np.diff(present) == np.diff(rows)).all())
 
 
 # ---- codecs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv as text_rows
+import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,11 +34,15 @@ def read_batches(
     """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; the file is never held in memory.
 
     Args:
-        types: Arrow types of the columns of a CSV file; those of its first 16 MB where None.
+        types: Arrow types of the columns of a CSV file; None: those that hold all of its cells, which takes a
+            pass over the file where it is larger than one block.
     """
     path = checked_path(path)
     n_rows = check_count("n_rows", n_rows)
-    batches = _parquet_batches(path, n_rows) if is_parquet(path) else _csv_batches(path, types)
+    if is_parquet(path):
+        batches = _parquet_batches(path, n_rows)
+    else:
+        batches = _csv_batches(path, _csv_types(path) if types is None else types)
     for table in batches:
         for start in range(0, table.num_rows, n_rows):
             yield table.slice(start, n_rows)
@@ -83,6 +89,52 @@ def _read_csv(path: Path) -> Any:
     csv = need("pyarrow.csv")
     with _csv_errors(path):
         return csv.read_csv(path, **_csv_options(path, None))
+
+
+def _csv_types(path: Path) -> dict[str, Any]:
+    """Types of columns that hold all cells of a file; {} where the first block is the whole file."""
+    arrow, csv = need("pyarrow"), need("pyarrow.csv")
+    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, None)) as reader:
+        names = reader.schema.names
+        if _is_one_block(reader):
+            return {}
+    types: dict[str, Any] = {}
+    for batch in _csv_batches(path, dict.fromkeys(names, arrow.string())):
+        file = io.BytesIO()
+        csv.write_csv(batch, file)
+        options = csv.ConvertOptions(strings_can_be_null=True)
+        found = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
+        types = {field.name: _common_type(types.get(field.name), field.type) for field in found}
+    return types
+
+
+def _is_one_block(reader: Any) -> bool:
+    try:
+        reader.read_next_batch()
+        reader.read_next_batch()
+    except StopIteration:
+        return True
+    except need("pyarrow").ArrowInvalid as error:
+        # A later block has cells of another type: that is what the pass over the file is for.
+        if "conversion error" not in str(error):
+            raise
+    return False
+
+
+def _common_type(a: Any, b: Any) -> Any:
+    """The narrowest type of Arrow that holds the cells of two blocks."""
+    arrow = need("pyarrow")
+    if a is None or a == b or arrow.types.is_null(a):
+        return b
+    if arrow.types.is_null(b):
+        return a
+    both = {a, b}
+    if both == {arrow.int64(), arrow.float64()}:
+        return arrow.float64()
+    instants = {arrow.date32(), arrow.timestamp("s"), arrow.timestamp("ns")}
+    if both <= instants:
+        return arrow.timestamp("ns" if arrow.timestamp("ns") in both else "s")
+    return arrow.string()
 
 
 def _csv_batches(path: Path, types: Mapping[str, Any] | None) -> Iterator[Any]:
@@ -135,22 +187,12 @@ def _csv_errors(path: Path) -> Iterator[None]:
 
 def _ragged_row(path: Path) -> str | None:
     """What is wrong with the first row whose number of cells is not that of the header."""
-    arrow, csv = need("pyarrow"), need("pyarrow.csv")
-    found: list[Any] = []
-
-    def handler(row: Any) -> str:
-        found.append(row)
-        return "error"
-
-    options = _csv_options(path, None)
-    options["read_options"].use_threads = False
-    options["parse_options"].invalid_row_handler = handler
-    try:
-        with csv.open_csv(path, **options) as reader:
-            for _ in reader:
-                pass
-    except arrow.ArrowInvalid:
-        if found:
-            row = found[0]
-            return f"{row.actual_columns} cells instead of {row.expected_columns} in line {row.number}"
-    return None
+    with need("pyarrow").input_stream(str(path)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+        rows = text_rows.reader(text, delimiter=_delimiter(path))
+        try:
+            width = len(next(rows))
+            wrong = next(((len(row), rows.line_num) for row in rows if row and len(row) != width), None)
+        except text_rows.Error:
+            return None
+    return wrong and f"{wrong[0]} cells instead of {width} in line {wrong[1]}"

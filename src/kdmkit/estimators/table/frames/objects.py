@@ -27,10 +27,10 @@ def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str)
         got = ", ".join(f"{kind} in row {row} ({array[row]!r})" for kind, row in kinds.items())
         raise TypeError(bad_argument(f"column {name!r}", "values of one type", got))
     kind = next(iter(kinds), "str")
-    base, read = _READERS.get(kind, ("other", _as_is))
+    base, read = _READERS.get(kind, ("other", lambda cell: cell))
     values = _filled(array, missing, base, read)
     if base == "float":
-        _check_finite(name, values, missing)
+        check_finite(name, values, missing)
     return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
 
 
@@ -62,10 +62,6 @@ _TYPES: dict[str, Any] = {
     "time": datetime.time,
     "timedelta": (datetime.timedelta, np.timedelta64),
 }
-
-
-def _as_is(cell: Any) -> Any:
-    return cell
 
 
 def _instant(cell: Any) -> np.datetime64:
@@ -108,7 +104,8 @@ def _filled(array: np.ndarray, missing: np.ndarray, base: str, read: Callable[[A
     return values
 
 
-def _check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+def check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+    """Numbers of a column are finite or missing."""
     infinite = np.flatnonzero(np.isinf(values) & ~missing)
     if len(infinite):
         got = f"{values[infinite[0]]} in row {infinite[0]}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.frames.files import read_file
-from kdmkit.estimators.table.frames.objects import from_objects
+from kdmkit.estimators.table.frames.objects import check_finite, from_objects
 from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 
@@ -41,6 +41,16 @@ class RawFrame:
     @property
     def n_rows(self) -> int:
         return next((len(column.values) for column in self.columns.values()), 0)
+
+    def take(self, index: np.ndarray) -> RawFrame:
+        """Some of the rows."""
+        columns = {name: column.take(index) for name, column in self.columns.items()}
+        return replace(self, columns=columns, native=None).numbered(index)
+
+    def numbered(self, rows: np.ndarray) -> RawFrame:
+        """The same rows as those with the given numbers of a larger table."""
+        columns = {name: replace(column, rows=rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns)
 
 
 def read_frame(argument: str, data: Any) -> RawFrame:
@@ -116,10 +126,7 @@ def _integers(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> Ra
 def _floats(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
     digits = int(np.finfo(array.dtype).precision)
     values = array.astype(np.float64)
-    infinite = np.flatnonzero(np.isinf(values) & ~mask)
-    if len(infinite):
-        got = f"{values[infinite[0]]} in row {infinite[0]}"
-        raise ValueError(bad_argument(f"column {name!r}", "finite numbers or missing cells", got))
+    check_finite(name, values, mask)
     return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=min(digits, 15)))
 
 

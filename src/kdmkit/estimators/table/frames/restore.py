@@ -25,8 +25,7 @@ def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any
     if backend == "array":
         return _array(columns)
     try:
-        maker = _MAKERS.get(backend, _mapping)
-        return maker(columns, labels, index)
+        return _MAKERS.get(backend, _mapping)(columns, labels, index)
     except ImportError:
         return _mapping(columns, labels, index)
 
@@ -60,7 +59,7 @@ def _decimal(value: float, scale: int) -> decimal.Decimal | None:
 def _numpy_values(column: RawColumn) -> np.ndarray:
     """An array of the dtype that the column came in; missing cells are NaN, NaT or None."""
     storage, missing = column.storage, column.missing
-    native = np.dtype(storage.native) if storage.native in _NUMPY_NAMES else None
+    native = _numpy_dtype(storage.native)
     if storage.base in ("datetime", "duration"):
         letter = "M" if storage.base == "datetime" else "m"
         values = column.values.astype(f"{letter}8[us]")
@@ -80,17 +79,12 @@ def _numpy_values(column: RawColumn) -> np.ndarray:
     return objects
 
 
-class _NumpyNames:
-    """Whether a text names a dtype of numpy."""
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            return bool(name) and bool(np.dtype(str(name)))
-        except TypeError:
-            return False
-
-
-_NUMPY_NAMES = _NumpyNames()
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """The dtype of that name, None where numpy has none."""
+    try:
+        return np.dtype(name) if name else None
+    except TypeError:
+        return None
 
 
 def _mapping(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> dict[Any, np.ndarray]:
@@ -118,15 +112,13 @@ def _pandas_series(column: RawColumn, index: Any) -> Any:
         plain = to_objects(column)
         return pd.Series(pd.Categorical(plain, _pandas_categories(storage), storage.ordered), index=index)
     if storage.base == "datetime" and not storage.objects:
-        wall = pd.Series(column.values.astype("datetime64[us]"), index=index)
-        wall = wall.mask(missing)
+        wall = pd.Series(column.values.astype("datetime64[us]"), index=index).mask(missing)
         if storage.zone:
             wall = wall.dt.tz_localize(storage.zone, ambiguous="NaT", nonexistent="shift_forward")
         return _cast(wall, storage.native)
     if storage.base == "duration" and not storage.objects:
-        return _cast(
-            pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing), storage.native
-        )
+        spans = pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing)
+        return _cast(spans, storage.native)
     if storage.base in ("boolean", "integer", "float") and not storage.objects:
         masked = {"boolean": "boolean", "integer": "Int64", "float": "float64"}[storage.base]
         whole = pd.Series(column.values, index=index)

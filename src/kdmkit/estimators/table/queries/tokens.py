@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from kdmkit._core.checks import bad_argument
-
-Kind = Literal["word", "quoted", "symbol", "end"]
 
 # A word may be a name, a level, a number or a date: 0.5, 1e-3, -7, hours-per-week, 2024-02-29T12:30.
 _TOKEN = re.compile(
@@ -31,7 +29,7 @@ class QueryError(ValueError):
 class Token:
     """A piece of a query: what it says, and where it is."""
 
-    kind: Kind
+    kind: Literal["word", "quoted", "symbol", "end"]
     text: str
     start: int
     stop: int
@@ -59,19 +57,20 @@ def tokenize(text: str) -> list[Token]:
         found = _TOKEN.match(text, place)
         if found is None:
             raise _unreadable(text, place + len(text[place:]) - len(text[place:].lstrip()))
-        kind = cast("Kind", found.lastgroup)
-        start, place = found.span(kind)
-        tokens.append(_token(kind, found.group(kind), start, place))
+        tokens.append(_token(found))
+        place = found.end()
     return [*tokens, Token("end", "", end, end + 1)]
 
 
-def _token(kind: Kind, piece: str, start: int, stop: int) -> Token:
-    if kind == "quoted":
-        piece = piece[1:-1] if piece[0] == "`" else re.sub(r"\\(.)", r"\1", piece[1:-1])
-    elif piece in _SAME:
-        piece = _SAME[piece]
-        kind = "word" if piece == "in" else "symbol"
-    return Token(kind, piece, start, stop)
+def _token(found: re.Match[str]) -> Token:
+    quoted, symbol, word = found.group("quoted", "symbol", "word")
+    if quoted:
+        text = quoted[1:-1] if quoted[0] == "`" else re.sub(r"\\(.)", r"\1", quoted[1:-1])
+        return Token("quoted", text, *found.span("quoted"))
+    if symbol:
+        text = _SAME.get(symbol, symbol)
+        return Token("word" if text == "in" else "symbol", text, *found.span("symbol"))
+    return Token("word", word, *found.span("word"))
 
 
 def _unreadable(text: str, place: int) -> QueryError:
