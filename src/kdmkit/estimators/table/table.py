@@ -162,39 +162,48 @@ class KDMTable(DensityMixin, TableEstimator):
         return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean of log p over the rows."""
+        """The mean of log p over the rows; `sample_weight` weighs them."""
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
-    def predict(self, X: Any, target: str) -> Array:
+    def predict(self, X: Any, target: str | None = None) -> Array:
         """The mean of a numeric column given the rest of each row; the most probable level of others.
 
         A column of dates is predicted by its median.
+
+        Args:
+            target: the column; None is the only one of `targets`.
         """
         return self._rows_of(X, target, Posterior.expected)
 
-    def predict_proba(self, X: Any, target: str) -> Array:
+    def predict_proba(self, X: Any, target: str | None = None) -> Array:
         """The probability of every level of a column given the rest of each row, `(rows, levels)`.
 
         `levels(target)` has the levels in the order of the columns.
         """
         return self._rows_of(X, target, Posterior.probs)
 
-    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
         return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
 
     @torch.no_grad()
-    def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
+    def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine, target)
+        column = check_target(engine, self._only_target() if target is None else target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Encoded]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
             yield from self.schema_.encode(batch).blocks(BLOCK)
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,8 @@ class DatePosterior(Posterior):
     def quantile(self, q: float | Sequence[float]) -> Array:
         """The first date with F(date) ≥ q, `(*batch,)`; `(n, *batch)` for n levels q."""
         levels = np.asarray(q, dtype=np.float64)
+        if 0 in self._rows:
+            return np.empty((*levels.shape, *self._rows), "datetime64[us]")
         found = [self._quantile(float(level)) for level in levels.reshape(-1)]
         return np.stack(found).reshape((*levels.shape, *self._rows))
 
@@ -135,13 +137,6 @@ class DatePosterior(Posterior):
         return device
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
-        return self._drawn(self.codec.decode, n, generator)
-
-    def instants(self, n: int, generator: torch.Generator | None) -> Array:
-        """Draws as date-times, also where the column holds texts."""
-        return self._drawn(self.codec.numbers, n, generator)
-
-    def _drawn(self, decode: Callable[..., Array], n: int, generator: torch.Generator | None) -> Array:
         drawn = self.rho.sample((n,), generator=generator)
         parts = [drawn[name].cpu() for name in self.column.variables]
         if self.log_share is not None:
@@ -151,7 +146,10 @@ class DatePosterior(Posterior):
         shapes = self.codec.shapes
         lead = parts[0].shape[: parts[0].ndim - len(shapes[0])]
         flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
-        return np.asarray(decode(*flat)).reshape(tuple(lead))
+        return np.asarray(self.codec.numbers(*flat)).reshape(tuple(lead))
+
+    def typical(self) -> Array:
+        return self.dates.written(self.quantile(0.5))
 
     def mode(self) -> Array:
         """The median stands for the most probable date."""

@@ -194,9 +194,9 @@ class Inference:
 
 
 def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Values and masks of the variables of other columns that at least one row has."""
-    present = [name for name, mask in rows.observed.items() if bool(mask.any())]
-    names = [name for name in present if name not in column.variables]
+    """Values and masks of the variables of other columns that at least one row has; at least one variable."""
+    free = {name: bool(mask.any()) for name, mask in rows.observed.items() if name not in column.variables}
+    names = [name for name, known in free.items() if known] or list(free)[:1]
     return {n: rows.values[n] for n in names}, {n: rows.observed[n] for n in names}
 
 

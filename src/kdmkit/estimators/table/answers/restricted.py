@@ -198,7 +198,7 @@ class Dates(Posterior):
         """Draws of all dates, of which those within the spans are kept; where they are rare, by quantiles."""
         kept = np.array([], dtype="datetime64[us]")
         for _ in range(_ROUNDS):
-            drawn = self._whole.instants(max(64, 2 * n), generator)
+            drawn = self._whole.sample(max(64, 2 * n), generator)
             inside = [any(date in Range(*span) for span in self._spans) for date in drawn]
             kept = np.concatenate([kept, drawn[inside]])
             if len(kept) >= n:
