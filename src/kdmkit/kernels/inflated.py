@@ -32,7 +32,7 @@ from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term
+from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term, restricted
 
 
 class Inflated(ExactBuffers, Around):
@@ -179,7 +179,7 @@ class Inflated(ExactBuffers, Around):
         if isinstance(self.kernel, Rounded):
             missing = x.isnan()
             rest = self._weighted(self.kernel.term(torch.where(missing, 0.0, x), inner), log_p, x.shape[-2])
-            return LogSum((Restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
+            return LogSum((restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
         term = self.kernel.term(self._stand_in(x, is_atom, inner), inner)
         offset = log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
         none = torch.zeros_like(log_p[..., :1])
