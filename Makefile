@@ -1,10 +1,13 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
+DATA ?= data
+TABLES_ARGS ?=
 
 BIN := .venv/bin
 STAMP := .venv/.kdmkit-stamp
 BENCH_STAMP := .venv/.kdmkit-bench-stamp
 EXPORT_STAMP := .venv/.kdmkit-export-stamp
+TABLES_STAMP := .venv/.kdmkit-tables-stamp
 OLDEST_BIN := .venv-oldest/bin
 OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 
@@ -12,7 +15,7 @@ OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export coverage lint format demo bench clean
+.PHONY: help setup test test-full test-oldest test-export coverage lint format demo bench bench-tables clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +53,9 @@ demo: $(STAMP)  ## train one KDM on digits: metrics, samples and figures
 bench: $(BENCH_STAMP)  ## time the reductions against other implementations
 	$(BIN)/python -m kdmkit.cli bench
 
+bench-tables: $(TABLES_STAMP)  ## models of mixed tables and their peers, hours (DATA=folder, TABLES_ARGS=...)
+	$(BIN)/python -m kdmkit.cli reproduce tables --data-dir $(DATA) $(TABLES_ARGS)
+
 clean:  ## remove environments, caches and build outputs
 	rm -rf .venv .venv-oldest build dist htmlcov .coverage*
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -68,6 +74,10 @@ $(BENCH_STAMP): $(STAMP)
 
 $(EXPORT_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,export]'
+	@touch $@
+
+$(TABLES_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,benchmarks-tables]'
 	@touch $@
 
 $(OLDEST_BIN)/python:

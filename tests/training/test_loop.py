@@ -543,6 +543,25 @@ def test_a_loss_counts_if_it_beats_the_first_by_the_minimum(
     assert progress.best_epoch == best
 
 
+@pytest.mark.parametrize(
+    ("losses", "kept"),
+    [
+        ([1.0, 0.5, 0.59], 2),
+        ([1.0, 0.5, 0.61], 1),
+        ([1.0, 0.5, 0.55, 0.59, 0.64], 3),  # against the least loss, not against the last that counted
+        ([1.0, 0.5, 0.7, 0.55], 3),
+    ],
+)
+def test_the_last_weights_within_the_tolerance_are_kept(losses: list[float], kept: int) -> None:
+    progress, model = Progress(), nn.Linear(1, 1)
+    for epoch, loss in enumerate(losses):
+        nn.init.constant_(model.bias, epoch)
+        progress.record({"validation_loss": loss}, model, tolerance=0.1)
+    assert progress.best_epoch == kept
+    assert float(progress.best_weights["bias"]) == kept
+    assert progress.best_loss == min(losses)
+
+
 def test_the_least_improvement_is_a_share() -> None:
     with pytest.raises(ValueError, match="min_improvement: expected 0 ≤ min_improvement < 1, got 1"):
         FitOptions(min_improvement=1)

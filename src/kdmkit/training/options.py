@@ -31,6 +31,8 @@ class FitOptions:
             returned. None for no average.
         min_improvement: how much lower than the first validation loss a later one must be to count, as a
             share of the first.
+        tolerance: how much higher than the least validation loss a later one may be and still count. The last
+            weights that count are returned: with a schedule, those of the smaller learning rate.
         seed: of the order of rows, of noise and of dropout: the same seed gives the same fit. torch's dropout
             and modules of unknown origin draw from torch's global generator: a fit with such modules sets its
             seed in every epoch and restores its state, one fit at a time.
@@ -49,6 +51,7 @@ class FitOptions:
     patience: int | None = 20
     averaging: float | None = None
     min_improvement: float = 0.0
+    tolerance: float = 0.0
     seed: int = 0
     device: Device = "auto"
     precision: Precision = "no"
@@ -64,6 +67,7 @@ class FitOptions:
         check_number("learning_rate", self.learning_rate, "a finite number > 0", positive=True)
         check_number("weight_decay", self.weight_decay, "a finite number ≥ 0")
         check_number("min_improvement", self.min_improvement, "0 ≤ min_improvement < 1", below=1)
+        check_number("tolerance", self.tolerance, "a finite number ≥ 0")
         if self.averaging is not None:
             wanted = "0 < averaging ≤ 1, or None"
             check_number("averaging", self.averaging, wanted, positive=True, below=1, most=1)

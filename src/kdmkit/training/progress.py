@@ -24,15 +24,23 @@ class Progress:
         """The number of finished epochs."""
         return len(self.history)
 
-    def record(self, entry: dict[str, float], model: nn.Module, *, min_improvement: float = 0.0) -> None:
+    def record(
+        self,
+        entry: dict[str, float],
+        model: nn.Module,
+        *,
+        min_improvement: float = 0.0,
+        tolerance: float = 0.0,
+    ) -> None:
         """Adds an epoch, and keeps the model's weights if its validation loss is the best so far.
 
-        After the first epoch a loss l counts only if l < l_first − min_improvement·|l_first|.
+        After the first epoch a loss l counts only if l < l_first − min_improvement·|l_first|. A loss that is
+        less than `tolerance` above the best one counts as well.
         """
         self.history.append(entry)
         loss = entry.get("validation_loss")
-        if loss is not None and loss < min(self.best_loss, self._ceiling(min_improvement)):
-            self.best_loss, self.best_epoch = loss, self.epoch - 1
+        if loss is not None and loss < min(self.best_loss + tolerance, self._ceiling(min_improvement)):
+            self.best_loss, self.best_epoch = min(loss, self.best_loss), self.epoch - 1
             self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
 
     def _ceiling(self, min_improvement: float) -> float:

@@ -115,7 +115,8 @@ class Trainer:
         if self.validation is not None:
             entry["validation_loss"] = self._evaluate(self.validation)
         _check_losses(entry)
-        self.progress.record(entry, self.result, min_improvement=self.options.min_improvement)
+        rules = {name: getattr(self.options, name) for name in ("min_improvement", "tolerance")}
+        self.progress.record(entry, self.result, **rules)
         self._save()
         return entry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,26 @@ def test_every_part_is_measured_reported_and_not_fitted_twice(tmp_path, monkeypa
     assert run(tmp_path).markdown() == report.markdown()
 
 
+def forbid(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Importing one of the packages fails."""
+    whole = builtins.__import__
+
+    def some(name: str, *args: Any, **options: Any) -> Any:
+        if name.partition(".")[0] in packages:
+            raise ImportError(name)
+        return whole(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", some)
+
+
 @pytest.mark.usefixtures("small_table")
-def test_fits_of_another_device_are_read_and_not_made(tmp_path):
+def test_fits_need_no_peers_and_measures_need_no_device(tmp_path, monkeypatch):
     options: Any = {"parts": ["queries"], "chosen": ["kdm"]}
     with pytest.raises(ValueError, match="device: expected fits of that device"):
         run(tmp_path, device="cuda", **options)
-    run(tmp_path, only_fits=True, **options)
+    with monkeypatch.context() as bare:
+        forbid(bare, "xgboost", "sdmetrics", "miceforest")
+        run(tmp_path, only_fits=True, **options)
     made = tmp_path / "runs" / "magic-all-kdm-all-0-cpu"
     made.rename(made.with_name("magic-all-kdm-all-0-cuda"))
     run(tmp_path, device="cuda", **options)
@@ -114,6 +129,8 @@ def test_copies_are_nearer_to_the_seen_rows():
     assert copying.dcr_share(seen, seen, unseen) == 1
     assert copying.dcr_share(seen, unseen, seen) == 0
     assert copying.dcr_share(rows(400, 2), seen, unseen) == pytest.approx(0.5, abs=0.1)
+    few = {name: seen[name] for name in ("size", "kind")}
+    assert copying.dcr_share(few, seen, unseen) == 1
 
 
 def test_ties_count_one_half_and_rows_with_missing_cells_are_left_out():

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit.estimators.table.answers.inference import select
 from kdmkit.estimators.table.model import (
     MOST_COMPONENTS,
     ModelSettings,
@@ -51,7 +50,7 @@ class KeptRows:
     def take(self, index: np.ndarray) -> KeptRows:
         """Some of the rows."""
         chosen = torch.from_numpy(index)
-        rows, weights = select(self.rows, chosen), self.weights[chosen]
+        rows, weights = self.rows.take(chosen), self.weights[chosen]
         return replace(self, rows=rows, weights=weights, keys=self.keys[index], held=self.held[index])
 
     def join(self, other: KeptRows) -> KeptRows:

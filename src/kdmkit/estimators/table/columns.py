@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.printing import rich_table
+from kdmkit.estimators.table.schema import COLUMN_HEADER, Column, Schema
 
 
 class Columns(dict[str, Column]):
@@ -22,11 +23,6 @@ class Columns(dict[str, Column]):
         return self._text
 
     def __rich__(self) -> Any:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table("column", "kind", "missing", "details", "why", caption=self.origin or None)
-        for column in self.values():
-            cells = (column.name, column.kind, f"{column.missing:.1%}", column.details, column.why)
-            table.add_row(*map(escape, cells))
-        return table
+        return rich_table(
+            COLUMN_HEADER, [column.line for column in self.values()], caption=self.origin or None
+        )

@@ -17,10 +17,15 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
+from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
-# Rows per component, and the number of components at most, where that number is automatic.
-_ROWS_PER_COMPONENT, MOST_COMPONENTS = 16, 256
+# Where the number of components is automatic, n rows have at most n/16, 2·√n and 256.
+_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 2, 256
+# Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
+_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
+# How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
+# have the smaller learning rate and less regularisation: their draws are more like the rows.
+_TOLERANCE = 0.1
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -54,11 +59,11 @@ def fit_model(
     schema: Schema, rows: Encoded, weights: Float[Tensor, " n"] | None, settings: ModelSettings
 ) -> tuple[KDMLayer, list[dict[str, float]]]:
     """A fitted layer over the variables of a schema, and the history of its fit."""
-    n = len(rows.log_offset)
+    n = rows.n_rows
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = part_of(rows, weights, keep)
     validation = None if held is None else part_of(rows, weights, held)
-    k = settings.n_components or max(4, min(MOST_COMPONENTS, n // _ROWS_PER_COMPONENT))
+    k = settings.n_components or automatic_components(n)
     layer = start_layer(schema, train, k, settings)
     return layer, train_layer(layer, train, validation, settings)
 
@@ -66,7 +71,8 @@ def fit_model(
 def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -> KDMLayer:
     """A layer of k components whose structure and components are taken from the rows."""
     if not train.columns:
-        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
+        kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
+        raise ValueError(bad_argument("X", "columns that a model can learn", kinds))
     generator = torch.Generator().manual_seed(settings.seed)
     variables = schema.variables(k)
     if settings.model == "tree" or len(variables) == 1:
@@ -96,7 +102,7 @@ def train_layer(
         options = _shortened(tree_options(n, **{"learning_rate": _FLAT_RATE, **settings.options}), share)
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
-    options = _shortened(tree_options(n, **settings.options), share)
+    options = _shortened(table_options(n, settings.options), share)
     history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
     if settings.targets:
         history += _fit_targets(layer, train, validation, settings, share)
@@ -113,6 +119,19 @@ def _shortened(options: FitOptions, share: float) -> FitOptions:
         learning_rate=math.sqrt(share) * options.learning_rate,
         patience=patience,
     )
+
+
+def automatic_components(n_rows: int) -> int:
+    """The number of components of every column for so many rows."""
+    root = int(_COMPONENTS_PER_ROOT * math.sqrt(n_rows))
+    return max(4, min(MOST_COMPONENTS, n_rows // _ROWS_PER_COMPONENT, root))
+
+
+def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
+    """Settings of the loop for a tree of so many training rows."""
+    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
+    steps = min(_MOST_STEPS, max(_FEWEST_STEPS, math.ceil(_EPOCHS * n_rows / batch)))
+    return tree_options(n_rows, **{"steps": steps, "tolerance": _TOLERANCE, **chosen})
 
 
 def _fit_targets(
@@ -145,9 +164,8 @@ def distribution_of(layer: KDMLayer) -> Any:
 
 def part_of(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> Table:
     """Some rows as a table to learn from."""
-    values = {name: value[index] for name, value in rows.values.items()}
-    observed = {name: mask[index] for name, mask in rows.observed.items()}
-    return Table(values, observed, None if weights is None else weights[index].float())
+    part = rows.take(index)
+    return Table(part.values, part.observed, None if weights is None else weights[index].float())
 
 
 def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:

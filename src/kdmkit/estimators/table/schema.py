@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,13 @@ from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config,
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.printing import text_table
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
+# Numbers further out are taken for this one: in float32 they would be infinite.
+_FAR = 1e30
+COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
 
@@ -52,6 +57,11 @@ class Column:
     missing: float
     storage: Storage
 
+    @property
+    def line(self) -> tuple[str, ...]:
+        """What is printed of the column, below `COLUMN_HEADER`."""
+        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
+
 
 class Encoded(NamedTuple):
     """Rows as events.
@@ -66,6 +76,21 @@ class Encoded(NamedTuple):
     values: dict[str, Tensor]
     observed: dict[str, Bool[Tensor, " rows"]]
     log_offset: Float[Tensor, " rows"]
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.log_offset)
+
+    def take(self, index: Any) -> Encoded:
+        """Some of the rows."""
+        values = {name: value[index] for name, value in self.values.items()}
+        observed = {name: mask[index] for name, mask in self.observed.items()}
+        return Encoded(values, observed, self.log_offset[index])
+
+    def blocks(self, size: int) -> Iterator[Encoded]:
+        """The rows in blocks; one empty block where there are no rows."""
+        for start in range(0, max(1, self.n_rows), size):
+            yield self.take(slice(start, start + size))
 
 
 class Schema:
@@ -106,9 +131,9 @@ class Schema:
             types: kinds that the caller decides, by column.
             n_rows: rows of the table of which the frame is a sample; None where it is the whole table.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         if not raw.n_rows:
-            raise ValueError(bad_argument("frame", "at least one row", "none"))
+            raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
         sample = None if n_rows is None or n_rows == raw.n_rows else (raw.n_rows, n_rows)
@@ -138,7 +163,7 @@ class Schema:
         Args:
             dtype: of events that are numbers; None is torch's default.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         self._warn_of_unknown(raw)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         values: dict[str, Tensor] = {}
@@ -150,7 +175,7 @@ class Schema:
             cells = column.codec.encode(raw.columns.get(column.name) or _absent(column, raw.n_rows))
             offset = offset + cells.log_offset
             for name, part in zip(column.variables, cells.parts, strict=True):
-                values[name] = part.to(dtype) if part.is_floating_point() else part
+                values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
         return Encoded(values, observed, offset)
 
@@ -186,9 +211,8 @@ class Schema:
         raw: list[RawColumn] = []
         for name in wanted:
             column = self.column("columns", name)
-            if _is_constant(column.codec) or (
-                column.variables and all(part in values for part in column.variables)
-            ):
+            known = column.variables and all(part in values for part in column.variables)
+            if column.kind == "constant" or known:
                 raw.append(self.decode_column(name, values, n_rows))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
@@ -213,6 +237,22 @@ class Schema:
             wanted = f"a column of the table{did_you_mean(name, self.columns)}"
             raise ValueError(bad_argument(argument, wanted, repr(name)))
         return self.columns[name]
+
+    @cached_property
+    def modelled(self) -> dict[str, Column]:
+        """The columns that the model holds, by name."""
+        return {name: column for name, column in self.columns.items() if column.variables}
+
+    def modelled_column(self, argument: str, name: Any) -> Column:
+        """A column of the model by its name; one that is unknown or left out raises."""
+        if name in self.modelled:
+            return self.modelled[name]
+        if name in self.columns:
+            column = self.columns[name]
+            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
+        else:
+            got = f"{name!r}{did_you_mean(name, self.modelled)}"
+        raise ValueError(bad_argument(argument, "a column of the model", got))
 
     # ---- questions
 
@@ -284,14 +324,8 @@ class Schema:
 
     def __str__(self) -> str:
         """A table of what every column was taken for."""
-        rows = [("column", "kind", "missing", "details", "why")]
-        rows += [(c.name, c.kind, f"{c.missing:.1%}", c.details, c.why) for c in self.columns.values()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = (
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
-            for row in rows
-        )
-        return "\n".join([*lines, *([self.origin] if self.origin else [])])
+        text = text_table(COLUMN_HEADER, [column.line for column in self.columns.values()])
+        return f"{text}\n{self.origin}" if self.origin else text
 
     @property
     def origin(self) -> str:
@@ -323,7 +357,3 @@ def _absent(column: Column, n_rows: int) -> RawColumn:
     """A column of which every cell is missing."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
-
-
-def _is_constant(codec: Codec) -> bool:
-    return codec.kind == "constant"

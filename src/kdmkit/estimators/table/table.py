@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,14 +12,13 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, plain
+from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
 from kdmkit.estimators.table.answers.draws import draw_rows
 from kdmkit.estimators.table.answers.explain import Explanation, explain_row
 from kdmkit.estimators.table.answers.impute import Imputer
-from kdmkit.estimators.table.answers.inference import Inference, blocks, select
+from kdmkit.estimators.table.answers.inference import BLOCK
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.answers.questions import (
     check_target,
@@ -29,23 +28,14 @@ from kdmkit.estimators.table.answers.questions import (
     read_given,
     read_query,
 )
-from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
-from kdmkit.estimators.table.columns import Columns
-from kdmkit.estimators.table.frames.read import read_frame
-from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
-from kdmkit.estimators.table.sampling import (
-    batches_of,
-    chunk_weights,
-    is_streamed,
-    sample_frame,
-    sampled_weights,
-)
-from kdmkit.estimators.table.schema import Encoded, Schema
+from kdmkit.estimators.table.learning import TableEstimator
+from kdmkit.estimators.table.sampling import batches_of, is_streamed
+from kdmkit.estimators.table.schema import Encoded
 from kdmkit.estimators.table.streams import stream
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMTable(DensityMixin, KDMEstimator):
+class KDMTable(DensityMixin, TableEstimator):
     """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
 
     Args:
@@ -79,137 +69,6 @@ class KDMTable(DensityMixin, KDMEstimator):
     'large'
     """
 
-    types: Any = None
-    model: Literal["tree", "flat"] = "tree"
-    targets: Any = None
-    max_rows: int | None = 500_000
-    max_epochs: Any = "auto"
-    patience: Any = "auto"
-
-    _inference: Inference | None = field(init=False, default=None)
-    _kept: KeptRows | None = field(init=False, default=None)
-
-    # ---- fitting
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMTable:
-        """Learns the joint distribution of all columns.
-
-        Args:
-            X: a frame of pandas, polars or Arrow, a mapping of arrays, an array; or a path to CSV or Parquet,
-                or an iterator of Arrow batches: these are read batch by batch and never held in memory.
-            y: ignored, for scikit-learn.
-            sample_weight: a number ≥ 0 for every row.
-        """
-        check_choice("model", self.model, ("tree", "flat"))
-        with self._seeded():
-            schema, rows, n_rows, index = self._read(X)
-            weights, used = sampled_weights(sample_weight, n_rows, index)
-            rows = select(rows, used)
-            layer, self.history_ = fit_model(schema, rows, weights, self._model_settings(schema, rows))
-        self._kept = None
-        self._adopt(schema, layer, n_rows)
-        return self
-
-    def _read(self, X: Any) -> tuple[Schema, Encoded, int, Array]:
-        """The schema and the rows of a fit, how many rows X has, and the numbers of those of the fit."""
-        sample = sample_frame("X", X, self.max_rows, self._seed)
-        schema = Schema.from_frame(sample.frame, self.types, n_rows=sample.n_rows)
-        return schema, schema.encode(sample.frame), sample.n_rows, sample.numbers
-
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMTable:
-        """Learns from one more chunk of rows.
-
-        The first call decides what the columns are, as `fit` does; later chunks must have the same columns.
-        Levels that the first chunk lacks are later taken for missing cells, and `score_samples` gives them
-        the share of unseen levels; a categorical dtype declares levels that no row of it has.
-
-        Later calls train the same model further: with steps in proportion to s, the share of the chunk among
-        all rows so far, and with learning rates smaller by √s. A uniform sample of `max_rows` earlier rows
-        stays in memory. A part of it is learned again beside each chunk, so that the order of chunks matters
-        little. `kdmkit.save` leaves the sample out.
-
-        Args:
-            X: as in `fit`; a chunk is held in memory.
-            sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
-        """
-        check_choice("model", self.model, ("tree", "flat"))
-        first = not hasattr(self, "module_")
-        with self._seeded():
-            raw = read_frame("X", X)
-            schema = Schema.from_frame(raw, self.types) if first else self.schema_
-            schema.check_columns(raw)
-            weights, used = chunk_weights(sample_weight, raw.n_rows)
-            rows = select(schema.encode(raw), used)
-            n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
-            layer, history, kept = learn_chunk(
-                schema,
-                None if first else self.module_,
-                None if first else self._kept,
-                (rows, weights),
-                self._model_settings(schema, rows, starts=first),
-                share=raw.n_rows / n_rows,
-                most=self.max_rows,
-            )
-        self.history_ = history if first else [*self.history_, *history]
-        self._kept = kept
-        self._adopt(schema, layer, n_rows)
-        return self
-
-    def _adopt(self, schema: Schema, layer: Any, n_rows: int) -> None:
-        self.schema_ = schema
-        self.n_samples_seen_ = n_rows
-        self.n_features_in_ = len(schema.columns)
-        self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-        self._inference = None
-        self._keep(layer)
-
-    def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
-        n = len(rows.log_offset)
-        automatic = not starts or (isinstance(self.n_components, str) and self.n_components == "auto")
-        return ModelSettings(
-            model=self.model,
-            n_components=None if automatic else self._count_components(n, n),
-            validation_fraction=self.validation_fraction,
-            seed=self._seed,
-            options=self._settings(self._seed, n),
-            identity=self._identity(tuple(rows.values.values())),
-            targets=self._target_variables(schema),
-        )
-
-    def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
-        if self.targets is None:
-            return []
-        if isinstance(self.targets, str) or self.model != "tree":
-            wanted = "a list of columns, for the model 'tree'"
-            raise ValueError(bad_argument("targets", wanted, repr(self.targets)))
-        columns = Inference(schema, None)
-        return [columns.column("targets", name).variables for name in self.targets]
-
-    def _settings(self, seed: int, rows: int) -> dict[str, Any]:
-        """Settings of the loop that are not automatic."""
-        names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
-        chosen = {name: plain(getattr(self, name)) for name in names}
-        chosen = {name: value for name, value in chosen.items() if value != "auto" or name == "device"}
-        return {**chosen, "verbose": bool(self.verbose), "seed": seed}
-
-    @property
-    def columns_(self) -> Columns:
-        """What every column was taken for, by name; prints as a table."""
-        check_is_fitted(self)
-        return Columns(self.schema_)
-
-    def _engine(self) -> Inference:
-        """The fitted distribution; made once."""
-        check_is_fitted(self)
-        if self._inference is None or self._inference.module is not self.module_:
-            with torch.no_grad():
-                joint = distribution_of(self.module_)
-            self._inference = Inference(self.schema_, joint, self.module_)
-        return self._inference
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_inference": None}
-
     # ---- one question
 
     @torch.no_grad()
@@ -218,7 +77,8 @@ class KDMTable(DensityMixin, KDMEstimator):
 
         Args:
             target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
-                or with an event in place of the column, `P(price > 1000 | cut = Ideal)`.
+                or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
+                Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
                 for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
@@ -228,8 +88,8 @@ class KDMTable(DensityMixin, KDMEstimator):
             known = known_by_column(engine, query.given)
             text = describe_query(query)
             if query.target is None:
-                event = known_by_column(engine, query.event)
-                return EventAnswer(*_checked_event(engine, event, known, text), self._generator)
+                probability, log_evidence = engine.event(known_by_column(engine, query.event), known)
+                return EventAnswer(probability, text, log_evidence, self._generator)
             target = query.target
         else:
             known = read_given(engine, given)
@@ -264,6 +124,23 @@ class KDMTable(DensityMixin, KDMEstimator):
         }
 
     @torch.no_grad()
+    def probability(self, event: Any, given: Any = None) -> float:
+        """P(event | given): how probable it is that several conditions hold together.
+
+        Args:
+            event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
+            given: what is known, in the same form.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> table.probability({"x": (0.7, None), "big": True}, given="x > 0.6") <= 1
+        True
+        """
+        engine = self._engine()
+        return engine.event(read_given(engine, event), read_given(engine, given))[0]
+
+    @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """New rows, as a frame like the one that the table was fitted to.
 
@@ -285,39 +162,48 @@ class KDMTable(DensityMixin, KDMEstimator):
         return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean of log p over the rows."""
+        """The mean of log p over the rows; `sample_weight` weighs them."""
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
-    def predict(self, X: Any, target: str) -> Array:
+    def predict(self, X: Any, target: str | None = None) -> Array:
         """The mean of a numeric column given the rest of each row; the most probable level of others.
 
         A column of dates is predicted by its median.
+
+        Args:
+            target: the column; None is the only one of `targets`.
         """
         return self._rows_of(X, target, Posterior.expected)
 
-    def predict_proba(self, X: Any, target: str) -> Array:
+    def predict_proba(self, X: Any, target: str | None = None) -> Array:
         """The probability of every level of a column given the rest of each row, `(rows, levels)`.
 
         `levels(target)` has the levels in the order of the columns.
         """
         return self._rows_of(X, target, Posterior.probs)
 
-    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
         return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
 
     @torch.no_grad()
-    def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
+    def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine, target)
+        column = check_target(engine, self._only_target() if target is None else target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Encoded]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from blocks(self.schema_.encode(batch))
+            yield from self.schema_.encode(batch).blocks(BLOCK)
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""
@@ -397,13 +283,3 @@ class KDMTable(DensityMixin, KDMEstimator):
         """
         n = check_count("n_samples", n_samples)
         return measure_dependence(self._engine(), n, self._generator(random_state))
-
-
-def _checked_event(
-    engine: Inference, event: Mapping[str, Any], known: Mapping[str, Any], text: str
-) -> tuple[float, str, float]:
-    shared: Sequence[str] = [name for name in event if name in known]
-    if shared:
-        raise ValueError(bad_argument("query", "an event on other columns than are given", shared[0]))
-    probability, log_evidence = engine.event(event, known)
-    return probability, text, log_evidence

@@ -10,6 +10,7 @@ import torch
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.inference import Inference
+from kdmkit.estimators.table.printing import rich_table
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,8 @@ class Dependence:
         return "\n".join(f"{a} – {b}: {value}" for a, b, value, _ in self._lines())
 
     def __rich__(self) -> Any:
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table("column", "column", "mutual information", "neighbours in the tree")
-        for line in self._lines():
-            table.add_row(*map(escape, line))
-        return table
+        header = ("column", "column", "mutual information", "neighbours in the tree")
+        return rich_table(header, self._lines())
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the matrix; neighbours in the tree are framed. Returns matplotlib's Axes."""

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.inference import BLOCK, Inference, blocks, select
+from kdmkit.estimators.table.answers.inference import BLOCK, Inference
+from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
-from kdmkit.estimators.table.frames.restore import build_frame
-from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column, Encoded
 
 
@@ -43,15 +42,17 @@ class Imputer:
         for column in self.engine.columns.values():
             index = self._missing(column)
             if len(index):
-                parts = blocks(select(self.rows, torch.from_numpy(index)))
+                parts = self.rows.take(torch.from_numpy(index)).blocks(BLOCK)
                 found = [self.engine.posterior(column, part).typical() for part in parts]
                 filled[column.name] = np.concatenate(found)
         return self._frame(filled)
 
     def most_probable(self) -> Any:
         """All cells of a row together by the most probable values."""
+        if not self.raw.n_rows:
+            return self._frame({})
         found: dict[str, list[Tensor]] = {name: [] for name in self.rows.values}
-        for block in blocks(self.rows):
+        for block in self.rows.blocks(BLOCK):
             values = self.engine.joint.mode(observed=block.observed, **block.values).values
             for name in found:
                 found[name].append(values[name].cpu())
@@ -62,8 +63,7 @@ class Imputer:
 
         By the chain rule: one column after the other, given the observed cells and those drawn before.
         """
-        n = len(self.rows.log_offset)
-        parts = [self._draw(select(self.rows, slice(i, i + BLOCK)), i, generator) for i in range(0, n, BLOCK)]
+        parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(self.rows.blocks(BLOCK))]
         values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.values}
         return self._frame(self._decoded(values))
 
@@ -74,7 +74,7 @@ class Imputer:
             missing = self._missing(column)
             index = torch.from_numpy(missing[(missing >= start) & (missing < start + BLOCK)] - start)
             if len(index):
-                part = select(Encoded(values, observed, rows.log_offset), index)
+                part = Encoded(values, observed, rows.log_offset).take(index)
                 for name, drawn in self._draw_column(column, part, generator).items():
                     values[name][index] = drawn.cpu().to(values[name].dtype)
                     observed[name][index] = True
@@ -98,14 +98,10 @@ class Imputer:
 
     def _frame(self, filled: Mapping[str, Array]) -> Any:
         """The frame with some missing cells filled in; constants are filled in, too."""
-        columns = [self._column(raw, filled.get(name)) for name, raw in self.raw.columns.items()]
-        index = self.raw.native.index if self.raw.backend == "pandas" else None
-        return build_frame(columns, self.raw.backend, self.raw.labels, index)
-
-    def _column(self, raw: RawColumn, cells: Array | None) -> RawColumn:
-        if cells is None:
-            return raw
-        values, missing = raw.values.copy(), raw.missing.copy()
-        values[raw.missing] = cells
-        missing[raw.missing] = False
-        return RawColumn(raw.name, values, missing, raw.storage)
+        schema = self.engine.schema
+        cells = dict(filled)
+        for name, column in schema.columns.items():
+            missing = self._missing(column)
+            if column.kind == "constant" and len(missing):
+                cells[name] = schema.decode_column(name, {}, len(missing)).values
+        return fill_frame(self.raw, cells, {name: schema.columns[name].storage for name in cells})
