@@ -167,7 +167,8 @@ class RBF(LocationScale):
         return -u.square()
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return torch.special.ndtr(u * math.sqrt(2))
+        # Not ndtr, which is 0 below −9 standard deviations.
+        return 0.5 * torch.erfc(-u)
 
     def interval_log_mass(self, low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
         return anchored_log_mass(low, high, centre, centre, scale)

@@ -32,7 +32,7 @@ _STEPS = 64
 _NEGLIGIBLE = 1e-16
 # The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
 _LARGEST_OFFSET = 1e3
-# Where the mass between the bounds is a smaller share of that below them, a difference loses half the digits.
+# Where the mass between the bounds is a smaller share of that below, a difference loses half of its digits.
 _DIGITS = 1e-7
 
 
@@ -209,7 +209,9 @@ class Truncated(ExactBuffers, Around):
             return self.kernel.unit_cdf(side * (end - wide) / scale)
 
         first, total = below(low), below(high) - below(low)
-        if bool((total.abs() <= _DIGITS * first).any()):
+        # Only the normal distribution function has all digits of small masses.
+        known = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
+        if bool((total.abs() <= _DIGITS * known).any()):
             return None
         inside = torch.minimum(torch.maximum(as_float64(x), low), high).unsqueeze(-1)
         return ((below(inside) - first) / total).to(common_dtype((x, components)))
