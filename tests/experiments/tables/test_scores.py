@@ -31,6 +31,12 @@ def test_c2st_leaves_out_rows_with_missing_cells():
     assert detection.c2st(holes, synthetic, boosting) == detection.c2st(without, synthetic, boosting)
 
 
+def test_c2st_compares_the_columns_that_were_drawn():
+    real, synthetic = rows(90, 0), rows(90, 1)
+    numbered = {**real, "number": np.arange(90)}
+    assert detection.c2st(numbered, synthetic, boosting) == detection.c2st(real, synthetic, boosting)
+
+
 def test_c2st_by_sdmetrics_is_about_ours():
     pytest.importorskip("sdmetrics")
     pytest.importorskip("xgboost")
