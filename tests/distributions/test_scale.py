@@ -13,6 +13,8 @@ from helpers import close, normal
 
 CLASSES = 10
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def _model(dtype, shift, d=128, m=64):
     """Standard-normal components with labels, moved by `shift`; the same numbers in every dtype."""

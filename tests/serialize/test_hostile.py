@@ -73,6 +73,7 @@ def all_cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[hostile.Ca
     return hostile.cases(folder / "scratch"), folder
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_sample_of_hostile_files(all_cases: tuple[list[hostile.Case], Path]) -> None:
     cases, folder = all_cases
     assert len(cases) >= 300

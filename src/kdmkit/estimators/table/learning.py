@@ -108,6 +108,7 @@ class TableEstimator(KDMEstimator):
         self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
         self._inference = None
         self._keep(layer)
+        self._engine()
 
     def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
         n = rows.n_rows
@@ -151,6 +152,12 @@ class TableEstimator(KDMEstimator):
                 joint = distribution_of(self.module_)
             self._inference = Inference(self.schema_, joint, self.module_)
         return self._inference
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        tags.non_deterministic = self.random_state is None
+        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_inference": None}

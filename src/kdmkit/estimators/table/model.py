@@ -71,7 +71,8 @@ def fit_model(
 def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -> KDMLayer:
     """A layer of k components whose structure and components are taken from the rows."""
     if not train.columns:
-        raise ValueError(bad_argument("X", "a column that a model can learn", "none"))
+        kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
+        raise ValueError(bad_argument("X", "columns that a model can learn", kinds))
     generator = torch.Generator().manual_seed(settings.seed)
     variables = schema.variables(k)
     if settings.model == "tree" or len(variables) == 1:

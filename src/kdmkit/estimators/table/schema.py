@@ -25,6 +25,8 @@ from kdmkit.estimators.table.printing import text_table
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
+# Numbers further out are taken for this one: in float32 they would be infinite.
+_FAR = 1e30
 COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
@@ -86,8 +88,8 @@ class Encoded(NamedTuple):
         return Encoded(values, observed, self.log_offset[index])
 
     def blocks(self, size: int) -> Iterator[Encoded]:
-        """The rows in blocks."""
-        for start in range(0, self.n_rows, size):
+        """The rows in blocks; one empty block where there are no rows."""
+        for start in range(0, max(1, self.n_rows), size):
             yield self.take(slice(start, start + size))
 
 
@@ -129,9 +131,9 @@ class Schema:
             types: kinds that the caller decides, by column.
             n_rows: rows of the table of which the frame is a sample; None where it is the whole table.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         if not raw.n_rows:
-            raise ValueError(bad_argument("frame", "at least one row", "none"))
+            raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
         sample = None if n_rows is None or n_rows == raw.n_rows else (raw.n_rows, n_rows)
@@ -161,7 +163,7 @@ class Schema:
         Args:
             dtype: of events that are numbers; None is torch's default.
         """
-        raw = read_frame("frame", frame)
+        raw = read_frame("X", frame)
         self._warn_of_unknown(raw)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         values: dict[str, Tensor] = {}
@@ -173,7 +175,7 @@ class Schema:
             cells = column.codec.encode(raw.columns.get(column.name) or _absent(column, raw.n_rows))
             offset = offset + cells.log_offset
             for name, part in zip(column.variables, cells.parts, strict=True):
-                values[name] = part.to(dtype) if part.is_floating_point() else part
+                values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
         return Encoded(values, observed, offset)
 

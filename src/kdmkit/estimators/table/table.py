@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from kdmkit.estimators.table.answers.dependence import Dependence, measure_depen
 from kdmkit.estimators.table.answers.draws import draw_rows
 from kdmkit.estimators.table.answers.explain import Explanation, explain_row
 from kdmkit.estimators.table.answers.impute import Imputer
-from kdmkit.estimators.table.answers.inference import BLOCK, Inference
+from kdmkit.estimators.table.answers.inference import BLOCK
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.answers.questions import (
     check_target,
@@ -77,7 +77,8 @@ class KDMTable(DensityMixin, TableEstimator):
 
         Args:
             target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
-                or with an event in place of the column, `P(price > 1000 | cut = Ideal)`.
+                or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
+                Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
                 for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
@@ -87,8 +88,8 @@ class KDMTable(DensityMixin, TableEstimator):
             known = known_by_column(engine, query.given)
             text = describe_query(query)
             if query.target is None:
-                event = known_by_column(engine, query.event)
-                return EventAnswer(*_checked_event(engine, event, known, text), self._generator)
+                probability, log_evidence = engine.event(known_by_column(engine, query.event), known)
+                return EventAnswer(probability, text, log_evidence, self._generator)
             target = query.target
         else:
             known = read_given(engine, given)
@@ -123,6 +124,23 @@ class KDMTable(DensityMixin, TableEstimator):
         }
 
     @torch.no_grad()
+    def probability(self, event: Any, given: Any = None) -> float:
+        """P(event | given): how probable it is that several conditions hold together.
+
+        Args:
+            event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
+            given: what is known, in the same form.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> table.probability({"x": (0.7, None), "big": True}, given="x > 0.6") <= 1
+        True
+        """
+        engine = self._engine()
+        return engine.event(read_given(engine, event), read_given(engine, given))[0]
+
+    @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """New rows, as a frame like the one that the table was fitted to.
 
@@ -144,39 +162,48 @@ class KDMTable(DensityMixin, TableEstimator):
         return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean of log p over the rows."""
+        """The mean of log p over the rows; `sample_weight` weighs them."""
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
-    def predict(self, X: Any, target: str) -> Array:
+    def predict(self, X: Any, target: str | None = None) -> Array:
         """The mean of a numeric column given the rest of each row; the most probable level of others.
 
         A column of dates is predicted by its median.
+
+        Args:
+            target: the column; None is the only one of `targets`.
         """
         return self._rows_of(X, target, Posterior.expected)
 
-    def predict_proba(self, X: Any, target: str) -> Array:
+    def predict_proba(self, X: Any, target: str | None = None) -> Array:
         """The probability of every level of a column given the rest of each row, `(rows, levels)`.
 
         `levels(target)` has the levels in the order of the columns.
         """
         return self._rows_of(X, target, Posterior.probs)
 
-    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         ends = ((1 - coverage) / 2, (1 + coverage) / 2)
         return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
 
     @torch.no_grad()
-    def _rows_of(self, X: Any, target: str, answer: Any) -> Array:
+    def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine, target)
+        column = check_target(engine, self._only_target() if target is None else target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Encoded]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
             yield from self.schema_.encode(batch).blocks(BLOCK)
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""
@@ -256,13 +283,3 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         n = check_count("n_samples", n_samples)
         return measure_dependence(self._engine(), n, self._generator(random_state))
-
-
-def _checked_event(
-    engine: Inference, event: Mapping[str, Any], known: Mapping[str, Any], text: str
-) -> tuple[float, str, float]:
-    shared: Sequence[str] = [name for name in event if name in known]
-    if shared:
-        raise ValueError(bad_argument("query", "an event on other columns than are given", shared[0]))
-    probability, log_evidence = engine.event(event, known)
-    return probability, text, log_evidence

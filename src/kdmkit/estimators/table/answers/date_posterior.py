@@ -108,6 +108,8 @@ class DatePosterior(Posterior):
     def quantile(self, q: float | Sequence[float]) -> Array:
         """The first date with F(date) ≥ q, `(*batch,)`; `(n, *batch)` for n levels q."""
         levels = np.asarray(q, dtype=np.float64)
+        if 0 in self._rows:
+            return np.empty((*levels.shape, *self._rows), "datetime64[us]")
         found = [self._quantile(float(level)) for level in levels.reshape(-1)]
         return np.stack(found).reshape((*levels.shape, *self._rows))
 
@@ -144,7 +146,10 @@ class DatePosterior(Posterior):
         shapes = self.codec.shapes
         lead = parts[0].shape[: parts[0].ndim - len(shapes[0])]
         flat = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
-        return np.asarray(self.codec.decode(*flat)).reshape(tuple(lead))
+        return np.asarray(self.codec.numbers(*flat)).reshape(tuple(lead))
+
+    def typical(self) -> Array:
+        return self.dates.written(self.quantile(0.5))
 
     def mode(self) -> Array:
         """The median stands for the most probable date."""

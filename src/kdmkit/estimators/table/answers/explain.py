@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answers.answer import plain, scalar, shown
 from kdmkit.estimators.table.answers.inference import Inference
 from kdmkit.estimators.table.answers.posterior import Posterior
+from kdmkit.estimators.table.frames.read import read_frame
+from kdmkit.estimators.table.frames.restore import to_objects
 from kdmkit.estimators.table.printing import rich_table, text_table
 from kdmkit.estimators.table.schema import Column, Encoded
 
@@ -70,35 +73,31 @@ _HEADER = ("column", "value", "expected", "as surprising or more")
 
 def explain_row(engine: Inference, row: Any) -> Explanation:
     """Compares every cell of a row with its distribution given the others."""
-    frame = {name: [value] for name, value in row.items()} if is_mapping_of_cells(row) else row
-    rows = engine.schema.encode(frame)
+    raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
+    rows = engine.schema.encode(raw)
     if rows.n_rows != 1:
         raise ValueError(bad_argument("row", "one row", f"{rows.n_rows} rows"))
-    cells = [_compared(engine, column, rows) for column in engine.columns.values() if _is_known(column, rows)]
-    return Explanation(cells)
+    known = {name: to_objects(column)[0] for name, column in raw.columns.items()}
+    columns = [column for name, column in engine.columns.items() if known.get(name) is not None]
+    return Explanation([_compared(engine, column, rows, known[column.name]) for column in columns])
 
 
-def is_mapping_of_cells(row: Any) -> bool:
-    """Whether a row is a mapping from column to one value."""
-    return isinstance(row, Mapping) and not any(
-        isinstance(value, list | tuple | np.ndarray) for value in row.values()
-    )
+def is_row(row: Any) -> bool:
+    """Whether a row is a mapping from column to one value, or a Series of pandas."""
+    if isinstance(row, Mapping):
+        return not any(isinstance(value, list | tuple | np.ndarray) for value in row.values())
+    return hasattr(row, "to_frame") and hasattr(row, "items")
 
 
-def _is_known(column: Column, rows: Encoded) -> bool:
-    return all(bool(rows.observed[name][0]) for name in column.variables)
-
-
-def _compared(engine: Inference, column: Column, rows: Encoded) -> Cell:
+def _compared(engine: Inference, column: Column, rows: Encoded, value: Any) -> Cell:
     posterior = engine.posterior(column, rows)
-    value = scalar(column.codec.decode(*(rows.values[name] for name in column.variables))[0])
-    return Cell(
-        column.name,
-        value,
-        scalar(posterior.expected()[0]),
-        float(tail_probability(posterior, value)),
-        float(posterior.log_density(value)[0]),
-    )
+    expected = scalar(posterior.expected()[0])
+    if not all(bool(rows.observed[name][0]) for name in column.variables):
+        # A level or a number that the column was not fitted to.
+        share = column.codec.share
+        return Cell(column.name, value, expected, share, math.log(share) if share else -math.inf)
+    tail = tail_probability(posterior, value)
+    return Cell(column.name, value, expected, tail, float(posterior.log_density(value)[0]))
 
 
 def tail_probability(posterior: Posterior, value: Any) -> float:
@@ -109,5 +108,5 @@ def tail_probability(posterior: Posterior, value: Any) -> float:
         above = float(posterior.probability((value, None)).squeeze())
         return min(1.0, 2 * min(below, above))
     probs = posterior.probs()[0]
-    own = probs[list(codec.levels or ()).index(value)]
+    own = probs[int(codec.event(value)[0])]
     return float(min(1.0, probs[probs <= own * (1 + 1e-9)].sum()))

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.inference import BLOCK, Inference
+from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
-from kdmkit.estimators.table.frames.restore import build_frame
-from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column, Encoded
 
 
@@ -50,6 +49,8 @@ class Imputer:
 
     def most_probable(self) -> Any:
         """All cells of a row together by the most probable values."""
+        if not self.raw.n_rows:
+            return self._frame({})
         found: dict[str, list[Tensor]] = {name: [] for name in self.rows.values}
         for block in self.rows.blocks(BLOCK):
             values = self.engine.joint.mode(observed=block.observed, **block.values).values
@@ -97,14 +98,10 @@ class Imputer:
 
     def _frame(self, filled: Mapping[str, Array]) -> Any:
         """The frame with some missing cells filled in; constants are filled in, too."""
-        columns = [self._column(raw, filled.get(name)) for name, raw in self.raw.columns.items()]
-        index = self.raw.native.index if self.raw.backend == "pandas" else None
-        return build_frame(columns, self.raw.backend, self.raw.labels, index)
-
-    def _column(self, raw: RawColumn, cells: Array | None) -> RawColumn:
-        if cells is None:
-            return raw
-        values, missing = raw.values.copy(), raw.missing.copy()
-        values[raw.missing] = cells
-        missing[raw.missing] = False
-        return RawColumn(raw.name, values, missing, raw.storage)
+        schema = self.engine.schema
+        cells = dict(filled)
+        for name, column in schema.columns.items():
+            missing = self._missing(column)
+            if column.kind == "constant" and len(missing):
+                cells[name] = schema.decode_column(name, {}, len(missing)).values
+        return fill_frame(self.raw, cells, {name: schema.columns[name].storage for name in cells})

@@ -71,8 +71,13 @@ class Posterior:
         self._pieces = pieces
 
     @property
+    def levels(self) -> Sequence[Any] | None:
+        """All values, where they are finitely many."""
+        return self.codec.levels
+
+    @property
     def has_levels(self) -> bool:
-        return self.codec.levels is not None
+        return self.levels is not None
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -91,22 +96,22 @@ class Posterior:
     def _check(self, condition: bool, what: str, wanted: str) -> None:
         if not condition:
             name = f"{what} of {self.column.name!r}"
-            raise TypeError(bad_argument(name, f"{wanted} column", f"one of kind {self.column.kind}"))
+            raise TypeError(bad_argument(name, wanted, f"one of kind {self.column.kind}"))
 
     # ---- summaries
 
     def probs(self) -> Array:
         """The probability of every level, `(*batch, levels)`."""
-        self._check(self.has_levels, "probs", "a")
+        self._check(self.has_levels, "probs", "a column with levels, such as a category")
         probs = (self._weights @ self.pieces.probs).cpu().numpy()
         return np.asarray(probs / probs.sum(-1, keepdims=True))
 
     def _numbers(self) -> np.ndarray:
         """The levels of a numeric column."""
-        return np.asarray(self.codec.levels, dtype=np.float64)
+        return np.asarray(self.levels, dtype=np.float64)
 
     def mean(self) -> Array:
-        self._check(self.codec.numeric, "mean", "a numeric")
+        self._check(self.codec.numeric, "mean", "a numeric column")
         if self.has_levels:
             return np.asarray(self.probs() @ self._numbers())
         return self._each(self.codec.numbers, self._mean)
@@ -117,7 +122,7 @@ class Posterior:
         return mean
 
     def std(self) -> Array:
-        self._check(self.codec.numeric, "std", "a numeric")
+        self._check(self.codec.numeric, "std", "a numeric column")
         if self.has_levels:
             values, probs = self._numbers(), self.probs()
             return np.asarray(np.sqrt((probs * (values - (probs @ values)[..., None]) ** 2).sum(-1)))
@@ -130,7 +135,7 @@ class Posterior:
 
     def quantile(self, q: float | Sequence[float]) -> Array:
         """The smallest value with F(value) ≥ q, `(*batch,)`; `(n, *batch)` for n levels q."""
-        self._check(self.codec.ordered, "quantiles", "an ordered")
+        self._check(self.codec.ordered, "quantiles", "an ordered column")
         at = np.asarray(q, dtype=np.float64)
         if self.has_levels:
             level = np.minimum(at, 1 - 1e-12).reshape((*at.shape, *[1] * (1 + self._rank)))
@@ -145,6 +150,8 @@ class Posterior:
     def _event_quantile(self, q: np.ndarray) -> Tensor:
         """Quantiles as events, in float64."""
         rho = self.rho
+        if 0 in self._rows:
+            return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
         mixture = Univariate(rho.kernel, rho.components, rho.log_weights, self.pieces.knots)
         levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank)).to(rho.components.device)
         found = mixture.quantile(levels)
@@ -172,19 +179,19 @@ class Posterior:
         return self.quantile(0.5) if self.codec.ordered and not self.has_levels else self.mode()
 
     def typical(self) -> Array:
-        """`expected` as a value that the column can have: rounded, or the nearest level."""
-        if not self.codec.numeric:
-            return self.expected()
-        if self.has_levels:
-            return self._levels(np.abs(self.mean()[..., None] - self._numbers()).argmin(-1))
-        return self._each(self.codec.decode, self._mean)
+        """`expected` as a cell that the column can have: rounded, or the nearest level."""
+        if not self.has_levels:
+            centre = self._mean if self.codec.numeric else self._event_quantile(np.array(0.5))
+            return self._each(self.codec.decode, centre)
+        closeness = -np.abs(self.mean()[..., None] - self._numbers()) if self.codec.numeric else self.probs()
+        return self._each(self.codec.decode, torch.from_numpy(np.asarray(closeness.argmax(-1))))
 
     def _levels(self, index: Any) -> Array:
-        assert self.codec.levels is not None
-        levels = np.empty(len(self.codec.levels), dtype=object)
-        levels[:] = list(self.codec.levels)
+        assert self.levels is not None
+        levels = np.empty(len(self.levels), dtype=object)
+        levels[:] = list(self.levels)
         chosen = np.asarray(levels[index])
-        return chosen.astype(np.asarray(self.codec.levels).dtype) if self.codec.numeric else chosen
+        return chosen.astype(np.asarray(self.levels).dtype) if self.codec.numeric else chosen
 
     # ---- probabilities
 
@@ -240,7 +247,8 @@ class Posterior:
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         """Draws `(n, *batch)` as values of the column."""
-        return self._each(self.codec.decode, self.rho.sample((n,), generator=generator))
+        draws = self.rho.sample((n,), generator=generator)
+        return self._levels(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
 
 
 def as_region(kernel: Kernel, known: Any) -> Region:

@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from kdmkit._core.checks import check_instance
 from kdmkit.estimators.table.answers.inference import Inference
+from kdmkit.estimators.table.frames.objects import is_missing
 from kdmkit.estimators.table.queries.conditions import Among, Condition, Range, as_given
 from kdmkit.estimators.table.queries.language import ColumnSyntax, Query, parse_conditions, parse_query
 from kdmkit.estimators.table.schema import Column
@@ -41,7 +44,7 @@ def read_given(inference: Inference, given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         return known_by_column(inference, parse_conditions(given, _syntax(inference)))
     check_instance("given", given, Mapping, "a mapping from column to what is known, or text")
-    return dict(given)
+    return {name: None if is_missing(value) else value for name, value in given.items()}
 
 
 def known_by_column(inference: Inference, conditions: Mapping[str, Condition]) -> dict[str, Any]:
@@ -84,17 +87,23 @@ def describe_query(query: Query) -> str:
 def _told(name: str, value: Any) -> str:
     if isinstance(value, tuple) and len(value) == 2:
         return _condition(name, Range(*value))
-    several = isinstance(value, list | set | frozenset | tuple)
+    several = isinstance(value, list | set | frozenset | tuple | np.ndarray)
     return _condition(name, Among(tuple(value) if several else (value,)))
 
 
 def _condition(name: str, condition: Condition) -> str:
     if isinstance(condition, Among):
-        values = [quoted(str(value)) for value in condition.values]
+        values = list(map(_text, condition.values))
         if len(values) == 1:
             return f"{quoted(name)} = {values[0]}"
         return f"{quoted(name)} in {{{', '.join(values)}}}"
-    return f"{quoted(name)} in {condition}"
+    low, high = (None if end is None else _text(end) for end in (condition.low, condition.high))
+    return f"{quoted(name)} in {Range(low, high, condition.above, condition.below)}"
+
+
+def _text(value: Any) -> str:
+    """A value as a query writes it; durations are in seconds."""
+    return quoted(str(value.total_seconds() if hasattr(value, "total_seconds") else value))
 
 
 def quoted(text: str) -> str:

@@ -111,8 +111,9 @@ def resolution(counts: Counts, digits: int) -> Resolution | None:
         error = 4 * largest * 10.0 ** (decimals - digits)
         if error > 0.05:
             return None
-        if bool((np.abs(scaled - np.round(scaled)) <= error + 1e-9).all()):
-            return _common_step(np.round(scaled), decimals)
+        whole = np.round(scaled)
+        if bool((np.abs(scaled - whole) <= error + 1e-9).all()) and bool((np.diff(whole) > 0).all()):
+            return _common_step(whole, decimals)
     return None
 
 

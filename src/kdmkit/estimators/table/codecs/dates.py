@@ -14,6 +14,7 @@ from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
 from kdmkit.estimators.table.codecs.parts import CirclePart, Known, Part, part_from_config
 from kdmkit.estimators.table.codecs.texts import DateFormat
+from kdmkit.estimators.table.codecs.zones import between_zones, in_zone
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Resolution
 
@@ -33,24 +34,33 @@ class DateCodec(Codec):
         parts: how every digit is an event.
         share: the probability of a date that the column cannot have.
         text: how dates are written, where the frame holds texts.
+        zone: the time zone whose clocks show the dates, where the frame has one.
     """
 
     codec = "dates"
 
     def __init__(
-        self, name: str, calendar: Calendar, parts: Sequence[Part], *, share: float, text: str | None = None
+        self,
+        name: str,
+        calendar: Calendar,
+        parts: Sequence[Part],
+        *,
+        share: float,
+        text: str | None = None,
+        zone: str = "",
     ) -> None:
-        self.name, self.kind = name, "date"
+        self.name, self.kind, self.zone = name, "date", zone
         self.calendar, self.parts, self.share, self.text = calendar, tuple(parts), share, text
 
     @classmethod
     def fit(cls, column: RawColumn) -> DateCodec:
         text = DateFormat.find(column).pattern if column.storage.base == "string" else None
-        dates = _instants(column, text)[~column.missing]
+        zone = column.storage.zone
+        dates = _instants(column, text, zone)[~column.missing]
         calendar = Calendar.fit(dates)
         digits = calendar.split(dates)
         parts = [digit_part(digit, size) for digit, size in zip(digits, calendar.sizes, strict=True)]
-        return cls(column.name, calendar, parts, share=0.5 / (len(dates) + 1), text=text)
+        return cls(column.name, calendar, parts, share=0.5 / (len(dates) + 1), text=text, zone=zone)
 
     @property
     def ordered(self) -> bool:
@@ -63,7 +73,7 @@ class DateCodec(Codec):
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
-        dates = _instants(column, self.text)
+        dates = _instants(column, self.text, self.zone)
         missing = column.missing | np.isnat(dates)
         dates = np.where(missing, np.datetime64(0, "us"), dates)
         digits = [digit.astype(np.float64) for digit in self.calendar.split(dates)]
@@ -71,7 +81,10 @@ class DateCodec(Codec):
         return self._cells(events, missing)
 
     def decode(self, *parts: Tensor) -> np.ndarray:
-        dates = self.numbers(*parts)
+        return self.written(self.numbers(*parts))
+
+    def written(self, dates: np.ndarray) -> np.ndarray:
+        """Dates as the frame holds them: texts, or as they are."""
         return dates if self.text is None else DateFormat(self.text).write(dates)
 
     def numbers(self, *parts: Tensor) -> np.ndarray:
@@ -90,7 +103,7 @@ class DateCodec(Codec):
 
     def _span(self, value: Any) -> Span:
         try:
-            return parse_span(value)
+            return parse_span(in_zone(value, self.zone))
         except ValueError as error:
             if self.text is not None and isinstance(value, str):
                 date = DateFormat(self.text).read_one(value)
@@ -99,18 +112,24 @@ class DateCodec(Codec):
             raise self._no_value("a date such as '2024-05-31' or '2024-05-31 18:30'", value) from error
 
     def _point(self, value: Any) -> list[Box]:
-        return self._boxes(*self._span(value), value)
+        return [box for span in self.spans(value) for box in self._boxes(*span, value)]
 
     def _one_of(self, values: list[Any]) -> list[Box]:
-        spans = _merged([self._span(value) for value in values])
-        return [box for span in spans for box in self._boxes(*span, values)]
+        return self._point(values)
 
     def _range(self, ends: tuple[Any, Any]) -> list[Box]:
-        first = None if ends[0] is None else self._span(ends[0])[0]
-        last = None if ends[1] is None else self._span(ends[1])[1]
-        if first is not None and last is not None and first > last:
-            raise self._no_value("low ≤ high", ends)
-        return self._boxes(first, last, ends)
+        return self._point(ends)
+
+    def spans(self, value: Any) -> list[tuple[np.datetime64 | None, np.datetime64 | None]]:
+        """The first and the last instant of every span of time that a date, a range or a set means."""
+        if isinstance(value, tuple):
+            first = None if value[0] is None else self._span(value[0])[0]
+            last = None if value[1] is None else self._span(value[1])[1]
+            if first is not None and last is not None and first > last:
+                raise self._no_value("low ≤ high", value)
+            return [(first, last)]
+        several = isinstance(value, list | set | frozenset | np.ndarray)
+        return [*_merged([self._span(one) for one in (value if several else [value])])]
 
     def beside(self, value: Any, up: bool) -> np.datetime64:
         first, last = self._span(value)
@@ -139,7 +158,7 @@ class DateCodec(Codec):
         return " + ".join(self.calendar.digits)
 
     def config(self) -> dict[str, Any]:
-        fields = {"name": self.name, "share": self.share, "text": self.text}
+        fields = {"name": self.name, "share": self.share, "text": self.text, "zone": self.zone}
         parts = [part.config() for part in self.parts]
         return {"codec": self.codec, **fields, "calendar": self.calendar.config(), "parts": parts}
 
@@ -147,7 +166,8 @@ class DateCodec(Codec):
     def from_config(cls, config: Mapping[str, Any]) -> DateCodec:
         calendar = Calendar.from_config(config["calendar"])
         parts = [part_from_config(part) for part in config["parts"]]
-        return cls(config["name"], calendar, parts, share=config["share"], text=config["text"])
+        options = {"share": config["share"], "text": config["text"], "zone": config.get("zone", "")}
+        return cls(config["name"], calendar, parts, **options)
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:
@@ -183,13 +203,14 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
     return CirclePart(size)
 
 
-def _instants(column: RawColumn, text: str | None) -> np.ndarray:
-    """The column's dates as `datetime64[us]`, NaT where a cell is missing."""
+def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
+    """The column's dates as `datetime64[us]` of clocks in a zone, NaT where a cell is missing."""
     if column.missing.all():
         return np.full(len(column.missing), np.datetime64("NaT"), "datetime64[us]")
-    if column.storage.base == "string" and text is not None:
-        return DateFormat(text).read(column)
+    if column.storage.base == "string":
+        return (DateFormat.find(column) if text is None else DateFormat(text)).read(column)
     if column.storage.base != "datetime":
         raise TypeError(bad_argument(f"column {column.name!r}", "dates", column.example))
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
-    return dates
+    own = column.storage.zone
+    return dates if not zone or not own or own == zone else between_zones(dates, own, zone)

@@ -187,7 +187,7 @@ def _fit_constant(column: RawColumn) -> LeftOut:
         raise ValueError(bad_argument(f"column {column.name!r}", "one value for kind constant", got))
     value = distinct[0]
     if column.storage.base == "datetime":
-        value = int(np.datetime64(value, "us").astype(np.int64))
+        value = str(np.datetime64(value, "us"))
     return LeftOut(column.name, "constant", value.item() if isinstance(value, np.generic) else value)
 
 

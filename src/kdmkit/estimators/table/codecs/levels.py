@@ -13,7 +13,7 @@ from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.codecs.analysis import smoothing
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.codecs.parts import CodePart, Events, listed
-from kdmkit.estimators.table.frames.storage import BASES, RawColumn
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, from_json, to_json
 from kdmkit.kernels import OneOf
 
 
@@ -49,6 +49,7 @@ class LevelsCodec(Codec):
         self.share, self.spread = share, spread
         self.parts = (CodePart(tuple(range(len(levels))), spread),)
         self._codes = {level: code for code, level in enumerate(self._levels)}
+        self._written = {str(level): code for level, code in self._codes.items()}
 
     @classmethod
     def fit(cls, column: RawColumn, kind: str) -> LevelsCodec:
@@ -58,7 +59,7 @@ class LevelsCodec(Codec):
         declared = list(storage.categories or ())
         if kind == "boolean" and storage.base == "boolean":
             declared = [False, True]
-        levels = declared + sorted(level for level in found if level not in set(declared))
+        levels = declared + sorted(set(found) - set(declared))
         ordered = (kind == "ordinal") or (kind == "boolean" and storage.base != "string")
         closed = storage.ordered or storage.base == "boolean"
         share = 0.0 if closed else (sum(count == 1 for count in counts) + 0.5) / (len(present) + 1)
@@ -78,16 +79,21 @@ class LevelsCodec(Codec):
     # ---- rows
 
     def encode(self, column: RawColumn) -> Cells:
-        self._check_base(column)
         codes = _look_up(column.values, column.missing, self._codes)
+        if (self.base == "string") != (column.storage.base == "string") and not column.missing.all():
+            codes = self._look_up_texts(column)
         events = Events(torch.from_numpy(np.maximum(codes, 0)), codes >= 0, np.zeros(len(codes)))
         return self._cells([events], column.missing)
 
-    def _check_base(self, column: RawColumn) -> None:
-        texts = {self.base == "string", column.storage.base == "string"}
-        if len(texts) > 1 and not column.missing.all():
+    def _look_up_texts(self, column: RawColumn) -> np.ndarray:
+        """Codes by how values are written: where levels are texts and the column is not, or the reverse."""
+        codes = {_written(level): code for level, code in self._codes.items()}
+        written = np.array([_written(value) for value in column.values.tolist()], dtype=object)
+        found = _look_up(written, column.missing, codes)
+        if (found < 0).all():
             wanted = f"values like {self._levels[0]!r}"
             raise TypeError(bad_argument(f"column {self.name!r}", wanted, column.example))
+        return found
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         levels = np.empty(len(self._levels), dtype=object)
@@ -107,9 +113,8 @@ class LevelsCodec(Codec):
                 return self._codes[value]
         except TypeError:
             pass
-        written = {str(level): code for level, code in self._codes.items()}
-        if str(value) in written:
-            return written[str(value)]
+        if str(value) in self._written:
+            return self._written[str(value)]
         raise self._no_value(f"one of {self._listed()}{did_you_mean(value, self._levels)}", value)
 
     def _one_of(self, values: list[Any]) -> list[Box]:
@@ -136,7 +141,7 @@ class LevelsCodec(Codec):
             "name": self.name,
             "kind": self.kind,
             "base": self.base,
-            "levels": list(self._levels),
+            "levels": to_json(self._levels),
             "ordered": self._ordered,
             "share": self.share,
             "spread": self.spread,
@@ -145,7 +150,16 @@ class LevelsCodec(Codec):
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LevelsCodec:
         options = {key: config[key] for key in ("ordered", "share", "spread")}
-        return cls(config["name"], config["kind"], config["base"], config["levels"], **options)
+        levels = from_json(config["levels"], config["base"])
+        return cls(config["name"], config["kind"], config["base"], levels, **options)
+
+
+def _written(value: Any) -> str:
+    """A value as files write it: whole numbers without a point, booleans in small letters."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value)
+    return text.lower() if text.lower() in ("true", "false") else text
 
 
 def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -80,11 +81,12 @@ class NumberCodec(Codec):
     # ---- questions
 
     def event(self, value: Any) -> tuple[Tensor, ...]:
-        events = self.part.encode(np.array([self._number(value)]))
-        if not events.inside[0]:
+        number = self._number(value)
+        events = self.part.encode(np.array([number]))
+        if not events.inside[0] or math.isinf(number):
             wanted = f"a number of the column ({self.describe()})"
             if self.part.values is not None:
-                wanted += f" (the nearest is {min(self.part.values, key=lambda v: abs(v - value)):g})"
+                wanted += f" (the nearest is {min(self.part.values, key=lambda v: abs(v - number)):g})"
             raise self._no_value(wanted, value)
         return (events.values[0],)
 
@@ -92,7 +94,7 @@ class NumberCodec(Codec):
         if hasattr(value, "total_seconds"):
             return float(value.total_seconds())
         value = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(value, Real) or math.isnan(float(value)):
+        if not isinstance(value, Real | Decimal) or math.isnan(float(value)):
             raise self._no_value("a number", value)
         return float(value)
 

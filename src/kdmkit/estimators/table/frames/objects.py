@@ -16,13 +16,13 @@ from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 
 def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn:
     """A column of objects. None, NaN, NaT and the like are missing; values of several kinds raise."""
-    missing = missing | np.fromiter((_is_missing(cell) for cell in array), bool, len(array))
+    missing = missing | np.fromiter((is_missing(cell) for cell in array), bool, len(array))
     rows = np.flatnonzero(~missing)
     kinds: dict[str, int] = {}
     for row in rows:
         kinds.setdefault(_kind(array[row]), int(row))
-    if set(kinds) == {"int", "float"}:
-        kinds = {"float": kinds["float"]}
+    if set(kinds) == {"int", "float"} or (set(kinds) == {"int"} and _are_long(array[rows])):
+        kinds = {"float": 0}
     if len(kinds) > 1:
         got = ", ".join(f"{kind} in row {row} ({array[row]!r})" for kind, row in kinds.items())
         raise TypeError(bad_argument(f"column {name!r}", "values of one type", got))
@@ -34,7 +34,13 @@ def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str)
     return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
 
 
-def _is_missing(cell: Any) -> bool:
+def _are_long(cells: np.ndarray) -> bool:
+    """Whether whole numbers do not fit into 64 bits."""
+    return any(not -(2**63) <= cell < 2**63 for cell in cells)
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, NaT or pandas' NA."""
     if cell is None:
         return True
     try:

@@ -61,8 +61,14 @@ def read_frame(argument: str, data: Any) -> RawFrame:
         return _from_narwhals(argument, read_file(data))
     if isinstance(data, Mapping):
         return _from_mapping(argument, data)
-    if isinstance(data, np.ndarray) or type(data).__module__.partition(".")[0] == "torch":
-        return _from_array(argument, np.asarray(data))
+    if type(data).__module__.startswith("scipy.sparse"):
+        raise TypeError(bad_argument(argument, WANTED, "a sparse matrix: use its `toarray()`"))
+    if hasattr(data, "detach"):  # torch
+        data = data.detach().cpu()
+    if isinstance(data, list | tuple):
+        data = _rows(argument, data)
+    if not hasattr(type(data), "columns") and hasattr(data, "__array__"):
+        return _from_array(argument, data if isinstance(data, np.ndarray) else np.asarray(data))
     return _from_narwhals(argument, data)
 
 
@@ -71,7 +77,7 @@ def read_frame(argument: str, data: Any) -> RawFrame:
 
 def _from_mapping(argument: str, data: Mapping[Any, Any]) -> RawFrame:
     names = _checked_names(argument, list(data))
-    arrays = [np.asarray(_as_sequence(value)) for value in data.values()]
+    arrays = [_as_array(f"{argument}[{n!r}]", value) for n, value in zip(names, data.values(), strict=True)]
     lengths = {name: array.shape for name, array in zip(names, arrays, strict=True)}
     wrong = next((name for name, shape in lengths.items() if len(shape) != 1), None)
     if wrong is not None:
@@ -83,15 +89,42 @@ def _from_mapping(argument: str, data: Mapping[Any, Any]) -> RawFrame:
     return RawFrame(columns, "mapping", tuple(data), data)
 
 
-def _as_sequence(value: Any) -> Any:
-    return value if hasattr(value, "__array__") else list(value)
+def _as_array(argument: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        return value
+    if isinstance(value, str | bytes) or not (hasattr(value, "__array__") or hasattr(value, "__iter__")):
+        raise TypeError(bad_argument(argument, "an array or a list of cells", repr(value)))
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    cells = list(value)
+    # Arrays of numbers and texts would be texts.
+    mixed = any(isinstance(cell, str) for cell in cells) and not all(isinstance(c, str) for c in cells)
+    return _objects(cells) if mixed else np.asarray(cells)
+
+
+def _objects(cells: list[Any]) -> np.ndarray:
+    array = np.empty(len(cells), dtype=object)
+    array[:] = cells
+    return array
+
+
+def _rows(argument: str, rows: Sequence[Any]) -> np.ndarray:
+    """A list of rows as an array of objects: cells keep their types."""
+    lengths = {len(row) if isinstance(row, Sequence) and not isinstance(row, str) else -1 for row in rows}
+    if len(lengths) != 1 or lengths == {-1}:
+        raise TypeError(bad_argument(argument, WANTED, "a list of something else than rows of one length"))
+    return np.array(rows, dtype=object).reshape(len(rows), *lengths)
 
 
 def _from_array(argument: str, data: np.ndarray) -> RawFrame:
     if data.dtype.names:
         return _from_mapping(argument, {name: data[name] for name in data.dtype.names})
     if data.ndim != 2:
-        raise ValueError(bad_argument(argument, WANTED, f"an array of shape {data.shape}"))
+        got = f"an array of shape {data.shape}. Reshape your data: rows × columns"
+        raise ValueError(bad_argument(argument, WANTED, got))
+    if not data.shape[1]:
+        got = f"0 feature(s) (shape={data.shape}) while a minimum of 1 is required."
+        raise ValueError(bad_argument(argument, "at least one column", got))
     names = [f"x{i}" for i in range(data.shape[1])]
     columns = {name: from_numpy(name, data[:, i]) for i, name in enumerate(names)}
     return RawFrame(columns, "array", tuple(names), data)
@@ -114,6 +147,9 @@ def from_numpy(name: str, array: np.ndarray, missing: np.ndarray | None = None) 
             return _instants(name, array, mask, native)
         case "U" | "S" | "O" | "T":
             return from_objects(name, array.astype(object), mask, native)
+        case "c":
+            got = "complex ones. Complex data not supported"
+            raise ValueError(bad_argument(f"column {name!r}", "real numbers", got))
     return RawColumn(name, array.astype(object), mask, Storage("other", native))
 
 
@@ -242,7 +278,10 @@ def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) 
 def _categorical(
     known: RawColumn, values: np.ndarray, missing: np.ndarray, native: str, *, ordered: bool
 ) -> RawColumn:
-    """A column with declared categories, which `known` holds."""
-    categories = tuple(known.present.tolist())
-    storage = replace(known.storage, native=native, ordered=ordered, categories=categories)
+    """A column with declared categories, which `known` holds. Categories such as intervals are texts."""
+    categories, storage = tuple(known.present.tolist()), known.storage
+    if storage.base == "other":
+        categories, storage = tuple(map(str, categories)), replace(storage, base="string")
+        values = np.array([str(value) for value in values], dtype=object)
+    storage = replace(storage, native=native, ordered=ordered, categories=categories)
     return RawColumn(known.name, values, missing, storage)

@@ -56,7 +56,7 @@ def _decimal(value: float, scale: int) -> decimal.Decimal | None:
     return None if value != value else decimal.Decimal(f"{value:.{scale}f}")
 
 
-def _numpy_values(column: RawColumn) -> np.ndarray:
+def numpy_values(column: RawColumn) -> np.ndarray:
     """An array of the dtype that the column came in; missing cells are NaN, NaT or None."""
     storage, missing = column.storage, column.missing
     native = _numpy_dtype(storage.native)
@@ -88,11 +88,11 @@ def _numpy_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def _mapping(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> dict[Any, np.ndarray]:
-    return {label: _numpy_values(column) for label, column in zip(labels, columns, strict=True)}
+    return {label: numpy_values(column) for label, column in zip(labels, columns, strict=True)}
 
 
 def _array(columns: Sequence[RawColumn]) -> np.ndarray:
-    return np.stack([_numpy_values(column) for column in columns], axis=1)
+    return np.stack([numpy_values(column) for column in columns], axis=1)
 
 
 # ---- pandas
@@ -100,21 +100,25 @@ def _array(columns: Sequence[RawColumn]) -> np.ndarray:
 
 def _pandas(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pd = need("pandas")
-    series = {i: _pandas_series(column, index) for i, column in enumerate(columns)}
+    series = {i: pandas_series(column, index) for i, column in enumerate(columns)}
     frame = pd.DataFrame(series, index=index)
     return frame.set_axis(list(labels), axis=1)
 
 
-def _pandas_series(column: RawColumn, index: Any) -> Any:
+def pandas_series(column: RawColumn, index: Any) -> Any:
     pd = need("pandas")
     storage, missing = column.storage, column.missing
     if storage.native == "category":
-        plain = to_objects(column)
-        return pd.Series(pd.Categorical(plain, _pandas_categories(storage), storage.ordered), index=index)
+        categories = _pandas_categories(storage)
+        known = RawColumn("", column.values, missing, storage)
+        named = dict(zip(storage.categories or (), categories, strict=True))
+        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(known)]
+        return pd.Series(pd.Categorical(plain, categories, storage.ordered), index=index)
     if storage.base == "datetime" and not storage.objects:
         wall = pd.Series(column.values.astype("datetime64[us]"), index=index).mask(missing)
         if storage.zone:
-            wall = wall.dt.tz_localize(storage.zone, ambiguous="NaT", nonexistent="shift_forward")
+            summer = np.ones(len(wall), dtype=bool)  # of an hour that comes twice, the first
+            wall = wall.dt.tz_localize(storage.zone, ambiguous=summer, nonexistent="shift_forward")
         return _cast(wall, storage.native)
     if storage.base == "duration" and not storage.objects:
         spans = pd.Series(column.values.astype("timedelta64[us]"), index=index).mask(missing)
@@ -127,8 +131,20 @@ def _pandas_series(column: RawColumn, index: Any) -> Any:
 
 
 def _pandas_categories(storage: Storage) -> list[Any]:
+    if storage.objects == "Interval":
+        return list(map(_interval, storage.categories or ()))
     values = np.array(storage.categories, dtype=object)
     return to_objects(RawColumn("", values, np.zeros(len(values), bool), storage))
+
+
+def _interval(text: str) -> Any:
+    """The interval of pandas that a text such as `(0.5, 1.0]` names; other texts are as they are."""
+    closed = {"[]": "both", "[)": "left", "(]": "right", "()": "neither"}[text[0] + text[-1]]
+    try:
+        low, high = map(float, text[1:-1].split(","))
+    except ValueError:
+        return text
+    return need("pandas").Interval(low, high, closed)
 
 
 def _cast(series: Any, native: str) -> Any:
@@ -146,14 +162,18 @@ def _cast(series: Any, native: str) -> Any:
 
 def _polars(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pl = need("polars")
-    return pl.DataFrame([_polars_series(str(label), c) for label, c in zip(labels, columns, strict=True)])
+    return pl.DataFrame([polars_series(str(label), c) for label, c in zip(labels, columns, strict=True)])
 
 
-def _polars_series(name: str, column: RawColumn) -> Any:
+def polars_series(name: str, column: RawColumn) -> Any:
     pl, storage = need("polars"), column.storage
     if storage.zone:
         wall = pl.Series(name, to_objects(column), dtype=pl.Datetime(storage.unit))
-        return wall.dt.replace_time_zone(storage.zone, ambiguous="earliest", non_existent="null")
+        options = {"ambiguous": "earliest", "non_existent": "null"}
+        # In spring an hour is missing: its times are an hour later.
+        later = wall.dt.offset_by("1h").dt.replace_time_zone(storage.zone, **options)
+        local = wall.dt.replace_time_zone(storage.zone, **options)
+        return local.zip_with(local.is_not_null(), later)
     return pl.Series(name, to_objects(column), dtype=_polars_type(storage), strict=False)
 
 
@@ -174,10 +194,10 @@ def _polars_type(storage: Storage) -> Any:
 
 def _arrow(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
     pa = need("pyarrow")
-    return pa.table({str(label): _arrow_array(c) for label, c in zip(labels, columns, strict=True)})
+    return pa.table({str(label): arrow_array(c) for label, c in zip(labels, columns, strict=True)})
 
 
-def _arrow_array(column: RawColumn) -> Any:
+def arrow_array(column: RawColumn) -> Any:
     pa, pc, storage = need("pyarrow"), need("pyarrow.compute"), column.storage
     if storage.base in ("boolean", "integer", "float") and not storage.objects and not storage.categories:
         array = pa.array(column.values, mask=column.missing)

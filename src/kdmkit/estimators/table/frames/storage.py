@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,15 +54,25 @@ class Storage:
         """The fields that differ from their defaults, JSON-ready."""
         fields = {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
         if self.categories is not None:
-            fields["categories"] = list(self.categories)
+            fields["categories"] = to_json(self.categories)
         return fields
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Storage:
         fields = dict(config)
         if fields.get("categories") is not None:
-            fields["categories"] = tuple(fields["categories"])
+            fields["categories"] = tuple(from_json(fields["categories"], fields["base"]))
         return cls(**fields)
+
+
+def to_json(values: Iterable[Any]) -> list[Any]:
+    """Values of one column in the types of JSON: dates are texts."""
+    return [value.isoformat() if isinstance(value, datetime.datetime) else value for value in values]
+
+
+def from_json(values: Iterable[Any], base: str) -> list[Any]:
+    """The values that `to_json` was given."""
+    return [datetime.datetime.fromisoformat(value) if base == "datetime" else value for value in values]
 
 
 _DEFAULTS = {name: value for name, value in asdict(Storage("")).items() if name != "base"}
