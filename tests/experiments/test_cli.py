@@ -59,6 +59,7 @@ def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None
     ("command", "file"),
     [
         (["bench", "--device", "cuda"], "bench-cuda.md"),
+        (["reproduce", "binary"], "binary.md"),
         (["reproduce", "density"], "density.md"),
         (["reproduce", "estimators"], "estimators.md"),
         (["reproduce", "table1"], "table1.md"),

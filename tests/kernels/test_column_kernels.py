@@ -302,3 +302,35 @@ def test_inflated_evidence_weighs_atoms_and_numbers() -> None:
     assert torch.equal(points[:2].nan_to_num(9.0), real([[0.0], [9.0]]))
     wanted = (log_weights.exp().unsqueeze(-1) * joint.infer(x=points).weights).sum(0)
     close(joint.infer(x=given).weights, wanted)
+
+
+CUT = {
+    "density": (lambda: kdm.RBF(0.7), (-0.2, 0.9)),
+    "bounded": (lambda: kdm.Truncated(kdm.RBF(0.7), 0.0, None), (None, 1.3)),
+    "transformed": (lambda: kdm.Transformed.log(kdm.RBF(0.7)), (0.4, 2.0)),
+    "grid": (lambda: kdm.Rounded(kdm.RBF(0.7), 0.25), (-0.3, 0.8)),
+    "atoms": (lambda: kdm.Inflated(kdm.RBF(0.7), [0.0, 2.0, torch.nan]), (-0.5, 1.0)),
+    "no atom inside": (lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.7), 0.25), [0.0]), (0.25, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_cut_densities_are_those_inside_over_their_mass(name):
+    make, ends = CUT[name]
+    kernel, region = make(), kdm.Interval(*ends)
+    c = kernel.components_from(torch.tensor([[0.1], [0.6], [1.7]], dtype=torch.float64))
+    cut_kernel, cut_c = kdm.kernels.cut(kernel, region, c)
+    mass = kernel.log_mass(region, c).reshape(-1)
+
+    def log_density(kernel, c, x):
+        found = kernel.log_overlap(x.unsqueeze(1), c) + kernel.log_norm(c)
+        jacobian = kernel.log_jacobian(x)
+        return found if jacobian is None else found + jacobian.unsqueeze(-1)
+
+    x = torch.tensor([[0.5], [0.75]], dtype=torch.float64)
+    torch.testing.assert_close(log_density(cut_kernel, cut_c, x), log_density(kernel, c, x) - mass)
+    outside = torch.tensor([[2.5]], dtype=torch.float64)
+    assert (log_density(cut_kernel, cut_c, outside) < -1000).all()
+    draws = cut_kernel.sample(cut_c[torch.arange(3).repeat(200)], torch.arange(3).repeat(200))
+    assert (draws >= (-torch.inf if ends[0] is None else ends[0])).all()
+    assert (draws <= ends[1]).all()

@@ -165,3 +165,20 @@ def test_errors_about_regions_name_the_kernel(kernel: kdm.Kernel) -> None:
 
 def test_infinite_values_are_no_atoms() -> None:
     assert not len(kdm.kernels.find_atoms([math.inf, math.inf]))
+
+
+@pytest.mark.parametrize("outside", [0.0, 0.4, 500.0])
+def test_truncated_scores_in_float32_agree_with_float64(outside: float) -> None:
+    """Centres between the bounds, a little outside, and far outside: three ways to the same scores."""
+    centres, sigma = real([[0.1], [1.0], [1.9], [-outside]]), real([[0.3], [0.01], [2.0], [0.5]])
+    x = real([[0.0], [0.02], [1.2], [2.0], [2.5]])
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        kernel = kdm.Truncated(kdm.RBF(sigma.to(dtype), trainable=True), 0.0, 2.0)
+        c = centres.to(dtype).requires_grad_()
+        log_p = kdm.KDM(c, None, kernel).log_prob(x.to(dtype))
+        assert bool(torch.isneginf(log_p[-1]))
+        gradients = torch.autograd.grad(log_p[:-1].sum(), [c, *kernel.parameters()])
+        results.append([log_p[:-1], *gradients])
+    for narrow, wide in zip(*results, strict=True):
+        close(narrow.double(), wide, rtol=1e-4, atol=1e-4)

@@ -30,6 +30,13 @@ def test_formula(smoothing: float) -> None:
     assert torch.equal(kernel.mode(C), wanted.argmax(-1))
 
 
+def test_tiny_smoothing_does_not_underflow() -> None:
+    c = torch.tensor([[0.0, -300.0]])
+    for smoothing in (1e-5, 1e-60):
+        log_probs = kdm.Levels(2, smoothing).log_probs(c)
+        assert log_probs[0, 1].item() == pytest.approx(math.log(smoothing / 2), rel=1e-6)
+
+
 def test_unseen_levels_keep_a_share() -> None:
     certain = real([[60.0, 0.0, 0.0, 0.0]])
     assert kdm.Levels(4).log_overlap(torch.tensor([1]), certain).item() == pytest.approx(-60)

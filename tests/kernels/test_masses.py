@@ -11,7 +11,8 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import KERNELS, M, close, components, events, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth, Kernel
-from kdmkit.kernels.masses import composed_log_normal_mass, log1mexp, log_normal_mass, log_sum
+from kdmkit.kernels.masses import log1mexp, log_sum
+from kdmkit.kernels.normal_mass import anchored_log_mass, composed_log_mass
 from kdmkit.ops import log_mix
 
 FAMILIES: dict[str, Callable[..., Kernel]] = {
@@ -268,25 +269,51 @@ def test_sets_carry_gradients() -> None:
     assert not slope.any()
 
 
-def test_explicit_derivatives_equal_those_of_the_operations() -> None:
-    """With ends at infinity, without mass, in both tails, and of narrow intervals."""
-    a, b, _, _ = real([*INTERVALS, (-math.inf, math.inf, 0, 1), (5.0, 5.0, 0, 1), (30.0, 31.0, 0, 1)]).T
-    width = torch.where(torch.isfinite(a) & torch.isfinite(b), b - a, math.inf)
-    values, gradients = [], []
-    for function in (log_normal_mass, composed_log_normal_mass):
-        leaves = [part.clone().requires_grad_() for part in (a, b, width)]
+# Of every kind: open, empty, in both tails, around the centre, narrow and tiny; beside a far anchor.
+_ENDS = [
+    *((low, high) for low, high, _, _ in INTERVALS),
+    *(
+        (-math.inf, math.inf),
+        (-math.inf, -math.inf),
+        (5.0, 5.0),
+        (30.0, 31.0),
+        (-math.inf, -2.0),
+        (60.0, math.inf),
+    ),
+    *((0.3, 0.3 + 1e-9), (-0.4, -0.38), (-0.2, 0.6), (7.0, 7.001), (-7.2, -7.1)),
+]
+
+
+@pytest.mark.parametrize("anchor", [0.0, 2.0])
+def test_explicit_derivatives_equal_those_of_the_operations(anchor: float) -> None:
+    low, high = real(_ENDS).T.unsqueeze(-1)
+    parameters = (real([anchor, anchor, anchor]), real([0.0, 0.4, -3.0]), real([1.4, 0.3, 5.0]))
+    results = []
+    for function in (anchored_log_mass, composed_log_mass):
+        leaves = [part.clone().requires_grad_() for part in (low, high, *parameters)]
         log_mass = function(*leaves)
-        by_a, by_b, by_width = torch.autograd.grad(log_mass[torch.isfinite(log_mass)].sum(), leaves)
-        values.append(log_mass)
-        # The three are not independent: those of both ends are.
-        closed = torch.isfinite(width)
-        gradients.append(torch.stack([by_a - by_width * closed, by_b + by_width * closed]))
-    close(*values)
-    close(*gradients, rtol=1e-8)
-    leaf = real([0.3, 2.0, -0.2]).requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda u: composed_log_normal_mass(u, u + 0.7, u * 0 + 0.7), (leaf,))
-    mapped = torch.func.vmap(lambda u: log_normal_mass(u, u + 0.7, u * 0 + 0.7))(leaf.detach())
-    close(mapped, log_normal_mass(leaf, leaf + 0.7, leaf * 0 + 0.7).detach())
+        weights = normal(*log_mass.shape, seed=0)
+        total = (weights * log_mass).where(torch.isfinite(log_mass), 0.0).sum()
+        gradients = torch.autograd.grad(total, leaves, create_graph=True)
+        plain = torch.autograd.grad(total, leaves)
+        results.append([log_mass, *plain, *gradients])
+    for one, other in zip(*results, strict=True):
+        close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_masses_of_normals_pass_every_transform() -> None:
+    low, high = real([[0.3, 2.0, -0.2]]).mT, real([[0.7, 9.0, 3.0]]).mT
+    leaves = [real([0.1, 1.0]).requires_grad_(), real([0.5, 2.0]).requires_grad_()]
+
+    def masses(c: Tensor, scale: Tensor) -> Tensor:
+        return anchored_log_mass(low, high, real([0.2, 1.1]), c, scale)
+
+    assert torch.autograd.gradcheck(masses, leaves)
+    assert torch.autograd.gradgradcheck(masses, leaves)
+    mapped = torch.func.vmap(
+        lambda end: anchored_log_mass(end, end + 1, *(leaf.detach() for leaf in [leaves[0], *leaves]))
+    )(low)
+    close(mapped, anchored_log_mass(low, low + 1, leaves[0], *leaves).detach())
 
 
 def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,5 +405,10 @@ def test_differences_of_distribution_functions_agree_with_masses(family, ends):
     quick = kernel._difference(x, c)
     if quick is not None:
         close(quick, kernel._mass_below(x, c), rtol=1e-9, atol=1e-12)
-    assert quick is not None or family != "rbf" or ends[0] == 8.0
+    assert quick is not None or family != "rbf"
     close(kernel.cdf(x, c), kernel._mass_below(x, c), rtol=1e-9, atol=1e-12)
+
+
+def test_no_intervals_have_no_masses() -> None:
+    none, one = torch.zeros(0, 1), torch.ones(3)
+    assert anchored_log_mass(none, none + 1, one, one, one).shape == (0, 3)

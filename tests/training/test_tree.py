@@ -102,7 +102,7 @@ def test_regularisation_fades():
     made, rows = objective(layer, Table(data), shrinkage=3.0, smoothing=0.7, masking=0.0)
     excess = [float((made(*rows.tensors) + layer.log_prob(**data)).mean().detach()) for _ in range(10)]
     for step, value in enumerate(excess):
-        assert value == pytest.approx(excess[0] * (1 - step / 10))
+        assert value == pytest.approx(excess[0] * (1 - step / 10) ** 2)
 
 
 def test_masking_hides_cells():
@@ -118,7 +118,7 @@ def test_masking_hides_cells():
 def test_default_shrinkage():
     data = columns()
     made, _ = objective(started(data), Table(data))
-    assert made.losses.shrinkage == 4.0
+    assert made.losses.shrinkage == 2.5
     many, _ = objective(started(columns(900)), Table(columns(900)))
     assert many.losses.shrinkage == pytest.approx(450 * math.sqrt(K) / 900)
     weights = torch.cat([torch.ones(60), torch.zeros(60)])

@@ -5,6 +5,7 @@ from kdmkit.kernels.base import Kernel, check_kernel
 from kdmkit.kernels.categorical import Categorical
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
+from kdmkit.kernels.cut import can_cut, cut
 from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.inflated import Inflated, find_atoms
@@ -48,8 +49,10 @@ __all__ = [
     "Transformed",
     "Tricube",
     "Truncated",
+    "can_cut",
     "check_continuous",
     "check_kernel",
+    "cut",
     "find_atoms",
     "find_resolution",
     "kernel_from_config",

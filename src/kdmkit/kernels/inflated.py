@@ -32,7 +32,7 @@ from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term
+from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term, restricted
 
 
 class Inflated(ExactBuffers, Around):
@@ -87,7 +87,7 @@ class Inflated(ExactBuffers, Around):
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
     ) -> None:
         # Components at atoms repeat the continuous parts of others.
-        inner = self._split(components)[1].unique(dim=0)
+        inner = self.split(components)[1].unique(dim=0)
         super().initialize_bandwidth(inner, sigma, distance=distance)
 
     # ---- components
@@ -98,7 +98,7 @@ class Inflated(ExactBuffers, Around):
     def component_shape(self, event_shape: torch.Size) -> torch.Size:
         return torch.Size([1 + self.n_atoms + event_shape[-1]])
 
-    def _split(self, components: Tensor) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch d"]]:
+    def split(self, components: Tensor) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch d"]]:
         """Log-probabilities of (continuous, atoms), and the inner components."""
         logits, inner = components.tensor_split([1 + self.n_atoms], -1)
         return torch.log_softmax(at_least_float32(logits), -1), inner
@@ -128,7 +128,7 @@ class Inflated(ExactBuffers, Around):
     def smoothed_components(
         self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Float[Tensor, "m c"]:
-        log_p, inner = self._split(self.components_from(chosen))
+        log_p, inner = self.split(self.components_from(chosen))
         match = self._match(values)
         counts = torch.cat([~match.any(-1, keepdim=True), match], -1).sum(0).to(log_p) + 0.5
         return torch.cat([((1 - share) * log_p.exp() + share * counts / counts.sum()).log(), inner], -1)
@@ -137,7 +137,7 @@ class Inflated(ExactBuffers, Around):
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
         """The atoms, and one point of the continuous part for every component."""
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         points, weights = self.kernel.evidence_points(inner, log_weights.to(log_p) + log_p[..., 0])
         shares = log_weights.to(log_p).unsqueeze(-1) + log_p[..., 1:]
         atoms = self.atoms.to(points).unsqueeze(-1).expand(*points.shape[:-2], self.n_atoms, 1)
@@ -172,14 +172,14 @@ class Inflated(ExactBuffers, Around):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, torch.Size([1]))
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         match = self._match(x)
         is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
         atoms = Lookup(code, log_p[..., 1:])
         if isinstance(self.kernel, Rounded):
             missing = x.isnan()
             rest = self._weighted(self.kernel.term(torch.where(missing, 0.0, x), inner), log_p, x.shape[-2])
-            return LogSum((Restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
+            return LogSum((restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
         term = self.kernel.term(self._stand_in(x, is_atom, inner), inner)
         offset = log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
         none = torch.zeros_like(log_p[..., :1])
@@ -192,7 +192,7 @@ class Inflated(ExactBuffers, Around):
         return Sum((term, Lookup(codes, log_p[..., :1])))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         match = self._match(x)
         is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
         lead = broadcast(is_atom.shape, log_p.shape[:-1])
@@ -221,7 +221,7 @@ class Inflated(ExactBuffers, Around):
     def region_term(self, region: Region, components: Tensor) -> Term:
         """Atoms in the region, and the mass of the continuous part there. Sets have none of a density."""
         self._accept("region", region, Interval, OneOf)
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         if isinstance(region, Interval):
             atoms = self.atoms.to(region.low)
             member = (atoms >= region.low) & (atoms <= region.high)
@@ -244,14 +244,14 @@ class Inflated(ExactBuffers, Around):
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """P(number ≤ x): at most 1 − p(NaN) where NaN is an atom."""
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         probs = log_p.exp()
         steps = (self.atoms.to(x) <= x.unsqueeze(-1)).unsqueeze(-2)
         return probs[..., 0] * self.kernel.cdf(x, inner) + (probs[..., 1:] * steps).sum(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the continuous part, and all atoms: quantiles of the numbers, where NaN is an atom."""
-        low, high = self.kernel.quantile_bounds(q, self._split(components)[1])
+        low, high = self.kernel.quantile_bounds(q, self.split(components)[1])
         numbers = self.atoms[~self.atoms.isnan()].to(low)
         if len(numbers):
             # A little further out: a bracket holds the quantile strictly inside.
@@ -284,7 +284,7 @@ class Inflated(ExactBuffers, Around):
 
     def mean_features(self, components: Tensor) -> Float[Tensor, "*batch 2"]:
         """The probability of a number times the mean, and that probability."""
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         atoms, probs = self.atoms.nan_to_num(0.0).to(log_p), log_p.exp()
         total = probs[..., :1] * self.kernel.mean(inner) + (probs[..., 1:] * atoms).sum(-1, keepdim=True)
         return torch.cat([total, self._number_probs(probs).unsqueeze(-1)], -1)
@@ -293,7 +293,7 @@ class Inflated(ExactBuffers, Around):
         return (probs[..., 1:] * ~self.atoms.isnan()).sum(-1) + probs[..., 0]
 
     def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
-        return self._number_probs(self._split(components)[0].exp()) if self.has_missing else None
+        return self._number_probs(self.split(components)[0].exp()) if self.has_missing else None
 
     def mean_of(self, features: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch d"]:
         return features[..., :1] / features[..., 1:]
@@ -301,7 +301,7 @@ class Inflated(ExactBuffers, Around):
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         if self.has_missing:
             self._cannot("one without NaN among the atoms")
-        log_p, inner = self._split(components)
+        log_p, inner = self.split(components)
         probs, mean = log_p.exp(), self.mean(components)
         inside = self.kernel.variance(inner) + (self.kernel.mean(inner) - mean).square()
         atoms = (self.atoms.to(probs) - mean).square()
@@ -314,7 +314,7 @@ class Inflated(ExactBuffers, Around):
         `Rounded` kernel the masses of single numbers are compared.
         """
         c = components.detach()
-        log_p, inner = self._split(c)
+        log_p, inner = self.split(c)
         inner_mode = self.kernel.mode(inner)
         if isinstance(self.kernel, Rounded):
             every = self.atoms.to(c).reshape(-1, *([1] * c.ndim)).expand(-1, *inner_mode.shape)
@@ -325,12 +325,12 @@ class Inflated(ExactBuffers, Around):
         return torch.where(best > log_p[..., :1], self.atoms.to(c)[where], inner_mode)
 
     def typical_event(self, components: Tensor) -> Tensor:
-        return self.kernel.typical_event(self._split(components)[1])
+        return self.kernel.typical_event(self.split(components)[1])
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        log_p, inner = self._split(components.detach())
+        log_p, inner = self.split(components.detach())
         probs = log_p.exp().reshape(-1, 1 + self.n_atoms)
         state = torch.multinomial(probs, 1, generator=generator) if len(probs) else probs[:, :1].long()
         state = state.reshape(*components.shape[:-1], 1)

@@ -33,6 +33,7 @@ from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
 
 # Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
 _NUMBERS = 1 << 22
+_LEAST_SMOOTHING = 1e-30
 
 
 class Levels(Kernel):
@@ -67,6 +68,8 @@ class Levels(Kernel):
         self.n = check_size(n, "levels")
         logit = torch.tensor(smoothing_logit(smoothing, trainable=trainable), dtype=torch.float64)
         self._is_smoothed = bool(logit.isfinite())
+        # Whether probabilities, which are at least s/n, cannot underflow.
+        self._is_bounded = not trainable and smoothing > _LEAST_SMOOTHING * self.n
         if trainable:
             self.logit = nn.Parameter(logit)
         else:
@@ -93,9 +96,13 @@ class Levels(Kernel):
 
     def log_probs(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The log-probability of every level under each component."""
-        free = torch.log_softmax(at_least_float32(components), -1)
+        components = at_least_float32(components)
         if not self._is_smoothed:
-            return free
+            return torch.log_softmax(components, -1)
+        if self._is_bounded:
+            free = torch.softmax(components, -1)
+            return torch.lerp(free, free.new_full((), 1 / self.n), self.smoothing.to(free)).log()
+        free = torch.log_softmax(components, -1)
         log_rest, log_share = self._log_shares(free)
         return log_add([log_rest + free, log_share])
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import safe_log
 from kdmkit._core.modes import only_reverse_mode
 
 _ROOT_HALF = math.sqrt(0.5)
-_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
-# Gauss–Legendre nodes on [−1, 1] that are positive; the rule is symmetric.
-_NODES, _WEIGHTS = (values[3:].tolist() for values in np.polynomial.legendre.leggauss(6))
+LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+# Gauss–Legendre nodes on [−1, 1] that are positive, and their weights; the rule is symmetric.
+LEGENDRE = list(zip(*(values[3:].tolist() for values in np.polynomial.legendre.leggauss(6)), strict=True))
 # Above this many standard deviations the tail of a Gaussian is 0 in float64.
 _NO_TAIL = 50.0
 
@@ -84,61 +82,19 @@ def _unit(end: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
     return torch.where(far, gap.sign() * math.inf, unit)
 
 
-def log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
-    """log(Φ(b) − Φ(a)) for a ≤ b, either of which may be infinite.
+def log_normal_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """log(Φ(b) − Φ(a)) as rest − z²/2, where z is the number in [a, b] that is nearest to 0.
+
+    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z). By
+    operations that can be differentiated any number of times, and compiled; `normal_mass` is the fast twin.
 
     With m = (a + b)/2 ≥ 0, by symmetry, there are three cases: a narrow interval, by quadrature of
     φ(m + t)/φ(m); one in the tail, by Q(a)·(1 − Q(b)/Q(a)) with scaled complementary error functions; one
     around 0, by 1 − Q(b) − Q(−a).
 
     Args:
+        a, b: a ≤ b, either of which may be infinite.
         width: b − a, with all its digits.
-
-    >>> ends = torch.tensor([3.0, -4.0, -1.0]), torch.tensor([4.0, -3.0, 1.0])
-    >>> log_normal_mass(*ends, ends[1] - ends[0])
-    tensor([-6.6315, -6.6315, -0.3817])
-    """
-    if only_reverse_mode():
-        value: Tensor = _LogNormalMass.apply(a, b, width)
-        return value
-    return composed_log_normal_mass(a, b, width)
-
-
-class _LogNormalMass(torch.autograd.Function):
-    """The derivatives are those of an interval that moves, and of one whose upper end moves."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, width: Tensor) -> Tensor:
-        log_mass = composed_log_normal_mass(a, b, width)
-        ctx.save_for_backward(a, b, width, log_mass)
-        return log_mass
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a, b, width, log_mass = ctx.saved_tensors
-        log_mass = log_mass.masked_fill(torch.isneginf(log_mass), math.inf)
-        at_a, at_b = ((-0.5 * end.square() - _LOG_ROOT_2PI - log_mass).exp() for end in (a, b))
-        # At both ends of a narrow interval the density is nearly the same: their ratio gives the difference.
-        closed = torch.isfinite(a) & torch.isfinite(b)
-        rise = torch.where(closed, -0.5 * width * (a + b), 0.0)
-        moved = torch.where(rise < 0, at_a * rise.expm1(), -at_b * (-rise).expm1())
-        moved = torch.where(closed, moved, at_b - at_a) * gradient
-        at_b = at_b * gradient
-        by_a = moved.masked_fill(torch.isinf(a), 0.0)
-        return by_a, at_b.masked_fill(~torch.isinf(a), 0.0), at_b.masked_fill(~closed, 0.0)
-
-
-def composed_log_normal_mass(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
-    """`log_normal_mass` by operations that can be differentiated any number of times, and compiled."""
-    rest, drop = log_normal_mass_parts(a, b, width)
-    return rest - drop
-
-
-def log_normal_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """`log_normal_mass` as rest − z²/2, where z is the number in [a, b] that is nearest to 0.
-
-    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z).
     """
     flip = a + b < 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
@@ -166,13 +122,13 @@ def _is_used(case: Tensor) -> bool:
 def _narrow_mass(low: Tensor, middle: Tensor, width: Tensor, used: Tensor) -> Tensor:
     m, w = torch.where(used, middle, 0.0), torch.where(used, width, 1.0)
     total = torch.zeros_like(m)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in LEGENDRE:
         t = 0.5 * node * w
         total = total + weight * (-0.5 * t.square()).exp() * torch.cosh(m * t)
     a = torch.where(used, low, 0.0)
     # φ(m)/φ(z) with z = a, or 0 where the interval holds 0.
     ratio = torch.where(a > 0, 0.25 * w * (m + a), 0.5 * m.square())
-    return w.log() - ratio - _LOG_ROOT_2PI + total.log()
+    return w.log() - ratio - LOG_ROOT_2PI + total.log()
 
 
 def _tail_mass(low: Tensor, high: Tensor, width: Tensor, middle: Tensor, used: Tensor) -> Tensor:

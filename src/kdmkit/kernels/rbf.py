@@ -20,7 +20,7 @@ from kdmkit.kernels.bandwidth import (
     positive_tensor,
 )
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.masses import interval_units, log_normal_mass, log_normal_mass_parts
+from kdmkit.kernels.normal_mass import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
 
@@ -167,23 +167,19 @@ class RBF(LocationScale):
         return -u.square()
 
     def unit_cdf(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return torch.special.ndtr(u * math.sqrt(2))
+        # Not ndtr, which is 0 below −9 standard deviations.
+        return 0.5 * torch.erfc(-u)
 
     def interval_log_mass(self, low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        a, b, width = interval_units(low, high, centre, scale * math.sqrt(0.5))
-        return log_normal_mass(a, b, width)
+        return anchored_log_mass(low, high, centre, centre, scale)
 
     def anchored_log_overlap(self, x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        # (x − c)² − (a − c)² = (x − a)(x − (2c − a)).
-        return (x - anchor) * ((x - (2 * centre - anchor)) * -scale.square().reciprocal())
+        return anchored_log_overlap(x, anchor, centre, scale)
 
     def anchored_log_mass(
         self, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor
     ) -> Tensor:
-        rest, _ = log_normal_mass_parts(*interval_units(low, high, centre, scale * math.sqrt(0.5)))
-        nearest = torch.minimum(torch.maximum(centre, low), high)
-        nearest = torch.where(torch.isneginf(rest), anchor, nearest)
-        return rest + self.anchored_log_overlap(nearest, anchor, centre, scale)
+        return anchored_log_mass(low, high, anchor, centre, scale)
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         super().check_region(argument, region, event_shape)

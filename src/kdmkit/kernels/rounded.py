@@ -140,13 +140,13 @@ class Rounded(Around):
     def region_term(self, region: Region, components: Tensor) -> Term:
         """Intervals and sets are sums of cells; NaN in a set has no mass."""
         if isinstance(region, Interval):
-            low, high = self._edges(region)
+            low, high = self.cells(region)
             return self._masses(low, high, region.low, components)
         self._accept("region", region, Interval, OneOf)
         assert isinstance(region, OneOf)
         return self._set_term(region.values, components)
 
-    def _edges(self, region: Interval) -> tuple[Tensor, Tensor]:
+    def cells(self, region: Interval) -> tuple[Tensor, Tensor]:
         """The outer edges of the cells whose points lie in an interval; equal where there are none."""
         first, last = (self.position(end) for end in (region.low, region.high))
         first = (first - _slack(first, region.low)).ceil() - 0.5

@@ -22,7 +22,7 @@ from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transforms import Change, QuantileNormal, as_float64
 from kdmkit.kernels.truncated import Truncated, check_per_dimension
-from kdmkit.ops import InDtype, Restricted, Term, common_dtype
+from kdmkit.ops import InDtype, Term, common_dtype, restricted
 
 
 class Transformed(Around):
@@ -118,7 +118,7 @@ class Transformed(Around):
         term = self.kernel.term(self.change(self.change.stand_in(x)), components)
         if self.change.everywhere:
             return term
-        return Restricted(term, self.change.inside(x).all(-1, keepdim=True))
+        return restricted(term, self.change.inside(x).all(-1, keepdim=True))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         x = at_least_float32(x)

@@ -24,13 +24,15 @@ from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transforms import as_float64
-from kdmkit.ops import Restricted, Term, common_dtype
+from kdmkit.ops import InDtype, Masked, Term, common_dtype, restricted
 
 # Halvings of a bracket: float64 has 52 bits.
 _STEPS = 64
 # Beyond the ends of quadrature lies less than this share of a component.
 _NEGLIGIBLE = 1e-16
-# Where the mass between the bounds is a smaller share of that below them, a difference loses half the digits.
+# The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
+_LARGEST_OFFSET = 1e3
+# Where the mass between the bounds is a smaller share of that below, a difference loses half of its digits.
 _DIGITS = 1e-7
 
 
@@ -95,8 +97,31 @@ class Truncated(ExactBuffers, Around):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, components.shape[-1:])
-        term = self.kernel.score_term(self._block, self._clamp(x), components)
-        return Restricted(term, self.inside(x).unsqueeze(-1))
+        clamped = self._clamp(x)
+        term = self._inner_term(clamped, components)
+        if term is None:
+            term = self.kernel.score_term(self._block, clamped, components)
+        return restricted(term, self.inside(x).unsqueeze(-1))
+
+    def _inner_term(self, x: Tensor, components: Tensor) -> Term | None:
+        """The inner kernel's own term, one product in float64; None where that would cost digits.
+
+        Like `_block`, relative to the highest point between the bounds.
+        """
+        eager = components.device.type == "cpu" and only_reverse_mode()
+        if not eager or not isinstance(self.kernel, RBF) or components.dtype != torch.float32:
+            return None
+        wide = components.double()
+        gap = (self._clamp(wide) - wide) / self.kernel.scale(wide)
+        offset = gap.square().sum(-1, keepdim=True)
+        top = float(offset.detach().amax())
+        if not top <= _LARGEST_OFFSET:
+            return None
+        term = self.kernel.term(x, components)
+        if not top:
+            return term
+        whole = Masked(term, offset, torch.ones_like(x[..., :1], dtype=torch.bool))
+        return InDtype(whole, common_dtype((x, components)))
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         c, scales = self.kernel.centres_and_scales(components, parameters, x.shape[-1])
@@ -184,7 +209,9 @@ class Truncated(ExactBuffers, Around):
             return self.kernel.unit_cdf(side * (end - wide) / scale)
 
         first, total = below(low), below(high) - below(low)
-        if bool((total.abs() <= _DIGITS * first).any()):
+        # Only the normal distribution function has all digits of small masses.
+        known = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
+        if bool((total.abs() <= _DIGITS * known).any()):
             return None
         inside = torch.minimum(torch.maximum(as_float64(x), low), high).unsqueeze(-1)
         return ((below(inside) - first) / total).to(common_dtype((x, components)))

@@ -17,6 +17,7 @@ from kdmkit.ops.terms import (
     Sum,
     Term,
     common_dtype,
+    restricted,
     score_dtype,
     whole,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "log_mix",
     "log_mix_given",
     "log_posterior",
+    "restricted",
     "score_dtype",
     "score_matrix",
     "whole",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -19,13 +21,15 @@ def make_average(objective: nn.Module, horizon: float) -> AveragedModel:
         horizon: h, about how many updates the average reaches back; at least 1.
     """
     move_floats = get_ema_multi_avg_fn(1 - 1 / max(1.0, horizon))
+    # A constant may be infinite (an open bound, a smoothing of zero), and ∞ − ∞ is NaN.
+    constants = (t for t in chain(objective.parameters(), objective.buffers()) if not t.requires_grad)
+    infinite = {t.data_ptr() for t in constants if t.is_floating_point() and bool(t.isinf().any())}
 
     def move(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
         if averages[0].is_floating_point():
             move_floats(averages, values, count)
             for average, value in zip(averages, values, strict=True):
-                if not value.requires_grad:
-                    # A constant may be infinite (an open bound, a smoothing of zero), and ∞ − ∞ is NaN.
+                if value.data_ptr() in infinite:
                     average.copy_(torch.where(average.isnan(), value, average))
             return
         for average, value in zip(averages, values, strict=True):

@@ -33,6 +33,7 @@ class TreeRecipe:
         most_shrinkage: the largest number of pseudo-counts.
         smoothing: pseudo-counts of every component of a discrete kernel.
         masking: the share of hidden cells.
+        fading: the power of 1 − t/T that regularisation follows.
     """
 
     steps: int = 1500
@@ -41,9 +42,10 @@ class TreeRecipe:
     averaging: float = 0.03
     patience: float = 0.35
     shrinkage: float = 450.0
-    most_shrinkage: float = 4.0
+    most_shrinkage: float = 2.5
     smoothing: float = 0.5
     masking: float = 0.2
+    fading: float = 2.0
 
     def pseudo_counts(self, n_rows: float, n_components: int) -> float:
         """Pseudo-counts of every edge row before they fade."""
@@ -56,7 +58,7 @@ TREE_RECIPE = TreeRecipe()
 class TreeObjective(DrawingModule):
     """−log p(observed part of a row) of a tree, with three regularisers that fade while training.
 
-    At step t of T, with u = 1 − t/T:
+    At step t of T, with u = (1 − t/T)²:
 
     - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v), the child's own
       distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
@@ -72,7 +74,7 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α; None is min(4, 450·√k/n): few rows and many states need more.
+        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
@@ -117,7 +119,7 @@ class TreeObjective(DrawingModule):
     ) -> Float[Tensor, " n"]:
         if not self.training:
             return self.losses.without_penalty(codes, numbers, seen if self.has_missing else None)
-        strength = 1 - self.step.double() / self.n_steps
+        strength = (1 - self.step.double() / self.n_steps) ** TREE_RECIPE.fading
         self.step += 1
         if self.masking:
             seen = seen & (self.uniform(seen) >= self.masking * strength)

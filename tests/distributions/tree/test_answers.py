@@ -114,6 +114,21 @@ def test_mode_with_a_region(both: tuple[kdm.TreeKDM, Brute]) -> None:
     assert set(found.indices) == {"a", "b", "cd", "e", "h"}
 
 
+@pytest.mark.parametrize("given", ["a", "be"])
+def test_mode_of_a_tree_with_evidence(both: tuple[kdm.TreeKDM, Brute], given: str) -> None:
+    """Evidence before and evidence now complete to the same values; the probability is conditional."""
+    known = {name: X[name] for name in given}
+    with torch.no_grad():
+        tree = both[0].marginal(*"abcde")  # without the latent leaf, which evidence sums out
+        earlier = tree.infer(**known)
+        found, whole = earlier.mode(), tree.mode(**known)
+        for node, index in found.indices.items():
+            assert bool((index == whole.indices[node]).all())
+        close(found.log_prob, whole.log_prob - earlier.log_evidence)
+        more = earlier.mode(c=X["c"])
+        close(more.log_prob, tree.mode(**known, c=X["c"]).log_prob - earlier.log_evidence)
+
+
 # ---- marginals
 
 
@@ -225,3 +240,31 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch, gradient
                 torch.autograd.grad(r.sum(), made.root, retain_graph=True)[0] for r in (blocks, whole)
             )
             close(found, expected, rtol=1e-10)
+
+
+def test_information_given_evidence(both: tuple[kdm.TreeKDM, Brute]) -> None:
+    """Between labels exact, by the table of their probabilities given the evidence."""
+    tree, _ = both
+    with torch.no_grad():
+        given = {"a": X["a"][0]}
+        b, d = torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")
+        posterior = tree.infer(target=("b", "d"), **given)
+        table = posterior.log_prob(b=b.flatten(), d=d.flatten()).exp().reshape(3, 3)
+        wanted = (table * (table / (table.sum(0) * table.sum(1, keepdim=True))).log()).sum()
+        found = posterior.mutual_information("b", "d")
+        assert found.method == "exact"
+        assert found.value == pytest.approx(float(wanted), rel=1e-6)
+        drawn = tree.infer(target=("c", "e"), **given).mutual_information("c", "e", generator=seeded(0))
+        assert drawn.method == "monte carlo"
+        assert drawn.standard_error < 0.1
+
+
+def test_draws_in_blocks_are_the_same(both: tuple[kdm.TreeKDM, Brute], monkeypatch: Any) -> None:
+    with torch.no_grad():
+        posterior = both[0].infer(target=("c", "e"), a=X["a"], b=X["b"])
+        whole = posterior.sample((4000,), generator=seeded(0))
+        monkeypatch.setattr("kdmkit.distributions.tree.sources._NUMBERS", 8)
+        blocks = posterior.sample((4000,), generator=seeded(1))
+    assert blocks["e"].shape == whole["e"].shape
+    error = 4.5 * (2 * whole["c"].double().var(0) / 4000).sqrt()
+    assert ((blocks["c"].double().mean(0) - whole["c"].double().mean(0)).abs() <= error).all()

@@ -137,10 +137,13 @@ QUERIES: dict[str, tuple[Callable[[kdm.TreeKDM], Any], str]] = {
     "an empty set": (lambda t: t.infer(y=kdm.OneOf([])), "values: expected one or more"),
     "an unknown level": (lambda t: t.infer(y=kdm.OneOf([0, 7])), "y: "),
     "one variable with itself": (lambda t: t.mutual_information("x", "x"), "a, b: expected two variables"),
-    "a mode given evidence": (lambda t: t.infer(x=X).mode(), "mode: expected a tree without evidence"),
-    "information given evidence": (
+    "a mode given weighted points": (
+        lambda t: t.infer(y=t.marginal("y")).mode(),
+        "evidence of the tree: expected points or regions",
+    ),
+    "information of a batch": (
         lambda t: t.infer(x=X).mutual_information("y", "z"),
-        "mutual_information: expected a tree without evidence",
+        "mutual_information: expected a tree without a batch",
     ),
 }
 

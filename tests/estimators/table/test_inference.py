@@ -167,9 +167,79 @@ def test_evidence_far_in_the_tail_is_exact(engine: Any) -> None:
     assert ask(engine, "size", weight=(100.0, None)).mean == pytest.approx(1.0, abs=1e-9)
 
 
-def test_the_target_cannot_be_given(engine: Any) -> None:
-    with pytest.raises(ValueError, match="columns other than the target 'size'"):
-        engine.query(engine.column("target", "size"), {"size": (0, 1)})
+OWN: list[tuple[str, dict[str, Any]]] = [
+    ("size", {"size": (0.5, 1.4)}),
+    ("size", {"size": (1.2, None), "shop": ["south", "east"]}),
+    ("weight", {"weight": (None, 11.3), "size": (0.5, 1.5)}),
+    ("shop", {"shop": ["north", "south"], "size": (0.2, None)}),
+]
+
+
+@pytest.mark.parametrize(("target", "given"), OWN)
+def test_conditions_on_the_target_agree_with_filtered_rows(
+    engine: Any, rows: Frame, target: str, given: dict[str, Any]
+) -> None:
+    kept = np.all([holds(rows, name, value) for name, value in given.items()], 0)
+    found, answer, n = rows[target][kept], ask(engine, target, **given), int(kept.sum())
+    assert answer.log_evidence == pytest.approx(np.log(kept.mean()), abs=5 / np.sqrt(n))
+    assert answer.probability(given[target]) == pytest.approx(1.0, abs=1e-6)
+    drawn = answer.sample(500, random_state=1)
+    assert holds({target: drawn}, target, given[target]).all()
+    if target == "shop":
+        assert answer.probs["east"] == 0
+        assert answer.probs["north"] == pytest.approx((found == "north").mean(), abs=4.5 * np.sqrt(0.25 / n))
+        return
+    assert answer.mean == pytest.approx(found.mean(), abs=4.5 * found.std() / np.sqrt(n))
+    assert answer.std == pytest.approx(found.std(), rel=0.05)
+    for q in (0.05, 0.5, 0.95):
+        assert (found <= answer.quantile(q)).mean() == pytest.approx(q, abs=4.5 * np.sqrt(q * (1 - q) / n))
+    assert sum(answer.bars().values()) == pytest.approx(0.99, abs=1e-3)
+
+
+def test_conditions_on_the_target_far_in_the_tail(engine: Any) -> None:
+    """Above 20 there is the tail of the component at 14 with σ = .2: 20 + σ²/6 on average."""
+    answer = ask(engine, "weight", weight=(20.0, None))
+    assert answer.log_evidence < -400
+    assert answer.mean == pytest.approx(20 + 0.04 / 6, rel=1e-4)
+    assert 20 < answer.interval(0.9)[0] < answer.interval(0.9)[1] < 20.03
+
+
+def test_the_target_is_one_of_some_numbers(engine: Any) -> None:
+    one, both, free = ask(engine, "size", size=1.0), ask(engine, "size", size=[1.0, 0.0]), ask(engine, "size")
+    assert (one.mean, one.median, one.sample(2).tolist()) == (1.0, 1.0, [1.0, 1.0])
+    densities = np.exp([free.log_density(0.0), free.log_density(1.0)])
+    assert both.probs[1.0] == pytest.approx(densities[1] / densities.sum())
+    assert both.probability((0.5, None)) == pytest.approx(both.probs[1.0])
+
+
+@pytest.mark.parametrize(
+    ("event", "given"),
+    [
+        ({"size": (0.9, None)}, {"size": (0.5, 1.5)}),
+        ({"size": (0.9, None), "shop": ["south", "east"]}, {"size": (None, 1.5), "shop": ["north", "south"]}),
+    ],
+)
+def test_events_on_given_columns_agree_with_filtered_rows(
+    engine: Any, rows: Frame, event: dict[str, Any], given: dict[str, Any]
+) -> None:
+    kept = np.all([holds(rows, name, value) for name, value in given.items()], 0)
+    happened = kept & np.all([holds(rows, name, value) for name, value in event.items()], 0)
+    p, n = engine.event(event, given)[0], kept.sum()
+    assert p == pytest.approx(happened.sum() / n, abs=4.5 * np.sqrt(p * (1 - p) / n))
+    assert engine.event({"size": (3.0, None)}, {"size": (None, 1.0)})[0] == 0
+
+
+def test_marginals_agree_with_queries(engine: Any) -> None:
+    given = {"size": (0.5, 1.4), "shop": ["south", "east"]}
+    columns = list(engine.columns.values())
+    found, total = engine.marginals(columns, given)
+    for column in columns:
+        alone, log_evidence = engine.query(column, given)
+        assert total == pytest.approx(log_evidence)
+        if column.codec.levels is None:
+            assert float(found[column.name].mean()) == pytest.approx(float(alone.mean()))
+        else:
+            assert found[column.name].probs() == pytest.approx(alone.probs())
 
 
 def test_unknown_columns_are_told_with_the_nearest(engine: Any) -> None:

@@ -129,6 +129,8 @@ def test_copies_are_nearer_to_the_seen_rows():
     assert copying.dcr_share(seen, seen, unseen) == 1
     assert copying.dcr_share(seen, unseen, seen) == 0
     assert copying.dcr_share(rows(400, 2), seen, unseen) == pytest.approx(0.5, abs=0.1)
+    few = {name: seen[name] for name in ("size", "kind")}
+    assert copying.dcr_share(few, seen, unseen) == 1
 
 
 def test_ties_count_one_half_and_rows_with_missing_cells_are_left_out():

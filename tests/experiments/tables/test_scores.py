@@ -31,6 +31,12 @@ def test_c2st_leaves_out_rows_with_missing_cells():
     assert detection.c2st(holes, synthetic, boosting) == detection.c2st(without, synthetic, boosting)
 
 
+def test_c2st_compares_the_columns_that_were_drawn():
+    real, synthetic = rows(90, 0), rows(90, 1)
+    numbered = {**real, "number": np.arange(90)}
+    assert detection.c2st(numbered, synthetic, boosting) == detection.c2st(real, synthetic, boosting)
+
+
 def test_c2st_by_sdmetrics_is_about_ours():
     pytest.importorskip("sdmetrics")
     pytest.importorskip("xgboost")
@@ -88,6 +94,19 @@ def test_peers_fill_in_what_depends_on_the_rest(method):
     assert found["nrmse_by_column"]["size"] < 0.85
     for name in table:
         np.testing.assert_array_equal(filled[name][~removed[name]], table[name][~removed[name]])
+
+
+def test_chained_equations_stay_within_the_column():
+    """A constant, and two columns that determine each other."""
+    table = rows(120, 0)
+    table = {**table, "twice": 2 * table["size"], "constant": np.ones(120)}
+    left, removed = imputation.remove_cells(table, 0, share=0.5)
+    filled = imputation.ridge(left, 0)
+    assert filled["constant"] == pytest.approx(1)
+    for name in ("size", "twice"):
+        known = table[name][~removed[name]]
+        assert known.min() - 1e-9 <= filled[name].min()
+        assert filled[name].max() <= known.max() + 1e-9
 
 
 def test_a_matrix_of_rows_gives_the_rows_back():

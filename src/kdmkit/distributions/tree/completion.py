@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,7 @@ def complete(
     components: Mapping[str, Tensor],
     kernels: Mapping[str, Kernel],
     entries: Mapping[str, Entry],
+    earlier: Sequence[Source] = (),
 ) -> Completion:
     """Maximises log p(x, z) over the values x without evidence and over all states z.
 
@@ -50,12 +51,13 @@ def complete(
     Args:
         components, kernels: of all variables; they have no batch.
         entries: the evidence, by variable.
+        earlier: evidence that the tree has already; `log_prob` is not relative to its probability.
     """
     with torch.no_grad():
         places = states.topology.node_of
         modes = {name: kernels[name].mode(components[name]) for name in kernels if _unknown(entries, name)}
         peaks = {name: _peak(kernels[name], mode, components[name]) for name, mode in modes.items()}
-        sources = by_node(places, entries) + _peak_sources(places, peaks, entries)
+        sources = [*by_node(places, entries), *_peak_sources(places, peaks, entries), *earlier]
         lead = broadcast(*(source.lead for source in sources))
 
         def best(scores: Scores, tops: Tensor | float) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions._lazy import cached_per_grad_mode
@@ -21,7 +22,7 @@ from kdmkit.distributions.tree.conditional import (
     with_shift,
 )
 from kdmkit.distributions.tree.pieces import NumberPieces, Pieces, paired, with_rank
-from kdmkit.distributions.tree.sources import Source, all_scores, in_blocks
+from kdmkit.distributions.tree.sources import Numbers, Source, all_scores, in_blocks
 from kdmkit.distributions.tree.states import Scores, States
 from kdmkit.distributions.weights import PartMap
 
@@ -49,6 +50,10 @@ class Condition:
         self.states, self.pieces, self._log_evidence = states, pieces, log_evidence
         self._all_nodes = all_nodes
         self.batch_shape = broadcast(states.batch_shape, pieces.batch_shape)
+
+    def in_blocks(self, function: Any) -> tuple[Tensor, ...]:
+        """`function` of the scores of the evidence and of a constant per row, for blocks of rows."""
+        return self._in_blocks(function, self.pieces.rank)
 
     def _in_blocks(self, function: Any, rank: int, *more: Sequence[Source]) -> tuple[Tensor, ...]:
         rank = max(rank, len(self.states.batch_shape))
@@ -86,7 +91,7 @@ class Condition:
             beta, shift = self.states.collect(scores, node)
             return log_normalize(beta), with_shift(safe_logsumexp(beta), shift + tops)
 
-        found, totals = self._in_blocks(both, self.pieces.rank)
+        found, totals = self.in_blocks(both)
         return self._posterior(node, found), self._evidence(totals)
 
     @cached_per_grad_mode
@@ -98,7 +103,7 @@ class Condition:
             total = with_shift(safe_logsumexp(found[0]), shift + tops)
             return total, *(log_normalize(beta) for beta in found)
 
-        total, *found = self._in_blocks(every, self.pieces.rank)
+        total, *found = self.in_blocks(every)
         posteriors = [self._posterior(node, one) for node, one in enumerate(found)]
         return [self._evidence(total), *posteriors]
 
@@ -135,6 +140,15 @@ class Condition:
         """log p(evidence_l | z) by node up to constants, 0 for pieces of probability zero."""
         rank = max(self.pieces.rank, len(self.states.batch_shape))
         return possible(self.states, self._scores(rank)[0])
+
+    def known(self) -> tuple[list[Source], Float[Tensor, "*batch"]]:
+        """The evidence of one piece as sources without the dimension of pieces, and the log of their sum."""
+        if self.pieces.log_weights is not None or self.states.batch_shape:
+            got = "weighted points, or a batch of trees"
+            raise ValueError(bad_argument("evidence of the tree", "points or regions of one tree", got))
+        factors = {node: f.squeeze(0) for node, f in enumerate(self.factors) if f is not None}
+        sources: list[Source] = [Numbers(node, f, f.new_zeros(f.shape[:-1])) for node, f in factors.items()]
+        return sources, log_total(self.states, *all_scores(len(self.factors), sources))
 
     def _scores(self, rank: int) -> tuple[list[Tensor | None], Tensor | float]:
         return all_scores(len(self.states.topology.nodes), self.pieces.sources(rank))

@@ -11,7 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit.distributions.tree.states import States
+from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.conditional import sum_known
+from kdmkit.distributions.tree.states import Scores, States
 
 if TYPE_CHECKING:
     from kdmkit.distributions.tree.tree import TreeKDM
@@ -46,19 +48,35 @@ def between_variables(
     with torch.no_grad():
         if of == "indices":
             places = tree._states.topology.node_of
-            return _of_table(log_pairs(tree._states, places[a], places[b]).double().exp())
+            return _of_table(log_pairs(tree._tree, places[a], places[b]).double().exp())
         table = _value_pairs(tree, a, b)
         return _of_draws(tree, a, b, n_samples, generator) if table is None else _of_table(table)
 
 
-def log_pairs(states: States, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
-    """log p(z_a, z_b): the state of a is made evidence, state after state."""
+def log_pairs(tree: States | Condition, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
+    """log p(z_a, z_b), given evidence where the tree has some; a mixture over its pieces."""
+    if isinstance(tree, States):
+        return _log_pairs(tree, [None] * len(tree.topology.nodes), a, b)
+    weights = tree.pieces.log_weights
+    n = 1 if weights is None else weights.shape[-1]
+    parts = []
+    for piece in range(n):
+        given = [None if f is None else f[min(piece, len(f) - 1)].unsqueeze(0) for f in tree.factors]
+        found = _log_pairs(tree.states, given, a, b)
+        found = found - torch.logsumexp(found.flatten(), 0)
+        parts.append(found if weights is None else found + weights[..., piece].to(found))
+    return torch.stack(parts).logsumexp(0)
+
+
+def _log_pairs(states: States, given: Scores, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
+    """log p(z_a, z_b, evidence): the state of a is made evidence, state after state."""
     k = states.sizes[a]
-    scores: list[Tensor | None] = [None] * len(states.topology.nodes)
     known = torch.full((k, k), -math.inf, dtype=states.log_root.dtype, device=states.log_root.device)
-    scores[a] = known.fill_diagonal_(0.0)
+    known = known.fill_diagonal_(0.0)
     if a == b:
-        return states.log_prior(a).unsqueeze(-1) + known
+        return states.collect(given, a)[0].reshape(k, 1) + known
+    scores = list(given)
+    scores[a] = sum_known(known, scores[a])
     beta, shift = states.collect(scores, b)
     return beta + shift.unsqueeze(-1)
 
@@ -77,7 +95,7 @@ def _value_pairs(tree: TreeKDM, a: str, b: str) -> Float[Tensor, "n_a n_b"] | No
     if tables[0].shape[-1] * tables[1].shape[-1] > _ENTRIES:
         return None
     places = tree._states.topology.node_of
-    pairs = log_pairs(tree._states, places[a], places[b]).double().exp()
+    pairs = log_pairs(tree._tree, places[a], places[b]).double().exp()
     return tables[0].mT @ pairs @ tables[1]
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize
+from kdmkit._core.shapes import broadcast
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.conditional import possible
 from kdmkit.distributions.tree.pieces import with_rank
-from kdmkit.distributions.tree.states import States
+from kdmkit.distributions.tree.states import Scores, States
 from kdmkit.ops.blocks import slices
 
 # Log-weights that exist at once.
@@ -26,6 +31,8 @@ def draw_states(
     with torch.no_grad():
         if isinstance(tree, States) and not tree.batch_shape:
             return _draw_prior(tree, n, generator)
+        if isinstance(tree, Condition) and tree.pieces.log_weights is None and not tree.states.batch_shape:
+            return _draw_blocks(tree, n, generator)
         return _draw_rows(tree, n, generator)
 
 
@@ -53,6 +60,22 @@ def choose_given(
     return torch.minimum(index.clamp_min(0), last[parent])
 
 
+def _draw_blocks(tree: Condition, n: int, generator: torch.Generator | None) -> list[Int[Tensor, "n *batch"]]:
+    """Draws given one piece of evidence: messages are those of a block of rows."""
+    batch = tree.batch_shape
+
+    def draw(scores: Scores, _: Any) -> tuple[Tensor, ...]:
+        lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+        found = tree.states.messages(possible(tree.states, scores))
+        known = [None if f is None else f.reshape(-1, f.shape[-1]) for f in found]
+        row = torch.arange(lead.numel(), device=tree.states.log_root.device).repeat(n)
+        drawn = _draw_given(tree.states, known, row, row, torch.Size([lead.numel()]), generator)
+        return tuple(state.reshape(n, -1).mT.reshape(*lead, n) for state in drawn)
+
+    found = tree.in_blocks(draw)
+    return [state.squeeze(0).movedim(-1, 0).expand(n, *batch) for state in found]
+
+
 def _draw_rows(
     tree: States | Condition, n: int, generator: torch.Generator | None
 ) -> list[Int[Tensor, "n *batch"]]:
@@ -64,6 +87,25 @@ def _draw_rows(
     row = element
     if isinstance(tree, Condition):
         known, row = _messages(tree), element + size * _choose_pieces(tree, n, generator)
+    drawn = _draw_given(states, known, row, element, batch, generator)
+    return [state.reshape(n, *batch) for state in drawn]
+
+
+def _draw_given(
+    states: States,
+    known: Sequence[Tensor | None],
+    row: Int[Tensor, " r"],
+    element: Int[Tensor, " r"],
+    batch: torch.Size,
+    generator: torch.Generator | None,
+) -> list[Int[Tensor, " r"]]:
+    """By node, one state for every row of messages, from the root on.
+
+    Args:
+        known: by node, messages from below; one row for all, or many.
+        row: which row of the messages each draw has.
+        element: which element of the batch each draw belongs to.
+    """
     drawn: list[list[Tensor]] = [[] for _ in known]
     for part in slices(len(element), max(1, _NUMBERS // max(states.sizes))):
         one: list[Tensor] = []
@@ -75,7 +117,7 @@ def _draw_rows(
                 log_weights = log_weights + (message if len(message) == 1 else message[row[part]])
             one.append(choose(log_normalize(log_weights), 1, generator).squeeze(0))
             drawn[node].append(one[-1])
-    return [torch.cat(parts).reshape(n, *batch) for parts in drawn]
+    return [torch.cat(parts) for parts in drawn]
 
 
 def _prior_rows(

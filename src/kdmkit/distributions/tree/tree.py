@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
@@ -281,7 +282,8 @@ class TreeKDM(TreeBase):
         Args:
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing; the value
                 is completed then.
-            evidence: by variable, points or regions, as in `infer`; none is needed.
+            evidence: by variable, points or regions, as in `infer`; none is needed. A tree that `infer`
+                returned has its own evidence as well, and `log_prob` is conditional on that.
 
         >>> import kdmkit as kdm
         >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1])}
@@ -291,9 +293,10 @@ class TreeKDM(TreeBase):
         >>> tree.mode(x=torch.tensor([[-0.9], [2.0]])).values["y"]
         tensor([0, 1])
         """
-        if isinstance(self._tree, Condition) or self.batch_shape:
-            got = "a tree with evidence or a batch"
-            raise ValueError(bad_argument("mode", "a tree without evidence (it takes its own) or batch", got))
+        states = self._states
+        if states.batch_shape:
+            raise ValueError(bad_argument("mode", "a tree without a batch of weights", "one with a batch"))
+        earlier, log_earlier = self._tree.known() if isinstance(self._tree, Condition) else ((), 0.0)
         masks = check_masks(observed)
         check_names("evidence", evidence, self.kernels)
         for name, value in evidence.items():
@@ -301,8 +304,9 @@ class TreeKDM(TreeBase):
                 raise TypeError(bad_argument(name, "points or a region", "a KDM"))
         masks = gather_masks(masks, list(evidence), next(iter(self.components.values())))
         entries = {name: self._entry(name, value, masks.get(name)) for name, value in evidence.items()}
-        common_batch({name: entry.lead for name, entry in entries.items()})
-        return complete(self._tree, self.components, self.kernels, entries)
+        common_batch({"batch_shape": self.batch_shape, **{name: e.lead for name, e in entries.items()}})
+        found = complete(states, self.components, self.kernels, entries, earlier)
+        return replace(found, log_prob=found.log_prob - log_earlier)
 
     def mutual_information(
         self,
@@ -325,9 +329,9 @@ class TreeKDM(TreeBase):
             generator: source of randomness.
         """
         check_names("a, b", (a, b), self.kernels)
-        if isinstance(self._tree, Condition) or self.batch_shape:
-            got = "a tree with evidence or a batch"
-            raise ValueError(bad_argument("mutual_information", "a tree without evidence or batch", got))
+        if self.batch_shape:
+            got = f"one of shape {tuple(self.batch_shape)}"
+            raise ValueError(bad_argument("mutual_information", "a tree without a batch", got))
         return between_variables(self, a, b, of, n_samples, generator)
 
     # ---- draws and copies

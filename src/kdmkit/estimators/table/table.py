@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from kdmkit.estimators.table.answers.dependence import Dependence, measure_depen
 from kdmkit.estimators.table.answers.draws import draw_rows
 from kdmkit.estimators.table.answers.explain import Explanation, explain_row
 from kdmkit.estimators.table.answers.impute import Imputer
-from kdmkit.estimators.table.answers.inference import BLOCK, Inference
+from kdmkit.estimators.table.answers.inference import BLOCK
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.answers.questions import (
     check_target,
@@ -77,7 +77,8 @@ class KDMTable(DensityMixin, TableEstimator):
 
         Args:
             target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
-                or with an event in place of the column, `P(price > 1000 | cut = Ideal)`.
+                or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
+                Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
                 for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
@@ -87,8 +88,8 @@ class KDMTable(DensityMixin, TableEstimator):
             known = known_by_column(engine, query.given)
             text = describe_query(query)
             if query.target is None:
-                event = known_by_column(engine, query.event)
-                return EventAnswer(*_checked_event(engine, event, known, text), self._generator)
+                probability, log_evidence = engine.event(known_by_column(engine, query.event), known)
+                return EventAnswer(probability, text, log_evidence, self._generator)
             target = query.target
         else:
             known = read_given(engine, given)
@@ -121,6 +122,23 @@ class KDMTable(DensityMixin, TableEstimator):
             name: Answer(posterior, describe(name, known), log_evidence, self._generator)
             for name, posterior in found.items()
         }
+
+    @torch.no_grad()
+    def probability(self, event: Any, given: Any = None) -> float:
+        """P(event | given): how probable it is that several conditions hold together.
+
+        Args:
+            event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
+            given: what is known, in the same form.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> table.probability({"x": (0.7, None), "big": True}, given="x > 0.6") <= 1
+        True
+        """
+        engine = self._engine()
+        return engine.event(read_given(engine, event), read_given(engine, given))[0]
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -265,13 +283,3 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         n = check_count("n_samples", n_samples)
         return measure_dependence(self._engine(), n, self._generator(random_state))
-
-
-def _checked_event(
-    engine: Inference, event: Mapping[str, Any], known: Mapping[str, Any], text: str
-) -> tuple[float, str, float]:
-    shared: Sequence[str] = [name for name in event if name in known]
-    if shared:
-        raise ValueError(bad_argument("query", "an event on other columns than are given", shared[0]))
-    probability, log_evidence = engine.event(event, known)
-    return probability, text, log_evidence

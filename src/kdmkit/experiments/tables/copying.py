@@ -27,11 +27,11 @@ def dcr_share(
     real rows should have the same size: then ½ is ideal, and copies of seen rows give 1.
 
     Args:
-        synthetic: rows of a model.
+        synthetic: rows of a model; only their columns count.
         seen: the real rows that the model was fitted to; those with a missing cell are left out.
         unseen: other real rows, likewise.
     """
-    real = [complete(seen), complete(unseen)]
+    real = [complete({name: part[name] for name in synthetic}) for part in (seen, unseen)]
     parts = _events(synthetic, *real)
     to_seen, to_unseen = (_nearest(parts[0], part) for part in parts[1:])
     gap = to_unseen - to_seen

@@ -57,8 +57,9 @@ def c2st_sdmetrics(
     class Detection(ScikitLearnClassifierDetectionMetric):
         _get_classifier = staticmethod(xgboost_classifier)
 
+    known = {name: real[name] for name in synthetic}
     with _numpy_seed(0):  # the metric shuffles by numpy's global generator
-        return float(Detection.compute(*(_published(rows, codes) for rows in (complete(real), synthetic))))
+        return float(Detection.compute(_published(complete(known), codes), _published(synthetic, codes)))
 
 
 def _published(rows: Mapping[str, Array], codes: Collection[str]) -> Any:

@@ -95,7 +95,7 @@ def _write(fit: Fit, rows: Rows, target: str, folder: Path) -> dict[str, Any]:
         draw = model.sample
         found = {"parameters": methods.count_parameters(model), "epochs": len(model.history_)}
     found["fit_seconds"] = round(time.perf_counter() - start, 3)
-    if fit.method not in methods.PEERS:
+    if fit.method not in methods.PEERS and fit.variant != "half":  # of a half, only the rows are judged
         kdm.save(model, folder / "model.safetensors")
     if fit.variant in ("all", "half"):
         start = time.perf_counter()

@@ -17,10 +17,13 @@ MOST_LEVELS = 254
 
 
 def frames(*parts: Mapping[str, Array], leave_out: Sequence[str] = ()) -> list[pd.DataFrame]:
-    """Data frames of several parts of a table; their columns of categories share their levels."""
+    """Data frames of several parts of a table; their columns of categories share their levels.
+
+    Columns that a part lacks are left out: a table model does not draw identifiers.
+    """
     import pandas as pd
 
-    names = [name for name in parts[0] if name not in leave_out]
+    names = [name for name in parts[0] if name not in leave_out and all(name in part for part in parts)]
     levels = {
         name: levels_of(*(part[name] for part in parts)) for name in names if parts[0][name].dtype == object
     }

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.logspace import log_add
+from kdmkit._core.modes import only_reverse_mode
 from kdmkit.ops.terms.base import Role, Roles, Term
 
 
@@ -136,6 +137,12 @@ class Restricted(Term):
         return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
 
 
+def restricted(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Term:
+    """The term, `Restricted` unless it is known that every query is kept."""
+    is_known = keep.device.type == "cpu" and only_reverse_mode()
+    return term if is_known and bool(keep.all()) else Restricted(term, keep)
+
+
 @dataclass(frozen=True)
 class Kept(Term):
     """scores[i, j] = 0 for queries with `keep[i]`, and −∞ for all others.
@@ -199,6 +206,12 @@ class InDtype(Term):
 
     def row(self) -> Float[Tensor, "*lead n"] | None:
         return self.term.row()
+
+    def component_factor(self) -> Float[Tensor, "m p"] | None:
+        return self.term.component_factor()
+
+    def query_factor(self) -> Float[Tensor, "n p"]:
+        return self.term.query_factor()
 
 
 def whole(term: Term) -> Float[Tensor, "*lead n m"]:

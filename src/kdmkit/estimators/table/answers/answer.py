@@ -150,7 +150,7 @@ class Answer(BaseAnswer):
 
     @cached_property
     def probs(self) -> dict[Any, float]:
-        levels = self._posterior.codec.levels
+        levels = self._posterior.levels
         probs = self._posterior.probs().tolist()
         assert levels is not None
         found = [(scalar(level), p) for level, p in zip(levels, probs, strict=True)]
@@ -170,7 +170,7 @@ class Answer(BaseAnswer):
         >>> import kdmkit as kdm
         >>> frame = {"x": np.linspace(0, 1, 200)}
         >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
-        >>> table.query("x").density([0.5, 7.0])[1]
+        >>> float(table.query("x").density([0.5, 7.0])[1])
         0.0
         """
         return self._posterior.density(values)
@@ -189,7 +189,7 @@ class Answer(BaseAnswer):
             found["mean"] = self.mean
         if codec.ordered:
             found |= {"median": self.median, "90 % interval": self.interval(0.9)}
-        if codec.levels is not None and not codec.numeric:
+        if self._posterior.levels is not None and not codec.numeric:
             found["probs"] = self.probs
         return found
 
@@ -198,7 +198,7 @@ class Answer(BaseAnswer):
             probs = self.probs
             shown_levels = list(probs)[:_SHOWN]
             if self._posterior.codec.ordered:
-                shown_levels = sorted(shown_levels, key=list(self._posterior.codec.levels or ()).index)
+                shown_levels = sorted(shown_levels, key=list(self._posterior.levels or ()).index)
             return {str(level): probs[level] for level in shown_levels}
         *pairs, last = pairwise(self.edges())
         ranges = [*(Range(a, b, below=True) for a, b in pairs), Range(*last)]
@@ -211,6 +211,9 @@ class Answer(BaseAnswer):
         low, high = self.quantile(_TAIL), self.quantile(1 - _TAIL)
         if low == high:
             return [low, high]
+        step = getattr(getattr(self._posterior.codec, "part", None), "step", 0.0)
+        if step:  # no bar without a number of the column
+            bars = min(bars, round((high - low) / step))
         return [low + (high - low) * (i / bars) for i in range(bars + 1)]
 
     def plot(self, ax: Any = None) -> Any:

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.logspace import log_normalize
 from kdmkit.distributions import KDM
 from kdmkit.estimators.table.answers.inference import Inference, boxes
 from kdmkit.estimators.table.answers.posterior import infer
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels import Interval, OneOf, Region, can_cut, cut
 
 # Rows that are drawn together where evidence on a column needs a posterior for every row.
 _BLOCK = 8192
@@ -71,6 +72,10 @@ def draw_inside(rho: KDM, region: Region, generator: torch.Generator) -> Tensor:
     assert isinstance(region, Interval)
     event, like = rho.event_shape, rho.components
     low, high = (end.to(like.device, torch.float64).expand(event) for end in (region.low, region.high))
+    if bool((low == high).all()):
+        return low.to(like.dtype).expand(*rho.batch_shape, *event)
+    if can_cut(rho.kernel):
+        return _draw_between(rho, Interval(low, high), generator)
     mass = rho.log_mass(region).double().exp()
     # F⁻¹(u) with u uniform between P(x < low) and P(x ≤ high).
     top = rho.cdf(high.to(like.dtype)).double() if bool(torch.isfinite(high).all()) else torch.ones_like(mass)
@@ -78,6 +83,15 @@ def draw_inside(rho: KDM, region: Region, generator: torch.Generator) -> Tensor:
     level = _inside(top - mass * uniform, like.dtype)
     drawn = rho.icdf(level).reshape(*mass.shape, *event).double()
     return drawn.clamp(low, high).to(like.dtype)
+
+
+def _draw_between(rho: KDM, region: Interval, generator: torch.Generator) -> Tensor:
+    """From the components, cut off outside of the interval."""
+    masses = rho.kernel.log_mass(region, rho.components).reshape(-1)
+    kernel, components = cut(rho.kernel, region, rho.components)
+    log_weights = log_normalize(rho.log_weights.double() + masses.double()).to(rho.log_weights.dtype)
+    inside = KDM(components, None, kernel, log_weights=log_weights, validate_args=False)
+    return inside.sample((), generator=generator)
 
 
 def _inside(level: Float[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, " n"]:

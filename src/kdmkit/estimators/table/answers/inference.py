@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,8 +14,10 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answers.date_posterior import posterior_of
+from kdmkit.estimators.table.answers.overlaps import in_common
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
+from kdmkit.estimators.table.answers.restricted import restrict
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
 
@@ -54,14 +58,19 @@ class Inference:
 
     def query(self, column: Column, given: Mapping[str, Any]) -> tuple[Posterior, float]:
         """The distribution of a column, and log p of what is given."""
-        if given.get(column.name) is not None:
-            raise ValueError(bad_argument("given", f"columns other than the target {column.name!r}", "it"))
-        evidence = self.evidence(given)
-        if not evidence:
-            return self._prior(column), 0.0
-        rho, log_evidence = infer(self.joint, column.variables, evidence)
-        total, share = _shares(log_evidence, given)
-        return posterior_of(column, rho, share, self.pieces), total
+        own = given.get(column.name)
+        others = {name: value for name, value in given.items() if name != column.name}
+        evidence = self.evidence(others)
+        if evidence:
+            rho, log_evidence = infer(self.joint, column.variables, evidence)
+            total, share = _shares(log_evidence, others)
+            posterior = posterior_of(column, rho, share, self.pieces)
+        else:
+            posterior, total = self._prior(column), 0.0
+        if own is None:
+            return posterior, total
+        restricted, log_mass = restrict(posterior, own)
+        return restricted, total + log_mass
 
     def marginals(
         self, columns: Sequence[Column], given: Mapping[str, Any]
@@ -96,10 +105,12 @@ class Inference:
         return self._priors[column.name]
 
     def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
-        """p(event | given), and log p of what is given; both hold conditions on different columns."""
+        """p(event | given), and log p of what is given."""
         known = self.evidence(event)
         if not known:
             raise ValueError(bad_argument("event", "at least one condition", "none"))
+        if any(event[name] is not None and given.get(name) is not None for name in event):
+            return self._overlapping_event(event, given)
         rho, log_evidence = infer(self.joint, tuple(known), self.evidence(given))
         total, share = _shares(log_evidence, given)
         log_mass = torch.stack([self._log_mass(rho, box) for box in boxes(known)])
@@ -107,17 +118,40 @@ class Inference:
             log_mass = log_mass + share
         return float(log_mass.double().exp().sum()), total
 
+    def _overlapping_event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
+        """p(event | given) where some columns have conditions in both: p(event and given) over p(given)."""
+        log_given = float(torch.logsumexp(self._log_boxes(given), -1))
+        _shares(torch.tensor([log_given]), given)  # raises where it is impossible
+        shared = {
+            name: in_common(self.columns[name].codec, value, given[name])
+            for name, value in event.items()
+            if value is not None and given.get(name) is not None
+        }
+        total = 0.0
+        for pieces in itertools.product(*shared.values()):
+            every = {**given, **event, **dict(zip(shared, pieces, strict=True))}
+            log_both = float(torch.logsumexp(self._log_boxes(every), -1))
+            total += math.exp(log_both - log_given)
+        return min(1.0, total), log_given
+
     def box_shares(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
         """log p(box | given) of the boxes of what is given."""
+        share = _shares(self._log_boxes(given), given)[1]
+        assert share is not None
+        return share
+
+    def _log_boxes(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
+        """log p of every box of what is given; of nothing, one box of probability 1."""
         evidence = self.evidence(given)
+        if not evidence:
+            return torch.zeros(1, dtype=torch.float64)
         free = [name for name in self.joint.variables if name not in evidence]
         if free:
             _, log_evidence = infer(self.joint, free[:1], evidence)
-        else:
-            log_evidence = self.joint.log_prob(**evidence)
-        share = _shares(log_evidence, given)[1]
-        assert share is not None
-        return share
+            assert log_evidence is not None
+            return log_evidence.double()
+        found: Tensor = self.joint.log_prob(**evidence)
+        return found.double()
 
     def _log_mass(self, rho: Any, box: Mapping[str, Tensor | Region]) -> Tensor:
         """log p(box) under a distribution of its variables."""

@@ -71,8 +71,13 @@ class Posterior:
         self._pieces = pieces
 
     @property
+    def levels(self) -> Sequence[Any] | None:
+        """All values, where they are finitely many."""
+        return self.codec.levels
+
+    @property
     def has_levels(self) -> bool:
-        return self.codec.levels is not None
+        return self.levels is not None
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -103,7 +108,7 @@ class Posterior:
 
     def _numbers(self) -> np.ndarray:
         """The levels of a numeric column."""
-        return np.asarray(self.codec.levels, dtype=np.float64)
+        return np.asarray(self.levels, dtype=np.float64)
 
     def mean(self) -> Array:
         self._check(self.codec.numeric, "mean", "a numeric column")
@@ -182,11 +187,11 @@ class Posterior:
         return self._each(self.codec.decode, torch.from_numpy(np.asarray(closeness.argmax(-1))))
 
     def _levels(self, index: Any) -> Array:
-        assert self.codec.levels is not None
-        levels = np.empty(len(self.codec.levels), dtype=object)
-        levels[:] = list(self.codec.levels)
+        assert self.levels is not None
+        levels = np.empty(len(self.levels), dtype=object)
+        levels[:] = list(self.levels)
         chosen = np.asarray(levels[index])
-        return chosen.astype(np.asarray(self.codec.levels).dtype) if self.codec.numeric else chosen
+        return chosen.astype(np.asarray(self.levels).dtype) if self.codec.numeric else chosen
 
     # ---- probabilities
 

@@ -112,18 +112,24 @@ class DateCodec(Codec):
             raise self._no_value("a date such as '2024-05-31' or '2024-05-31 18:30'", value) from error
 
     def _point(self, value: Any) -> list[Box]:
-        return self._boxes(*self._span(value), value)
+        return [box for span in self.spans(value) for box in self._boxes(*span, value)]
 
     def _one_of(self, values: list[Any]) -> list[Box]:
-        spans = _merged([self._span(value) for value in values])
-        return [box for span in spans for box in self._boxes(*span, values)]
+        return self._point(values)
 
     def _range(self, ends: tuple[Any, Any]) -> list[Box]:
-        first = None if ends[0] is None else self._span(ends[0])[0]
-        last = None if ends[1] is None else self._span(ends[1])[1]
-        if first is not None and last is not None and first > last:
-            raise self._no_value("low ≤ high", ends)
-        return self._boxes(first, last, ends)
+        return self._point(ends)
+
+    def spans(self, value: Any) -> list[tuple[np.datetime64 | None, np.datetime64 | None]]:
+        """The first and the last instant of every span of time that a date, a range or a set means."""
+        if isinstance(value, tuple):
+            first = None if value[0] is None else self._span(value[0])[0]
+            last = None if value[1] is None else self._span(value[1])[1]
+            if first is not None and last is not None and first > last:
+                raise self._no_value("low ≤ high", value)
+            return [(first, last)]
+        several = isinstance(value, list | set | frozenset | np.ndarray)
+        return [*_merged([self._span(one) for one in (value if several else [value])])]
 
     def beside(self, value: Any, up: bool) -> np.datetime64:
         first, last = self._span(value)
