@@ -65,21 +65,28 @@ def fit(
     model: Annotated[Literal["tree", "flat"], typer.Option(help="How columns are tied.")] = "tree",
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows to learn from; of more a uniform sample is taken.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A folder from which a killed fit goes on when it is run again.")
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the fit.")] = 0,
 ) -> None:
-    """Learns the joint distribution of all columns of a CSV or Parquet file.
+    """Learns the joint distribution of all columns of a CSV or Parquet file, which is never held in memory.
 
     Example: kdmkit fit diamonds.csv --type clarity=category -o diamonds
     """
     from kdmkit import KDMTable, save
 
     with _bad_input(), _source(data) as path:
-        options: dict[str, Any] = {"n_components": components, "max_epochs": epochs}
+        options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
         table = KDMTable(
             types=_types(kind or []),
             targets=target or None,
             model=model,
+            checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,
             verbose=sys.stderr.isatty(),
@@ -88,6 +95,8 @@ def fit(
         start = time.perf_counter()
         table.fit(path)
         save(table, output)
+    if table.columns_.origin:
+        errors.print(table.columns_.origin, highlight=False)
     errors.print(f"fitted in {time.perf_counter() - start:.0f} s, wrote {output}", highlight=False)
 
 

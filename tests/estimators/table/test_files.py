@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kdmkit import KDMTable
 from kdmkit.estimators.table.frames import files
 from kdmkit.estimators.table.frames.files import read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
@@ -83,13 +84,26 @@ def test_types_of_batches_hold_all_cells(tmp_path: Path, monkeypatch: pytest.Mon
         (b"", "empty"),
         (b"a,a\n1,2\n", "different names"),
         (b"a,\n1,2\n", "names for all columns"),
+        (b"a,b\n", "at least one row"),
     ],
 )
 def test_bad_files(tmp_path: Path, content: bytes, text: str) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=text):
-        read_frame("X", path)
+        KDMTable().fit(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_without_rows_is_one_batch(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"data.{kind}"
+    if kind == "csv":
+        path.write_text("x,y\n")
+    else:
+        pq.write_table(pa.table({"x": pa.array([], pa.int64()), "y": pa.array([], pa.string())}), path)
+    (batch,) = read_batches(path)
+    assert batch.column_names == ["x", "y"]
+    assert batch.num_rows == 0
 
 
 def test_ragged_rows_of_batches(tmp_path: Path) -> None:

@@ -92,6 +92,30 @@ def test_batches_do_not_accumulate(table: kdm.KDMTable, arrow: Any, what: str, u
         assert sum(ref() is not None for ref in alive) <= 2
 
 
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("score", {}),
+        ("predict", {"target": "weight", "interval": 0.9}),
+        ("predict", {"target": "size", "proba": True}),
+        ("predict", {"target": "sent"}),
+        ("impute", {}),
+        ("impute", {"draw": True}),
+    ],
+)
+def test_a_batch_without_rows(
+    table: kdm.KDMTable, arrow: Any, what: str, options: Any, unchecked: None
+) -> None:
+    none, some = table.stream(what, [arrow.slice(0, 0), arrow.slice(0, 2)], **options)
+    assert none.num_rows == 0
+    assert none.column_names == some.column_names
+
+
+def test_dates_of_rows_without_cells(table: kdm.KDMTable, unchecked: None) -> None:
+    predicted = table.predict({"weight": [np.nan, np.nan]}, "sent")
+    assert (predicted == table.query("sent").median).all()
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_an_error_leaves_no_partial_file(tmp_path: Path, kind: str) -> None:
     def broken() -> Iterator[Any]:

@@ -96,6 +96,19 @@ def test_peers_fill_in_what_depends_on_the_rest(method):
         np.testing.assert_array_equal(filled[name][~removed[name]], table[name][~removed[name]])
 
 
+def test_chained_equations_stay_within_the_column():
+    """A constant, and two columns that determine each other."""
+    table = rows(120, 0)
+    table = {**table, "twice": 2 * table["size"], "constant": np.ones(120)}
+    left, removed = imputation.remove_cells(table, 0, share=0.5)
+    filled = imputation.ridge(left, 0)
+    assert filled["constant"] == pytest.approx(1)
+    for name in ("size", "twice"):
+        known = table[name][~removed[name]]
+        assert known.min() - 1e-9 <= filled[name].min()
+        assert filled[name].max() <= known.max() + 1e-9
+
+
 def test_a_matrix_of_rows_gives_the_rows_back():
     table = rows(50, 0)
     matrix = imputation.Matrix.of(table)

@@ -26,6 +26,8 @@ _EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
 # How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
 # have the smaller learning rate and less regularisation: their draws are more like the rows.
 _TOLERANCE = 0.1
+# Rows that the tree of columns and the first components are taken from, at most: a uniform sample of more.
+_START_ROWS = 100_000
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
@@ -74,6 +76,7 @@ def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -
         kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
         raise ValueError(bad_argument("X", "columns that a model can learn", kinds))
     generator = torch.Generator().manual_seed(settings.seed)
+    train = _some_rows(train, _START_ROWS, generator)
     variables = schema.variables(k)
     if settings.model == "tree" or len(variables) == 1:
         tree = TreeLayer(variables, k, generator=generator)
@@ -166,6 +169,17 @@ def part_of(rows: Encoded, weights: Tensor | None, index: Int[Tensor, " m"]) -> 
     """Some rows as a table to learn from."""
     part = rows.take(index)
     return Table(part.values, part.observed, None if weights is None else weights[index].float())
+
+
+def _some_rows(table: Table, most: int, generator: torch.Generator) -> Table:
+    """A uniform sample of so many rows; the table itself where it has no more."""
+    n = len(next(iter(table.columns.values())))
+    if n <= most:
+        return table
+    index = torch.randperm(n, generator=generator)[:most]
+    columns = {name: value[index] for name, value in table.columns.items()}
+    observed = {name: mask[index] for name, mask in (table.observed or {}).items()}
+    return Table(columns, observed, None if table.weights is None else table.weights[index])
 
 
 def _complete(table: Table, generator: torch.Generator) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.frames.files import read_batches
 from kdmkit.estimators.table.frames.optional import need
-from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 
 # A sample grows to this many times its size before the rows that left it are dropped.
 _SLACK = 1.25
@@ -109,6 +109,7 @@ class Reservoir:
 
     def add(self, table: Any) -> None:
         """Takes the rows of an Arrow table into account."""
+        checked_names("X", table.column_names)
         keys = self._rng.random(table.num_rows)
         index = np.flatnonzero(keys < self._limit)
         self._tables.append(table if len(index) == table.num_rows else table.take(index))

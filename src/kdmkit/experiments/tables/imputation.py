@@ -131,13 +131,19 @@ PEERS: dict[str, Callable[[Rows, int], Rows]] = {
 
 
 def _iterated(model: Any, values: Array, seed: int) -> Array:
-    """The matrix filled in by ten rounds, the default."""
+    """The matrix filled in by ten rounds, the default.
+
+    Values stay within those of their column: where columns determine each other (a code and its text), the
+    rounds would drift away in rows that lack both.
+    """
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return np.asarray(IterativeImputer(model, random_state=seed).fit_transform(values))
+        low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+        imputer = IterativeImputer(model, min_value=low, max_value=high + (high == low), random_state=seed)
+        return np.asarray(imputer.fit_transform(values))
 
 
 def _coded(column: Array) -> Array:

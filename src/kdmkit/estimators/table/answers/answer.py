@@ -169,7 +169,7 @@ class Answer(BaseAnswer):
         >>> import kdmkit as kdm
         >>> frame = {"x": np.linspace(0, 1, 200)}
         >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
-        >>> table.query("x").density([0.5, 7.0])[1]
+        >>> float(table.query("x").density([0.5, 7.0])[1])
         0.0
         """
         return self._posterior.density(values)

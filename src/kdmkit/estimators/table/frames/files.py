@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv as text_rows
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def read_batches(
     else:
         batches = _csv_batches(path, _csv_types(path) if types is None else types)
     for table in batches:
-        for start in range(0, table.num_rows, n_rows):
+        for start in range(0, max(1, table.num_rows), n_rows):
             yield table.slice(start, n_rows)
 
 
@@ -77,9 +77,18 @@ def _parquet_file(path: Path) -> Any:
 
 
 def _parquet_batches(path: Path, n_rows: int) -> Iterator[Any]:
-    arrow, file = need("pyarrow"), _parquet_file(path)
-    for batch in file.iter_batches(batch_size=n_rows):
+    file = _parquet_file(path)
+    return _tables(file.iter_batches(batch_size=n_rows), file.schema_arrow)
+
+
+def _tables(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Batches as tables; a file without rows is one table without rows."""
+    arrow, none = need("pyarrow"), True
+    for batch in batches:
+        none = False
         yield arrow.Table.from_batches([batch])
+    if none:
+        yield schema.empty_table()
 
 
 # ---- CSV
@@ -138,10 +147,9 @@ def _common_type(a: Any, b: Any) -> Any:
 
 
 def _csv_batches(path: Path, types: Mapping[str, Any] | None) -> Iterator[Any]:
-    arrow, csv = need("pyarrow"), need("pyarrow.csv")
+    csv = need("pyarrow.csv")
     with _csv_errors(path), csv.open_csv(path, **_csv_options(path, types)) as reader:
-        for batch in reader:
-            yield arrow.Table.from_batches([batch])
+        yield from _tables(reader, reader.schema)
 
 
 def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def read_frame(argument: str, data: Any) -> RawFrame:
 
 
 def _from_mapping(argument: str, data: Mapping[Any, Any]) -> RawFrame:
-    names = _checked_names(argument, list(data))
+    names = checked_names(argument, list(data))
     arrays = [_as_array(f"{argument}[{n!r}]", value) for n, value in zip(names, data.values(), strict=True)]
     lengths = {name: array.shape for name, array in zip(names, arrays, strict=True)}
     wrong = next((name for name, shape in lengths.items() if len(shape) != 1), None)
@@ -187,7 +187,7 @@ def _from_narwhals(argument: str, data: Any) -> RawFrame:
     if hasattr(data, "collect"):
         data = nw.from_native(data).collect().to_native()
     labels = _labels(argument, data)
-    names = _checked_names(argument, labels)
+    names = checked_names(argument, labels)
     named = data if list(labels) == names else data.set_axis(names, axis=1)
     frame = nw.from_native(named, eager_only=True)
     raw = {name: _from_series(name, frame[name]) for name in names}
@@ -206,7 +206,8 @@ def _labels(argument: str, data: Any) -> tuple[Any, ...]:
     return tuple(labels)
 
 
-def _checked_names(argument: str, labels: Sequence[Any]) -> list[str]:
+def checked_names(argument: str, labels: Sequence[Any]) -> list[str]:
+    """The names of columns as text; empty and equal ones raise."""
     names = [str(label) for label in labels]
     if not names:
         raise ValueError(bad_argument(argument, WANTED, "no columns"))

@@ -179,21 +179,17 @@ class _Parser:
             return self.membership(first)
         sign = self.comparison()
         second = self.operand()
-        if self._is_middle(first, second):
+        if self.here.is_symbol(*_MIRRORED):
             return self.chain(first, sign, second)
         if not self.is_column(first) and self.is_column(second):
             first, sign, second = second, _MIRRORED[sign], first
         name = self.column(first)
         return name, self.compared(name, sign, second)
 
-    def _is_middle(self, first: Token, second: Token) -> bool:
-        chained = self.here.is_symbol(*_MIRRORED)
-        if chained and self.is_column(first) and not self.is_column(second):
-            raise self.error(self.here, "',', 'and' or the column between its ends: 0.5 <= carat <= 1")
-        return chained
-
     def chain(self, low: Token, sign: str, middle: Token) -> tuple[str, Condition]:
         """low < column < high."""
+        if self.is_column(low) and not self.is_column(middle):
+            raise self.error(self.here, "',', 'and' or the column between its ends: 0.5 <= carat <= 1")
         name = self.column(middle)
         place = self.here
         other = self.comparison()
@@ -216,13 +212,12 @@ class _Parser:
         return self.take()
 
     def compared(self, name: str, sign: str, token: Token) -> Condition:
-        levels = self.columns[name].levels
         value = self.value(name, token)
         if sign == "=":
             return Among((value,))
         if sign == "!=":
             return self.others(name, (value,), token)
-        if levels is not None:
+        if self.columns[name].levels is not None:
             return self.between_levels(name, sign, value, token)
         if sign[0] == "<":
             return Range(high=value, below=sign == "<")
@@ -235,16 +230,16 @@ class _Parser:
         levels = tuple(self.columns[name].levels or ())
         place = levels.index(level)
         kept = levels[: place + (sign == "<=")] if sign[0] == "<" else levels[place + (sign == ">") :]
-        if not kept:
-            raise self.error(token, f"a level of {name!r} that is left", "none")
-        return Among(kept)
+        return self.among(name, kept, token)
 
     def others(self, name: str, values: tuple[Any, ...], token: Token) -> Condition:
         """All levels but some."""
         levels = self.columns[name].levels
         if levels is None:
             raise self.error(token, f"a range: {name!r} has no levels to choose from")
-        kept = tuple(level for level in levels if level not in values)
+        return self.among(name, tuple(level for level in levels if level not in values), token)
+
+    def among(self, name: str, kept: tuple[Any, ...], token: Token) -> Among:
         if not kept:
             raise self.error(token, f"a level of {name!r} that is left", "none")
         return Among(kept)
