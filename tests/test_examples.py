@@ -18,7 +18,7 @@ LINES = {
     "uncertain_inputs_and_chains": "a bird of 18 g",
 }
 # Several fits each.
-SLOW = {"label_proportions", "regression_bands", "classify_and_generate", "density"}
+SLOW = {"label_proportions", "regression_bands", "classify_and_generate", "density", "own_encoder"}
 
 
 def test_every_example_is_tested() -> None:

@@ -66,7 +66,9 @@ def anchored_log_overlap(x: Tensor, anchor: Tensor, centre: Tensor, scale: Tenso
 @torch.no_grad()
 def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> bool:
     """Whether no anchor is so far from the centre that digits are lost, and no end so that it overflows."""
-    if not all(part.numel() for part in (low, high, centre)):
+    parts = (low, high, centre, scale)
+    # Intervals are told apart by their indices, which numbers do not have.
+    if not any(part.ndim for part in parts) or not all(part.numel() for part in parts):
         return False
     dtype, least = torch.promote_types(low.dtype, centre.dtype), float(scale.amin())
     if (
