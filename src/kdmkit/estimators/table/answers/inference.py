@@ -84,9 +84,9 @@ class Inference:
             return {column.name: self._prior(column) for column in columns}, total
         if free:
             wanted = [name for column in free for name in column.variables]
-            rho, log_evidence = infer(self.joint, wanted, evidence)
-            total, share = _shares(log_evidence, given)
+            rho = self.joint.infer(target=wanted if len(wanted) > 1 else wanted[0], **evidence)
             every = {wanted[0]: rho} if len(wanted) == 1 else rho.marginals()
+            total, share = _shares(every[wanted[0]].log_evidence, given)  # from the pass of the marginals
             for column in free:
                 several = len(column.variables) > 1
                 own = rho.marginal(*column.variables) if several else every[column.variables[0]]
