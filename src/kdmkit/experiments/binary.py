@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import kdmkit as kdm
-from kdmkit._core.checks import bad_argument
 from kdmkit.experiments.common import (
     Claim,
     Mean,
@@ -26,6 +25,7 @@ from kdmkit.experiments.common import (
     read_rows,
     run_tasks,
     select,
+    some_of,
     write_report,
 )
 from kdmkit.experiments.likelihoods import Columns, likelihoods, n_rows
@@ -68,7 +68,7 @@ def run(
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    wanted = tasks(data_dir, list(datasets) or list(TARGETS), device)
+    wanted = tasks(data_dir, datasets, device)
     with processes(workers) as pool:
         run_tasks(wanted, folder / "binary.jsonl", fresh=fresh, verbose=verbose, pool=pool)
     return summarize(folder)
@@ -82,16 +82,13 @@ def summarize(folder: Path) -> Report:
 
 def tasks(data_dir: Path, datasets: Sequence[str], device: Any) -> list[Task]:
     """The slowest first, so that processes end at about the same time."""
-    unknown = [name for name in datasets if name not in TARGETS]
-    if unknown:
-        raise ValueError(bad_argument("dataset", f"some of {', '.join(TARGETS)}", ", ".join(unknown)))
     runs = [(MANY, 0), *((STATES, seed) for seed in SEEDS), (FEW, 0)]
     return [
         Task(
             {"dataset": name, "states": states, "seed": seed, "settings": SETTINGS},
             partial(measure, data_dir / f"{name}.npz", states, seed, device),
         )
-        for name in sorted(datasets, key=list(TARGETS).index, reverse=True)
+        for name in reversed(some_of("dataset", datasets, tuple(TARGETS)))
         for states, seed in runs
     ]
 

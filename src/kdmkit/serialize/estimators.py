@@ -49,10 +49,7 @@ _FITTED: dict[str, Any] = {
 
 def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     check_is_fitted(estimator)
-    parameters = estimator.get_params(deep=False)
-    parameters["checkpoint_dir"] = None  # whoever loads the model has folders of their own
-    if not isinstance(parameters["random_state"], int | np.integer):
-        parameters["random_state"] = None  # a stream of random numbers is not saved
+    parameters = saved_parameters(estimator)
     fitted = {k: v for k, v in vars(estimator).items() if _is_fitted_state(k)}
     encoded = {name: encode(name, value) for name, value in parameters.items()}
     plain = {k: v if isinstance(v, nn.Module) else decode(encoded[k]) for k, v in parameters.items()}
@@ -63,6 +60,15 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "module": estimator.module_.config(),
     }
     return config, tensors_of(estimator.module_)
+
+
+def saved_parameters(estimator: Any) -> dict[str, Any]:
+    """Constructor parameters, without what belongs to this computer and process."""
+    parameters: dict[str, Any] = estimator.get_params(deep=False)
+    parameters["checkpoint_dir"] = None  # whoever loads the model has folders of their own
+    if not isinstance(parameters["random_state"], int | np.integer):
+        parameters["random_state"] = None  # a stream of random numbers is not saved
+    return parameters
 
 
 def _types(cls: Any) -> dict[str, Any]:

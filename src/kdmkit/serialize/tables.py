@@ -13,6 +13,7 @@ from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.serialize import layers
 from kdmkit.serialize.description import check_sizes
+from kdmkit.serialize.estimators import saved_parameters
 from kdmkit.serialize.modules import UserModules, tensors_of
 from kdmkit.serialize.values import check_types, decode, encode
 
@@ -38,11 +39,7 @@ _FITTED: dict[str, Any] = {
 
 def pack(table: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     check_is_fitted(table)
-    parameters = table.get_params(deep=False)
-    parameters["checkpoint_dir"] = None  # whoever loads the model has folders of their own
-    if not isinstance(parameters["random_state"], int | np.integer):
-        parameters["random_state"] = None  # a stream of random numbers is not saved
-    encoded = {name: encode(name, value) for name, value in parameters.items()}
+    encoded = {name: encode(name, value) for name, value in saved_parameters(table).items()}
     check_types({name: decode(value) for name, value in encoded.items()}, _PARAMETERS)
     config = {
         "parameters": encoded,

@@ -75,11 +75,18 @@ class Level(Number):
     """Levels as codes of a Categorical kernel."""
 
     codec, kind = "level", "category"
-    ordered = numeric = property(lambda self: False)  # type: ignore[assignment]
 
     def __init__(self, name: str, levels: Sequence[Any], smoothing: float = 0.05) -> None:
         super().__init__(name)
         self._levels, self.smoothing = list(levels), smoothing
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    @property
+    def numeric(self) -> bool:
+        return False
 
     @property
     def levels(self) -> Sequence[Any]:

@@ -1,5 +1,6 @@
 """What all experiments share: the runner, lines of results, means, claims, tables and the hardware probe."""
 
+from kdmkit.experiments.common.choices import chosen_device, some_of
 from kdmkit.experiments.common.claims import Claim, claims_table
 from kdmkit.experiments.common.lines import FORMAT, Row, append_row, newest, read_rows, remove_rows, select
 from kdmkit.experiments.common.machine import machine, provenance, versions
@@ -19,6 +20,7 @@ __all__ = [
     "Row",
     "Task",
     "append_row",
+    "chosen_device",
     "claims_table",
     "machine",
     "markdown_table",
@@ -29,6 +31,7 @@ __all__ = [
     "remove_rows",
     "run_tasks",
     "select",
+    "some_of",
     "versions",
     "write_report",
 ]

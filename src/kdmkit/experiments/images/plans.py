@@ -10,11 +10,10 @@ from tempfile import TemporaryFile
 import torch
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.experiments.common import read_rows
+from kdmkit.experiments.common import chosen_device, read_rows
 from kdmkit.experiments.images.data import check_data
 from kdmkit.experiments.images.jobs import Job, Place
 from kdmkit.experiments.images.recipes import DATASETS, ENCODERS, MODELS, RECIPES, Encoder, Model
-from kdmkit.training import Device
 
 #: Runs of the residual network.
 FEW_RUNS = 3
@@ -88,17 +87,10 @@ def plan(
     >>> plan(["digits"], data_dir="data", runs=1, device="cpu").models
     ('dense', 'kdm', 'ml-kdm')
     """
-    check_choice("device", device, ("auto", "cpu", "cuda"))
-    place = Place(Path(data_dir), Path(work_dir), _chosen_device(device))
+    # The precision of training depends on the device, and so do cached weights.
+    place = Place(Path(data_dir), Path(work_dir), chosen_device(device))
     names = datasets or [name for name in DATASETS if name != "digits"]
     return Plan(names, models or MODELS, encoders or ENCODERS, runs, place, workers)  # type: ignore[arg-type]
-
-
-def _chosen_device(device: str) -> Device:
-    """Replaces "auto" by a device. The precision of training depends on it, and so do cached weights."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device  # type: ignore[return-value]
 
 
 def search_space(texts: Sequence[str] | None) -> dict[str, list[float]] | None:

@@ -8,7 +8,16 @@ from itertools import product
 from pathlib import Path
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.experiments.common import Report, Row, Task, processes, read_rows, run_tasks, write_report
+from kdmkit.experiments.common import (
+    Report,
+    Row,
+    Task,
+    processes,
+    read_rows,
+    run_tasks,
+    some_of,
+    write_report,
+)
 from kdmkit.experiments.proportions.data import DATASETS
 from kdmkit.experiments.proportions.figure import save_figure
 from kdmkit.experiments.proportions.report import report
@@ -41,8 +50,8 @@ def run(
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
     """
-    datasets = chosen("dataset", datasets, tuple(DATASETS))
-    methods = chosen("method", methods, METHODS)
+    datasets = some_of("dataset", datasets, tuple(DATASETS))
+    methods = some_of("method", methods, METHODS)
     bag_sizes = checked_sizes(bag_sizes, datasets, data_dir)
     asked = tasks(data_dir, datasets, bag_sizes, methods, trials, device)
     with processes(workers) as pool:
@@ -91,14 +100,6 @@ def _settings_of(row: Row) -> dict[str, object] | None:
     if row["method"] not in METHODS or row["bag_size"] not in BAG_SIZES:
         return None
     return settings(row["method"], row["dataset"], (float(low), float(high)), row["bag_size"])
-
-
-def chosen(argument: str, values: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """The values asked for, in the order of `known`; all of them where none was."""
-    unknown = [value for value in values if value not in known]
-    if unknown:
-        raise ValueError(bad_argument(argument, f"one of {', '.join(known)}", unknown[0]))
-    return [value for value in known if value in values] or known
 
 
 def checked_sizes(sizes: Sequence[int], datasets: Sequence[str], data_dir: Path) -> Sequence[int]:

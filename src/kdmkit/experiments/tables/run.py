@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from tqdm.auto import tqdm
 
-from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.experiments.common import Report, Task, newest, processes, read_rows, run_tasks, write_report
+from kdmkit.experiments.common import (
+    Report,
+    Task,
+    chosen_device,
+    newest,
+    processes,
+    read_rows,
+    run_tasks,
+    some_of,
+    write_report,
+)
 from kdmkit.experiments.tables import fits
 from kdmkit.experiments.tables.data import PAPER
 from kdmkit.experiments.tables.others import CHECK, DEVELOPMENT
@@ -61,13 +69,12 @@ def run(
         fresh: whether to fit and measure again.
         verbose: whether to show progress.
     """
-    check_choice("device", device, ("auto", "cpu", "cuda"))
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    where = chosen_device(device)
     jobs = [
         Job(part, dataset, method, seed, where, rows, data_dir, work_dir)
         for seed in range(seeds)
-        for dataset in _some("dataset", datasets, LISTS[tables])
-        for part in _some("part", parts, tuple(PARTS))
+        for dataset in some_of("dataset", datasets, LISTS[tables])
+        for part in some_of("part", parts, tuple(PARTS))
         for method in _methods(part, chosen)
         if dataset != "adult-missing" or part in _WITH_MISSING
     ]
@@ -113,17 +120,10 @@ def _name(tables: ListName) -> str:
     return "tables" if tables == "paper" else f"tables-{tables}"
 
 
-def _some(what: str, wanted: Sequence[str], known: Sequence[str]) -> Sequence[Any]:
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise ValueError(bad_argument(what, f"some of {', '.join(known)}", ", ".join(unknown)))
-    return wanted or known
-
-
 def _methods(part: PartName, wanted: Sequence[str]) -> Sequence[str]:
     """The methods of a part that are wanted; those of other parts are skipped."""
     every = [name for each in PARTS.values() for name in (*each.methods, *each.more_methods)]
-    _some("method", wanted, list(dict.fromkeys(every)))
+    some_of("method", wanted, list(dict.fromkeys(every)))
     known = PARTS[part]
     return [name for name in (*known.methods, *known.more_methods) if name in wanted] or (
         () if wanted else known.methods

@@ -1,0 +1,33 @@
+"""What the options of a command choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+
+from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.training import Device
+
+_Name = TypeVar("_Name", bound=str)
+
+
+def some_of(argument: str, wanted: Sequence[str], known: Sequence[_Name]) -> Sequence[_Name]:
+    """The names asked for, in the order of `known`; all of them where none was.
+
+    >>> some_of("dataset", ["jester", "audio"], ["audio", "dna", "jester"])
+    ['audio', 'jester']
+    """
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(bad_argument(argument, f"some of {', '.join(known)}", ", ".join(unknown)))
+    return [name for name in known if name in wanted] or known
+
+
+def chosen_device(device: str) -> Device:
+    """Replaces "auto" by a device: results depend on it, so it is part of what is kept."""
+    check_choice("device", device, ("auto", "cpu", "cuda"))
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device  # type: ignore[return-value]
