@@ -293,7 +293,7 @@ def test_command(quick: None, instead_of_files: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--dataset", "iris"], "dataset: expected some of adult, magic, got iris"),
-        (["--method", "magic"], "method: expected one of kdm, kdm-encoder"),
+        (["--method", "magic"], "method: expected some of kdm, kdm-encoder"),
         (["--bag-size", "7"], "bag size: expected a divisor of adult's 512 rows, got 7"),
         (["--bag-size", "64"], "bag size: expected one of 8, 32, 128, 512, got 64"),
     ],
@@ -313,6 +313,6 @@ def test_missing_files_are_told_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_unknown_data_set() -> None:
-    with pytest.raises(ValueError, match="dataset: expected some of adult, magic, got iris"):
+    with pytest.raises(ValueError, match="dataset: expected one of adult, magic, got iris"):
         load("iris", Path())
     assert INTERVALS == ((0.0, 0.5), (0.5, 1.0))
