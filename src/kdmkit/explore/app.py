@@ -38,6 +38,7 @@ def create_app(
     host: str = "127.0.0.1",
     token: str | None = None,
     allowed_hosts: Collection[str] = (),
+    start: bool = True,
 ) -> ASGIApp:
     """The application (ASGI) that shows models.
 
@@ -47,13 +48,15 @@ def create_app(
         host: the address that the server listens on.
         token: what requests need in the header `X-Kdmkit-Token`; None is a random one.
         allowed_hosts: names by which the server may be called, beside this machine and its addresses.
+        start: whether to make the models now, in the background.
 
     >>> import kdmkit as kdm
     >>> table = kdm.KDMTable(n_components=2, max_epochs=1).fit({"x": [1.0, 2.5, 4.0] * 9})
     >>> app = create_app({"numbers": table}, token="secret")
     """
     held = models if isinstance(models, Models) else Models(models)
-    held.start()
+    if start:
+        held.start()
     limiter: list[anyio.CapacityLimiter] = []
 
     async def compute(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -37,9 +37,7 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "", "What the model is: its columns with their marginals, or its classes", None, lambda m: m.view()
-    ),
+    Endpoint("", "The model: its columns with their marginals, or its classes", None, lambda m: m.view()),
     Endpoint(
         "/marginals",
         "The distribution of every column given what is known, and log p of what is known",

@@ -12,8 +12,8 @@ from kdmkit.estimators import KDMClassifier
 from kdmkit.explore import requests as r
 from kdmkit.explore.values import plain, shown
 
-# Draws of every class by which the page learns what images look like; nearly the components themselves.
-_DRAWS, _NARROW = 20, 0.05
+# Draws of every class with which an image is compared.
+_DRAWS = 20
 # Pixels whose mean is above this share of the brightest one are inside of the frame that images fill.
 _INSIDE = 0.15
 _LEAST_SIDE = 4
@@ -38,12 +38,11 @@ class ImageModel:
 
     def __init__(self, name: str, model: KDMClassifier, shape: tuple[int, int]) -> None:
         self.name, self.model, self.shape = name, model, shape
-        labels = model.classes_.tolist()
-        typical = np.concatenate([model.sample(_DRAWS, y=y, spread=_NARROW, random_state=0) for y in labels])
+        drawn = np.concatenate([model.sample(_DRAWS, y=y, random_state=1) for y in model.classes_.tolist()])
+        self._scores = np.sort(model.score_samples(drawn))
+        typical = drawn if model.module_.encoder is not None else model.joint_.components["x"].cpu().numpy()
         self.low, self.high = _bounds(typical)
         self.box = _frame(typical.mean(0).reshape(shape))
-        drawn = np.concatenate([model.sample(_DRAWS, y=y, random_state=1) for y in labels])
-        self._scores = np.sort(model.score_samples(drawn))
 
     def view(self) -> dict[str, Any]:
         height, width = self.shape

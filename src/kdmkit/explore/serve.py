@@ -30,6 +30,7 @@ class Server:
         host: the address to listen on.
         port: 0 is any free one.
         allowed_hosts: other names by which it may be called.
+        stop_on_failure: whether the server ends where a model cannot be made; `error` has the reason.
     """
 
     def __init__(
@@ -39,12 +40,15 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         allowed_hosts: Collection[str] = (),
+        stop_on_failure: bool = False,
     ) -> None:
         self.token = secrets.token_urlsafe(16)
         self.error: Exception | None = None
+        self._stop_on_failure = stop_on_failure
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        app = create_app(Models(models, self._fail), host=host, token=self.token, allowed_hosts=allowed_hosts)
+        held = Models(models, self._fail)
+        app = create_app(held, host=host, token=self.token, allowed_hosts=allowed_hosts, start=False)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -56,6 +60,7 @@ class Server:
             ws="none",
         )
         self._server = uvicorn.Server(config)
+        held.start()
         self._thread: threading.Thread | None = None
 
     @property
@@ -88,6 +93,12 @@ class Server:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
+        if self._stop_on_failure:
+            self._server.should_exit = True
+
+    def open_browser(self) -> None:
+        """Opens the page in the browser of this machine, once the server answers."""
+        threading.Timer(0.2, webbrowser.open, [self.url]).start()
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -131,7 +142,7 @@ def show(
     if say is not None:
         say(server.url)
     if open_browser:
-        threading.Timer(0.2, webbrowser.open, [server.url]).start()
+        server.open_browser()
     if block:
         server.run()
         return server

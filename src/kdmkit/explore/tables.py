@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 from collections import OrderedDict
+from importlib import import_module
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
@@ -65,22 +66,17 @@ class TableModel:
 
     def _column(self, name: str) -> dict[str, Any]:
         column, bins = self.table.schema_.columns[name], self.bins[name]
-        levels = None if bins is not None else [plain(level) for level in column.codec.levels or ()]
-        ends = None if bins is None else [[plain(low), plain(high)] for low, high in _adjacent(bins)]
-        labels = (
-            [as_text(level) for level in column.codec.levels or ()]
-            if bins is None
-            else _labels(_adjacent(bins))
-        )
+        values = column.codec.levels or ()
+        shown_bins = () if bins is None else _adjacent(bins)
         return {
             "name": name,
             "kind": column.kind,
             "details": column.details,
             "missing": f"{column.missing:.1%}",
             "ordered": column.codec.ordered,
-            "bins": ends,
-            "labels": labels,
-            "levels": levels,
+            "bins": None if bins is None else [[plain(low), plain(high)] for low, high in shown_bins],
+            "labels": [as_text(v) for v in values] if bins is None else _labels(shown_bins),
+            "levels": [plain(v) for v in values] if bins is None else None,
             "prior": self._prior[name],
         }
 
@@ -116,6 +112,8 @@ class TableModel:
             "cards": {name: self._card(answer) for name, answer in answers.items()},
             "texts": self._texts(asked.target, given),
         }
+        if not all(math.isfinite(p) for card in found["cards"].values() for p in card["probabilities"]):
+            raise ValueError(bad_argument("given", "values that can occur together", str(given)))
         self._kept[key] = found
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
@@ -232,14 +230,13 @@ def _cell(cell: Any) -> dict[str, Any]:
 
 def _read_csv(text: str) -> Any:
     try:
-        import pyarrow as pa
-        from pyarrow.csv import ReadOptions, read_csv
+        arrow, reader = import_module("pyarrow"), import_module("pyarrow.csv")
     except ImportError as error:
         raise ValueError("rows of CSV need: pip install 'kdmkit[table]'") from error
-    options = ReadOptions(use_threads=False, block_size=1 << 20)
+    options = reader.ReadOptions(use_threads=False, block_size=1 << 20)
     try:
-        rows = read_csv(io.BytesIO(text.encode()), read_options=options)
-    except pa.ArrowInvalid as error:
+        rows = reader.read_csv(io.BytesIO(text.encode()), read_options=options)
+    except arrow.ArrowInvalid as error:
         raise ValueError(bad_argument("csv", "a header line and rows", str(error)[:200])) from error
     if not rows.num_rows:
         raise ValueError(bad_argument("csv", "a header line and at least one row", "no row"))

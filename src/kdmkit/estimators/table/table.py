@@ -302,7 +302,8 @@ class KDMTable(DensityMixin, TableEstimator):
         """How much every other column would tell about a column, given what is known; the most first.
 
         This is the mutual information I(target; column | given) in nats: by how much the entropy of the
-        target falls on average when the column becomes known. Exact between levels, else an estimate by draws.
+        target falls on average when the column becomes known. It is exact between levels, else an estimate
+        by draws.
 
         Args:
             given: what is known of other columns than the target, as in `query`.
