@@ -305,7 +305,7 @@ def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"],
 def relative_matrices(
     entry: Entry,
 ) -> tuple[Sequence[Float[Tensor, "n m"]], Float[Tensor, "n b"]]:
-    """`relative_scores` of values `(n, b, *event)` under a batch of b mixtures, a matrix for each of these."""
+    """`relative_scores` of values `(n, b, *event)` under a batch of b mixtures, with a matrix for each."""
     none = _no_weights([entry])
     layout = _lay_out([entry], none, None)
     matrices, tops = RelativeScores.of(*_terms([entry], none, layout)).matrices()

@@ -34,20 +34,22 @@ def _alike(entries: Sequence[Entry]) -> list[list[int]]:
     """The places of entries in groups of equal shapes."""
     groups: dict[Any, list[int]] = {}
     for i, entry in enumerate(entries):
-        values, components = entry.value, entry.components
-        plain = entry.region is None and components.ndim == 1 + entry.kernel.component_dim
-        plain = plain and len(entry.lead) == 1
-        key = (
-            (type(entry.kernel), entry.kind, values.shape, values.dtype, components.shape, components.dtype)
-            if plain and only_reverse_mode()
-            else i
-        )
-        groups.setdefault((key, None if entry.keep is None else entry.keep.shape), []).append(i)
+        groups.setdefault(_shapes(entry) or i, []).append(i)
     return list(groups.values())
 
 
+def _shapes(entry: Entry) -> Any:
+    """What entries have to share that can be stacked; None of one that cannot."""
+    kernel, components = entry.kernel, entry.components
+    has_batch = components.ndim > 1 + kernel.component_dim
+    if entry.region is not None or has_batch or len(entry.lead) != 1 or not only_reverse_mode():
+        return None
+    tensors = [entry.value, components, *kernel.parameters(), *([] if entry.keep is None else [entry.keep])]
+    return type(kernel), entry.kind, *((tensor.shape, tensor.dtype) for tensor in tensors)
+
+
 def _stack(entries: Sequence[Entry]) -> Entry | None:
-    """One entry with a batch of variables, the last one of its leading dimensions; None where there is none."""
+    """One entry of values `(n, b, *event)`, where the kernels of b variables can be stacked."""
     first = entries[0]
     kernel = first.kernel.stacked([entry.kernel for entry in entries[1:]]) if len(entries) > 1 else None
     if kernel is None:

@@ -397,9 +397,3 @@ class Kernel(nn.Module, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
-
-
-def check_kernel(argument: str, kernel: object) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
-    return kernel
