@@ -23,7 +23,7 @@ from kdmkit.nn.tree_scores import group_kernels, grouped_scores
 from kdmkit.nn.tree_start import choose_rows, start_components, start_edges
 from kdmkit.nn.tree_structure import learn_tree
 from kdmkit.nn.variable import Variable
-from kdmkit.ops.messages import Tables, expanded
+from kdmkit.ops.messages import Indexed, NodeScores, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
 _EDGE_FLOOR = 1e-6
@@ -175,16 +175,17 @@ class TreeLayer(KDMLayer):
             values, masks, groups, edges: as in `row_log_prob`. Where the target is missing, the second is 0.
             target: a variable.
         """
-        kernels, states = self._kernels(), self._states(edges)
         # The target alone, so that the largest of its scores is known.
-        parts = [[target]], [others for names in groups if (others := [n for n in names if n != target])]
-        (own, top), (scores, tops) = (
-            grouped_scores(part, kernels, self.components, values, masks) if part else ({}, 0.0)
-            for part in parts
-        )
-        node = self._topology.node_of[target]
-        beta, shift = states.collect([scores.get(name) for name in self._topology.nodes], node)
-        together = safe_logsumexp(beta + expanded(own[target]))
+        own, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
+        others = [rest for names in groups if (rest := [name for name in names if name != target])]
+        scores: dict[str, NodeScores] = {}
+        tops = torch.zeros_like(top)
+        if others:
+            scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
+        by_node = [scores.get(name) for name in self._topology.nodes]
+        beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
+        score = own[target]
+        together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
         return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:

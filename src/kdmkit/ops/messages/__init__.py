@@ -1,7 +1,7 @@
 """Messages on trees of discrete states: sums and maxima of products over all states, in log space."""
 
 from kdmkit.ops.messages.api import collect, collect_all, collect_everywhere, maximize
-from kdmkit.ops.messages.indexed import Indexed, NodeScores, expanded
+from kdmkit.ops.messages.indexed import Indexed, NodeScores
 from kdmkit.ops.messages.tables import Tables, smallest_sum
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "collect",
     "collect_all",
     "collect_everywhere",
-    "expanded",
     "maximize",
     "smallest_sum",
 ]
