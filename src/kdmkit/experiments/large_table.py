@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators.table.frames.optional import need
 from kdmkit.experiments.common import (
     Claim,
     Report,
@@ -90,7 +89,9 @@ def _measure_impute(drawn: Path, holes: Path, words: Sequence[str]) -> dict[str,
 
 def remove_cells(source: Path, target: Path) -> None:
     """Writes a Parquet file in which every fourth cell of each column is missing, batch by batch."""
-    arrow, compute, parquet = (need(name) for name in ("pyarrow", "pyarrow.compute", "pyarrow.parquet"))
+    import pyarrow as arrow
+    from pyarrow import compute, parquet
+
     with parquet.ParquetFile(source) as read, parquet.ParquetWriter(target, read.schema_arrow) as written:
         for batch in read.iter_batches():
             place = np.arange(batch.num_rows)
