@@ -148,6 +148,20 @@ class Univariate:
         least = torch.where(dead, torch.inf, high - low).amin(-1)
         return torch.where(dead, torch.inf, low).amin(-1), torch.where(dead, -torch.inf, high).amax(-1), least
 
+    # ---- events
+
+    @property
+    def has_atoms(self) -> bool:
+        return self.kernel.has_atoms
+
+    @property
+    def only_atoms(self) -> bool:
+        return self.kernel.only_atoms
+
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        """The next event after x (`up`) or before it."""
+        return self.kernel.beside(x, up)
+
     # ---- generalised inverses
 
     @torch.no_grad()

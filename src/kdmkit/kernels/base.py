@@ -234,6 +234,10 @@ class Kernel(nn.Module, ABC):
         """The event nearest to x that has a positive probability, where the kernel has such events."""
         return x
 
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        """The next event after an event x (`up`) or before it: of a density, the next number in its dtype."""
+        return torch.nextafter(x, torch.full_like(x, torch.inf if up else -torch.inf))
+
     def mode(self, components: Tensor) -> Tensor:
         """The most probable event of each component, `(*batch, m, *event)`."""
         self._cannot("one with a most probable event")

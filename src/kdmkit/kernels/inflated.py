@@ -246,8 +246,18 @@ class Inflated(ExactBuffers, Around):
         """P(number ≤ x): at most 1 − p(NaN) where NaN is an atom."""
         log_p, inner = self.split(components)
         probs = log_p.exp()
-        steps = (self.atoms.to(x) <= x.unsqueeze(-1)).unsqueeze(-2)
-        return probs[..., 0] * self.kernel.cdf(x, inner) + (probs[..., 1:] * steps).sum(-1)
+        return probs[..., 0] * self.kernel.cdf(x, inner) + self._atoms_below(x, probs[..., 1:])
+
+    def _atoms_below(self, x: Tensor, probs: Float[Tensor, "*batch m a"]) -> Float[Tensor, "*lead m"]:
+        """Σ p_a over the atoms a ≤ x, from one table of sums for all x."""
+        numbers = self.atoms[~self.atoms.isnan()].to(x)
+        sums = torch.cat([torch.zeros_like(probs[..., :1]), probs[..., : len(numbers)].cumsum(-1)], -1)
+        count = torch.searchsorted(numbers, x.detach().contiguous(), right=True)
+        if sums.ndim == 2:
+            return sums.mT[count]
+        sums = sums.expand(*broadcast(x.shape, sums.shape[:-2]), *sums.shape[-2:])
+        place = count.expand(sums.shape[:-2])[..., None, None].expand(*sums.shape[:-1], 1)
+        return sums.gather(-1, place).squeeze(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the continuous part, and all atoms: quantiles of the numbers, where NaN is an atom."""
@@ -275,6 +285,9 @@ class Inflated(ExactBuffers, Around):
         if not self.kernel.has_atoms:
             return atom
         return torch.where((x - atom).abs() <= (x - near).abs(), atom, near)
+
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return self.kernel.beside(x, up)
 
     # ---- moments, modes and draws
 
