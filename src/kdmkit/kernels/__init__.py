@@ -1,7 +1,7 @@
 """Kernels: one file each, all with overlap, normaliser and exact draws."""
 
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth
-from kdmkit.kernels.base import Kernel, check_kernel
+from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import Categorical
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
@@ -15,7 +15,7 @@ from kdmkit.kernels.ordinal import Ordinal
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
-from kdmkit.kernels.registry import kernel_from_config, register
+from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
 from kdmkit.kernels.rounded import Resolution, Rounded, find_resolution
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.transforms import QuantileNormal

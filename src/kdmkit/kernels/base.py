@@ -263,6 +263,13 @@ class Kernel(nn.Module, ABC):
         """The batch dimensions of the kernel's own parameters."""
         return torch.Size()
 
+    def stacked(self, others: Sequence[Kernel]) -> Kernel | None:
+        """This kernel and others as one, with a batch of `1 + len(others)`; None where they differ in kind.
+
+        Gradients flow to all of them.
+        """
+        return None
+
     def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
         """The kernel with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
         return self
@@ -394,9 +401,3 @@ class Kernel(nn.Module, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
-
-
-def check_kernel(argument: str, kernel: object) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
-    return kernel
