@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import (
     as_tensor,
     bad_argument,
-    check_count,
     check_event,
     check_finite,
     check_floating,
-    check_number,
 )
 from kdmkit._core.logspace import log_add
 from kdmkit._core.precision import at_least_float32
@@ -386,26 +384,3 @@ def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) ->
         scores = share.unsqueeze(-2)
         parts.append(torch.where(here.unsqueeze(-1), scores, torch.full_like(scores, -math.inf)))
     return log_add(parts)
-
-
-def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Tensor, " a"]:
-    """The finite numbers that make up at least a share of the values, ascending; NaN last, if it does.
-
-    Args:
-        values: numbers in any shape, of which some may be NaN.
-        share: the least share of an atom, in (0, 1].
-        most: at most so many atoms, the most frequent ones.
-
-    >>> find_atoms([0.0, 0.0, 1.5, 2.5, torch.nan, torch.nan], share=0.3)
-    tensor([0., nan], dtype=torch.float64)
-    """
-    share = check_number("share", share, "0 < share ≤ 1", positive=True, below=1, most=1)
-    most = check_count("most", most)
-    flat = as_tensor("values", values, wide=True).detach().double().flatten()
-    missing = flat.isnan()
-    found, counts = flat[flat.isfinite()].unique(return_counts=True)
-    least = share * len(flat)
-    order = counts.argsort(descending=True, stable=True)[:most]
-    frequent = found[order[counts[order] >= least]].sort().values
-    lost = flat.new_full((1,), math.nan) if missing.sum() >= max(least, 1) else flat[:0]
-    return torch.cat([frequent, lost])
