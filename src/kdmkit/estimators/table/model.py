@@ -31,7 +31,7 @@ _START_ROWS = 100_000
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
 # Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
-_TARGET_STEPS, _TARGET_RATE, _TARGET_WEIGHT = 750, 3e-2, 5.0
+_TARGET_STEPS, _TARGET_RATE, _TARGET_WEIGHT = 750, 3e-2, 20.0
 
 
 @dataclass(frozen=True)
