@@ -1,5 +1,6 @@
 """Kernels: one file each, all with overlap, normaliser and exact draws."""
 
+from kdmkit.kernels.atoms import find_atoms
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import Categorical
@@ -8,7 +9,7 @@ from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.cut import can_cut, cut
 from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
-from kdmkit.kernels.inflated import Inflated, find_atoms
+from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.ordinal import Ordinal
