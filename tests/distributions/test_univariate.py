@@ -174,3 +174,20 @@ def test_quantiles_take_few_steps(family, dtype, monkeypatch):
     c, w = 2 * normal(6, 1, seed=0).to(dtype), simplex(6, seed=1).to(dtype)
     kdm.KDM(c, w, CONTINUOUS[family](0.01)).icdf(Q.to(dtype))
     assert len(steps) <= 30  # bisection alone would take about 50
+
+
+@pytest.mark.parametrize("step", [None, 0.01, 1.0])
+def test_quantiles_of_many_rows_are_those_of_single_ones(step: float | None) -> None:
+    """Many rows are searched with fewer points at a time, and only where a quantile is not known yet."""
+    inner = kdm.Transformed.log(kdm.RBF.from_std(torch.linspace(0.02, 1.0, 40).double().unsqueeze(-1)))
+    kernel = kdm.Inflated(inner if step is None else kdm.Rounded(inner, step), [0.0, 2.0])
+    c = torch.cat([normal(40, 3, seed=0), 2 * normal(40, 1, seed=1)], -1)
+    log_weights = (5 * normal(300, 40, seed=2)).log_softmax(-1)
+    q = real([0.01, 0.3, 0.5, 0.97]).unsqueeze(-1)
+    rho = Univariate(kernel, c, log_weights)
+    x = rho.quantile(q)
+    slack = 1e-9
+    assert bool((rho.cdf(x) >= q - slack).all())
+    assert bool((rho.cdf(x - (0.6 * step if step else 1e-6 * (1 + x))) < q + slack).all())
+    for row in (0, 150, 299):
+        close(Univariate(kernel, c, log_weights[row]).quantile(q[:, 0]), x[:, row], rtol=1e-6, atol=1e-6)

@@ -1,13 +1,14 @@
 """Relative scores by one product agree with scores by their definition, and so do their gradients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from helpers import close, normal
-from kdmkit.ops import ComponentDistance, Lookup, Masked, RelativeScores, SquaredDistance, Term
+from kdmkit.ops import ComponentDistance, Lookup, Masked, RelativeScores, SquaredDistance, Term, relative
 
 N, M = 6, 5
 KEEP = torch.tensor([True, False, True, True, False, True]).unsqueeze(-1)
@@ -78,3 +79,26 @@ def test_products_that_would_lose_digits_are_left_out() -> None:
     x, c = normal(3, 1, seed=1), normal(4, 1, seed=2)
     sharp = RelativeScores.of([ComponentDistance(x, c, torch.full((4, 1), 1e6))], torch.zeros(4))
     assert sharp.factor is None
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_matrices_of_a_batch(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One product for each, and the scores of each by itself; weights differ, or are shared."""
+    monkeypatch.setattr(relative, "_LARGE", 1)
+    x, c, scales = normal(3, N, 2, seed=1), normal(3, M, 2, seed=2), normal(3, M, 1, seed=3).exp()
+    bias, keep = normal(3, 1, M, seed=4), KEEP.expand(3, N, 1)
+
+    def term(*part: Any) -> Term:
+        found = ComponentDistance(x[part], c[part], scales[part])
+        return Masked(found, bias[part].mT, keep[part]) if masked else found
+
+    for weights in (bias, bias[0, 0]):
+        scores = RelativeScores.of([term()], weights)
+        assert scores.factor is not None
+        matrices, tops = scores.matrices()
+        close(torch.stack(list(matrices)), scores.compute()[0])
+        for i, matrix in enumerate(matrices):
+            own = weights if weights.ndim == 1 else weights[i, 0]
+            wanted, top = RelativeScores.of([term(i)], own).compute()
+            close(matrix, wanted)
+            close(tops[i], top)

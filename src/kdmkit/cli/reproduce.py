@@ -111,6 +111,21 @@ def reproduce_tables(
     show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
 
 
+@app.command("large-table")
+def reproduce_large_table(
+    data_dir: Annotated[Path, typer.Option(help="The folder of flights-3m.parquet.")] = Path("data"),
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where the commands write.")] = Path("runs/large-table"),
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Seconds and peak memory of `fit`, `ask`, `sample`, `score` and `impute` on three million rows."""
+    from kdmkit.experiments import large_table
+
+    run = partial(large_table.run, output, data_dir, work_dir, fresh=fresh)
+    show_report(partial(large_table.summarize, output) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),

@@ -302,6 +302,16 @@ def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"],
     return layout.to_lead(scores, 1), _add(layout.to_lead(tops, 0), _shared(entries))
 
 
+def relative_matrices(
+    entry: Entry,
+) -> tuple[Sequence[Float[Tensor, "n m"]], Float[Tensor, "n b"]]:
+    """`relative_scores` of values `(n, b, *event)` under a batch of b mixtures, with a matrix for each."""
+    none = _no_weights([entry])
+    layout = _lay_out([entry], none, None)
+    matrices, tops = RelativeScores.of(*_terms([entry], none, layout)).matrices()
+    return matrices, _add(layout.to_lead(tops, 0), _shared([entry]))
+
+
 @dataclass(frozen=True)
 class RowScores:
     """`relative_scores` for any rows of entries with one leading dimension; what they share is computed once.

@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
+from kdmkit.distributions.quantiles import Bracket, Knots, precision, search
 from kdmkit.kernels import Kernel
 
 _PAIRS = 1 << 24
+# Numbers F_j(x) that are computed together in a search: they stay in the processor's cache.
+_BLOCK = 1 << 18
 _STEPS = 100
-# Knots of a table of distribution functions, and the tails of components at which they lie.
-_KNOTS = 512
-_TAILS = (1e-9, 1e-4, 0.02, 0.25)
-# Numbers F_j(x) for which one call costs more than they do: so many points are compared in one step.
-_FEW_PAIRS = 1 << 14
-_MOST_POINTS, _FEWEST_POINTS = 33, 5
-
-
-@dataclass(frozen=True)
-class Knots:
-    """F_j at points that cover all components: quantiles of any mixture of them start from this table.
-
-    Args:
-        points: ascending; the kernel's `steps` are among them.
-        cdf: F_j of every component at every point.
-        least: the width of the narrowest component.
-    """
-
-    points: Float[Tensor, " g"]
-    cdf: Float[Tensor, "g m"]
-    least: float
-
-    @classmethod
-    def of(cls, kernel: Kernel, components: Tensor) -> Knots:
-        """Knots at quantiles of single components, in float64."""
-        with torch.no_grad():
-            tails = torch.tensor(_TAILS, dtype=torch.float64, device=components.device)
-            low, high = (end.double() for end in kernel.quantile_bounds(tails, components))
-            every = torch.cat([low.flatten(), high.flatten()])
-            every = every[every.isfinite()].unique()
-            if len(every) < _FEWEST_POINTS:  # all components reach everywhere
-                every = torch.linspace(float(every[0]), float(every[-1]), _KNOTS).to(every)
-            chosen = torch.linspace(0, len(every) - 1, min(_KNOTS, len(every))).round().long()
-            points = every[chosen.to(every.device)]
-            points = kernel.nearest_atom(points) if kernel.only_atoms else points
-            points = torch.cat([points, kernel.steps().to(points)]).unique()
-            return cls(points, kernel.cdf(points, components).double(), float((high - low)[-1].min()))
 
 
 class Univariate:
@@ -66,7 +32,7 @@ class Univariate:
     def __init__(
         self, kernel: Kernel, components: Tensor, log_weights: Tensor, knots: Knots | None = None
     ) -> None:
-        self.kernel, self.components, self._knots = kernel, components, knots
+        self.kernel, self.components, self._given_knots = kernel, components, knots
         self.log_weights = log_weights.to(components.dtype)
         probs = kernel.number_probs(components)
         self._numbers = None if probs is None else (self.log_weights.exp() * probs).sum(-1)
@@ -148,6 +114,20 @@ class Univariate:
         least = torch.where(dead, torch.inf, high - low).amin(-1)
         return torch.where(dead, torch.inf, low).amin(-1), torch.where(dead, -torch.inf, high).amax(-1), least
 
+    # ---- events
+
+    @property
+    def has_atoms(self) -> bool:
+        return self.kernel.has_atoms
+
+    @property
+    def only_atoms(self) -> bool:
+        return self.kernel.only_atoms
+
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        """The next event after x (`up`) or before it."""
+        return self.kernel.beside(x, up)
+
     # ---- generalised inverses
 
     @torch.no_grad()
@@ -159,85 +139,70 @@ class Univariate:
         """
         lead = broadcast(q.shape, self.batch_shape)
         wide = q.expand(lead).double()
-        start = self._between_knots(wide)
+        knots = self._knots
+        start = None if knots is None else knots.bracket(self._at_knots(knots, lead), wide)
         if start is None:
             low, high, least = (end.double() for end in self._bracket(q.expand(lead)))
-            start = low, high, torch.zeros_like(wide), torch.ones_like(wide), least
-        x = self._search(wide, *start).to(q.dtype)
+            zero = torch.zeros_like(wide)
+            start = Bracket(low, high, zero, zero + 1, zero + 0.5, least)
+            knots = None
+        x = (start.high if knots is not None and knots.complete else self._search(wide, start)).to(q.dtype)
         return x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan)
 
-    def _between_knots(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-        """Neighbouring knots with F(low) < q ≤ F(high), F there, and the narrowest component.
+    @property
+    def _is_shared(self) -> bool:
+        """Whether all elements of the batch have the same components."""
+        return self.components.ndim == 1 + self.kernel.component_dim and not self.kernel.batch_shape
 
-        None where a quantile lies beyond all knots, or components differ within the batch.
-        """
-        knots = self._knots
-        if knots is None:
-            if self.components.ndim > 1 + self.kernel.component_dim or self.kernel.batch_shape:
-                return None
-            knots = Knots.of(self.kernel, self.components)
-        below = self._weights @ knots.cdf.mT
+    @cached_property
+    def _knots(self) -> Knots | None:
+        if self._given_knots is None and self._is_shared:
+            return Knots.of(self.kernel, self.components)
+        return self._given_knots
+
+    def _at_knots(self, knots: Knots, lead: torch.Size) -> Float[Tensor, "*lead g"]:
+        """F at the knots."""
+        mixed = self._weights @ knots.cdf.mT
         if self._numbers is not None:
-            below = below / self._numbers.double().unsqueeze(-1)
-        last = len(knots.points) - 1
-        place = torch.searchsorted(
-            below.expand(*q.shape, last + 1).contiguous(), q.unsqueeze(-1).contiguous()
-        )
-        if bool((place == 0).any()) or bool((place > last).any()):
-            return None
-        at = below.expand(*q.shape, last + 1)
-        low, high = (at.gather(-1, place - step).squeeze(-1) for step in (1, 0))
-        place = place.squeeze(-1)
-        return knots.points[place - 1], knots.points[place], low, high, torch.full_like(q, knots.least)
+            mixed = mixed / self._numbers.double().unsqueeze(-1)
+        return mixed.expand(*lead, mixed.shape[-1])
 
     @property
     def _weights(self) -> Float[Tensor, "*batch m"]:
         weights = self.log_weights.double().exp()
         return weights / weights.sum(-1, keepdim=True)
 
-    def _search(
-        self, q: Tensor, low: Tensor, high: Tensor, below: Tensor, reached: Tensor, least: Tensor
-    ) -> Tensor:
-        """The smallest x with F(x) ≥ q, where F(low) = below < q ≤ reached = F(high)."""
-        weights = self._weights
+    def _search(self, q: Tensor, start: Bracket) -> Tensor:
+        """The smallest x with F(x) ≥ q, inside of brackets."""
         eps = torch.finfo(self.components.dtype).eps if self.components.is_floating_point() else 1e-9
+        weights = self._weights
+        lead, m = q.shape, weights.shape[-1]
+        numbers = None if self._numbers is None else self._numbers.double()
+        if self._is_shared:
+            # All quantiles of a row share its weights.
+            weights = weights.expand(*lead[len(lead) - weights.ndim + 1 :], m).reshape(-1, m)
+
+        def values(points: Tensor, active: Tensor) -> Tensor:
+            size = max(1, _BLOCK // (m * len(points)))
+            found = []
+            for x, index in zip(points.split(size, 1), active.split(size), strict=True):
+                own = (weights[index % len(weights)] * self.kernel.cdf(x, self.components)).sum(-1)
+                found.append(own if numbers is None else own / numbers.expand(lead).reshape(-1)[index])
+            return torch.cat(found, 1)
+
+        def everywhere(points: Tensor, active: Tensor) -> Tensor:
+            full = start.high.reshape(1, -1).repeat(len(points), 1)
+            full[:, active] = points
+            return self._in_blocks(cdf, full.reshape(-1, *lead)).reshape(len(points), -1)[:, active]
 
         def cdf(x: Tensor) -> Tensor:
-            found = (weights * self.kernel.cdf(x, self.components)).sum(-1)
-            return found if self._numbers is None else found / self._numbers.double()
+            found = (self._weights * self.kernel.cdf(x, self.components)).sum(-1)
+            return found if numbers is None else found / numbers
 
-        pairs = max(1, q.numel() * weights.shape[-1])
-        count = min(_MOST_POINTS, max(_FEWEST_POINTS, _FEW_PAIRS * _MOST_POINTS // pairs)) // 2
-        for _ in range(_STEPS):
-            small = 2 * eps * (high.abs() + least)
-            points = self._points(q, low, high, below, reached, count)
-            inside = (points > low) & (points < high) & (high - low > small)
-            if not bool(inside.any()):
-                break
-            found = torch.cat([below.unsqueeze(0), self._in_blocks(cdf, points), reached.unsqueeze(0)])
-            ends = torch.cat([low.unsqueeze(0), points, high.unsqueeze(0)])
-            # Rounding must not make F decrease: the first point that reaches q decides.
-            first = (found[1:] >= q).int().argmax(0, keepdim=True) + 1
-            first = torch.where((found[1:] >= q).any(0, keepdim=True), first, len(ends) - 1)
-            low, high = (ends.gather(0, first - step).squeeze(0) for step in (1, 0))
-            below, reached = (found.gather(0, first - step).squeeze(0) for step in (1, 0))
-        return self._at_atoms(q, high, 2 * eps * (high.abs() + least), cdf)
-
-    def _points(
-        self, q: Tensor, low: Tensor, high: Tensor, below: Tensor, reached: Tensor, count: int
-    ) -> Float[Tensor, "n *lead"]:
-        """Points between the ends, ascending: the middle, and others that crowd about the interpolated x."""
-        width = high - low
-        share = ((q - below) / (reached - below).clamp_min(1e-300)).clamp(0, 1)
-        step = min(6.0, 26 / count)
-        near = torch.tensor([2.0 ** -(3 + step * i) for i in range(count)], dtype=q.dtype, device=q.device)
-        offsets = torch.cat([-near, near.flip(0)]).reshape(-1, *([1] * q.ndim))
-        guess = (low + width * (share + offsets).clamp(0, 1)).clamp_max(high)
-        points = torch.cat([guess, (low + 0.5 * width).unsqueeze(0)]).sort(0).values
-        if not self.kernel.only_atoms:
-            return points
-        # On a grid, the neighbours of both ends let the search end.
-        return self.kernel.nearest_atom(points)
+        flat = Bracket(*(part.expand(lead).reshape(-1) for part in start))
+        function = values if self._is_shared else everywhere
+        x = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps).reshape(lead)
+        return self._at_atoms(q, x, precision(x, start.least, eps), cdf)
 
     def _at_atoms(self, q: Tensor, x: Tensor, small: Tensor, cdf: Callable[[Tensor], Tensor]) -> Tensor:
         """x; at a step of F, exactly the atom."""

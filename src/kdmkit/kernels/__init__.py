@@ -1,21 +1,22 @@
 """Kernels: one file each, all with overlap, normaliser and exact draws."""
 
+from kdmkit.kernels.atoms import find_atoms
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth
-from kdmkit.kernels.base import Kernel, check_kernel
+from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import Categorical
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.cut import can_cut, cut
 from kdmkit.kernels.distances import typical_distance
 from kdmkit.kernels.epanechnikov import Epanechnikov
-from kdmkit.kernels.inflated import Inflated, find_atoms
+from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.ordinal import Ordinal
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
-from kdmkit.kernels.registry import kernel_from_config, register
+from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
 from kdmkit.kernels.rounded import Resolution, Rounded, find_resolution
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.transforms import QuantileNormal

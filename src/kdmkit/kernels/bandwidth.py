@@ -168,6 +168,20 @@ class LearnedBandwidth(Bandwidth):
         return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 
+def stack_bandwidths(bandwidths: Sequence[Bandwidth]) -> FixedBandwidth | None:
+    """Learned bandwidths `(m, d)` as one of a batch; gradients flow to all. None where one is no such.
+
+    >>> stack_bandwidths([LearnedBandwidth("sigma", torch.ones(5, 1))] * 3).shape
+    torch.Size([3, 5, 1])
+    """
+    learned = [one for one in bandwidths if isinstance(one, LearnedBandwidth) and one.per_component]
+    if len(learned) < len(bandwidths) or len({(one.shape, one.raw.dtype) for one in learned}) > 1:
+        return None
+    minimum = torch.stack([one.minimum for one in learned]).view(-1, 1, 1)
+    value = minimum + torch.stack([one.raw for one in learned]).exp()
+    return FixedBandwidth(learned[0].name, value, validate=False)
+
+
 class FixedBandwidth(Bandwidth):
     """A given tensor, no parameter: gradients flow through it to the tensors that it was computed from.
 

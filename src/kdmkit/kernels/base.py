@@ -14,12 +14,13 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.shapes import pick
+from kdmkit.kernels.atoms import WithAtoms
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term, whole
 
 
-class Kernel(nn.Module, ABC):
+class Kernel(WithAtoms, ABC):
     """A kernel k with k(x, x) = 1; its square is the Born rule's probability of x given c.
 
     Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. A component is an event for
@@ -33,8 +34,6 @@ class Kernel(nn.Module, ABC):
     is_continuous: ClassVar[bool] = False
     #: Whether the kernel's density has a mean.
     has_moments: ClassVar[bool] = False
-    #: Whether all of the probability belongs to such events.
-    only_atoms: bool = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
     #: Whether draws can carry gradients to components and bandwidths.
@@ -47,11 +46,6 @@ class Kernel(nn.Module, ABC):
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
     unit_norm: ClassVar[bool] = False
-
-    @property
-    def has_atoms(self) -> bool:
-        """Whether single events have a positive probability, so that the distribution function has steps."""
-        return False
 
     @property
     def components_are_events(self) -> bool:
@@ -226,14 +220,6 @@ class Kernel(nn.Module, ABC):
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
 
-    def steps(self) -> Float[Tensor, " s"]:
-        """Where F_j jumps beside a density or a grid, each after the event before it, in float64."""
-        return torch.zeros(0, dtype=torch.float64)
-
-    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-        """The event nearest to x that has a positive probability, where the kernel has such events."""
-        return x
-
     def mode(self, components: Tensor) -> Tensor:
         """The most probable event of each component, `(*batch, m, *event)`."""
         self._cannot("one with a most probable event")
@@ -258,6 +244,13 @@ class Kernel(nn.Module, ABC):
     def batch_shape(self) -> torch.Size:
         """The batch dimensions of the kernel's own parameters."""
         return torch.Size()
+
+    def stacked(self, others: Sequence[Kernel]) -> Kernel | None:
+        """This kernel and others as one, with a batch of `1 + len(others)`; None where they differ in kind.
+
+        Gradients flow to all of them.
+        """
+        return None
 
     def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
         """The kernel with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
@@ -390,9 +383,3 @@ class Kernel(nn.Module, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
-
-
-def check_kernel(argument: str, kernel: object) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
-    return kernel

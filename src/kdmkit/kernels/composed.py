@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import apply, bad_argument, check_count, check_finite, check_instance
 from kdmkit.kernels.bandwidth import LearnedBandwidth
-from kdmkit.kernels.base import Kernel, check_kernel
-from kdmkit.kernels.registry import kernel_from_config
+from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.registry import check_kernel, kernel_from_config
 from kdmkit.ops import Term
 
 

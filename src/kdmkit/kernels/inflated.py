@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from kdmkit._core.checks import (
     as_tensor,
     bad_argument,
-    check_count,
     check_event,
     check_finite,
     check_floating,
-    check_number,
 )
 from kdmkit._core.logspace import log_add
 from kdmkit._core.precision import at_least_float32
@@ -246,8 +244,18 @@ class Inflated(ExactBuffers, Around):
         """P(number ≤ x): at most 1 − p(NaN) where NaN is an atom."""
         log_p, inner = self.split(components)
         probs = log_p.exp()
-        steps = (self.atoms.to(x) <= x.unsqueeze(-1)).unsqueeze(-2)
-        return probs[..., 0] * self.kernel.cdf(x, inner) + (probs[..., 1:] * steps).sum(-1)
+        return probs[..., 0] * self.kernel.cdf(x, inner) + self._atoms_below(x, probs[..., 1:])
+
+    def _atoms_below(self, x: Tensor, probs: Float[Tensor, "*batch m a"]) -> Float[Tensor, "*lead m"]:
+        """Σ p_a over the atoms a ≤ x, from one table of sums for all x."""
+        numbers = self.atoms[~self.atoms.isnan()].to(x)
+        sums = torch.cat([torch.zeros_like(probs[..., :1]), probs[..., : len(numbers)].cumsum(-1)], -1)
+        count = torch.searchsorted(numbers, x.detach().contiguous(), right=True)
+        if sums.ndim == 2:
+            return sums.mT[count]
+        sums = sums.expand(*broadcast(x.shape, sums.shape[:-2]), *sums.shape[-2:])
+        place = count.expand(sums.shape[:-2])[..., None, None].expand(*sums.shape[:-1], 1)
+        return sums.gather(-1, place).squeeze(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the continuous part, and all atoms: quantiles of the numbers, where NaN is an atom."""
@@ -275,6 +283,9 @@ class Inflated(ExactBuffers, Around):
         if not self.kernel.has_atoms:
             return atom
         return torch.where((x - atom).abs() <= (x - near).abs(), atom, near)
+
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return self.kernel.beside(x, up)
 
     # ---- moments, modes and draws
 
@@ -373,26 +384,3 @@ def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) ->
         scores = share.unsqueeze(-2)
         parts.append(torch.where(here.unsqueeze(-1), scores, torch.full_like(scores, -math.inf)))
     return log_add(parts)
-
-
-def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Tensor, " a"]:
-    """The finite numbers that make up at least a share of the values, ascending; NaN last, if it does.
-
-    Args:
-        values: numbers in any shape, of which some may be NaN.
-        share: the least share of an atom, in (0, 1].
-        most: at most so many atoms, the most frequent ones.
-
-    >>> find_atoms([0.0, 0.0, 1.5, 2.5, torch.nan, torch.nan], share=0.3)
-    tensor([0., nan], dtype=torch.float64)
-    """
-    share = check_number("share", share, "0 < share ≤ 1", positive=True, below=1, most=1)
-    most = check_count("most", most)
-    flat = as_tensor("values", values, wide=True).detach().double().flatten()
-    missing = flat.isnan()
-    found, counts = flat[flat.isfinite()].unique(return_counts=True)
-    least = share * len(flat)
-    order = counts.argsort(descending=True, stable=True)[:most]
-    frequent = found[order[counts[order] >= least]].sort().values
-    lost = flat.new_full((1,), math.nan) if missing.sum() >= max(least, 1) else flat[:0]
-    return torch.cat([frequent, lost])

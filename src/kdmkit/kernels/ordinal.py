@@ -168,6 +168,9 @@ class Ordinal(WithBandwidth):
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         return x.round()
 
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return x + (1 if up else -1)
+
     # ---- moments, modes and draws
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch m"]:

@@ -284,6 +284,9 @@ class Periodic(WithBandwidth):
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         return x.round() if self.whole else x
 
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return x + (1 if up else -1) if self.whole else super().beside(x, up)
+
     # ---- means, modes and draws
 
     def mean_features(self, components: Tensor) -> Float[Tensor, "*batch v"]:

@@ -18,7 +18,9 @@ from kdmkit.kernels.bandwidth import (
     as_bandwidth,
     bandwidth_from_config,
     positive_tensor,
+    stack_bandwidths,
 )
+from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.normal_mass import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.regions import Region
@@ -103,6 +105,14 @@ class RBF(LocationScale):
     @sigma.setter
     def sigma(self, value: Any) -> None:
         self.learned_bandwidth.value = value
+
+    def stacked(self, others: Sequence[Kernel]) -> RBF | None:
+        """One kernel with a bandwidth for every component of each; None of metrics and shared bandwidths."""
+        kernels = [kernel for kernel in (self, *others) if isinstance(kernel, RBF) and kernel.shear is None]
+        if len(kernels) <= len(others):
+            return None
+        bandwidth = stack_bandwidths([kernel.bandwidth for kernel in kernels])
+        return None if bandwidth is None else RBF(bandwidth)
 
     def with_bandwidth(self, bandwidth: Bandwidth) -> RBF:
         return RBF(bandwidth, shear=self.shear)

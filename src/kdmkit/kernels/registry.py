@@ -29,3 +29,9 @@ def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = No
         return _KERNELS[str(name)].from_config(config, encoder=encoder)
     except KeyError as error:
         raise ValueError(bad_argument("config", f"{error} of a {name}", list(config))) from error
+
+
+def check_kernel(argument: str, kernel: object) -> Kernel:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
+    return kernel

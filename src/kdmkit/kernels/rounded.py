@@ -183,6 +183,9 @@ class Rounded(Around):
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         return self.snap(x)
 
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return self.at(self.position(x).round() + (1 if up else -1)).to(x.dtype)
+
     # ---- moments, modes and draws
 
     def mode(self, components: Tensor) -> Tensor:

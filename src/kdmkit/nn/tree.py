@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_generator, check_instance
+from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.evidence import check_masks
-from kdmkit.distributions.tree.conditional import log_total
+from kdmkit.distributions.tree.conditional import log_total, with_shift
 from kdmkit.distributions.tree.states import States
 from kdmkit.distributions.tree.topology import Topology
 from kdmkit.kernels import Kernel
@@ -22,7 +23,7 @@ from kdmkit.nn.tree_scores import group_kernels, grouped_scores
 from kdmkit.nn.tree_start import choose_rows, start_components, start_edges
 from kdmkit.nn.tree_structure import learn_tree
 from kdmkit.nn.variable import Variable
-from kdmkit.ops.messages import Tables
+from kdmkit.ops.messages import Indexed, NodeScores, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
 _EDGE_FLOOR = 1e-6
@@ -158,6 +159,34 @@ class TreeLayer(KDMLayer):
         scores, tops = grouped_scores(groups, self._kernels(), self.components, values, masks)
         by_node = [scores[name] for name in self._topology.nodes]
         return log_total(self._states(edges), by_node, tops)
+
+    def row_log_conditional(
+        self,
+        values: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor],
+        target: str,
+        *,
+        groups: Sequence[Sequence[str]],
+        edges: Float[Tensor, "n_edges k k"],
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """log p(row) and log p(target | rest of the row), by messages in one direction: towards the target.
+
+        Args:
+            values, masks, groups, edges: as in `row_log_prob`. Where the target is missing, the second is 0.
+            target: a variable.
+        """
+        # The target alone, so that the largest of its scores is known.
+        own, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
+        others = [rest for names in groups if (rest := [name for name in names if name != target])]
+        scores: dict[str, NodeScores] = {}
+        tops = torch.zeros_like(top)
+        if others:
+            scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
+        by_node = [scores.get(name) for name in self._topology.nodes]
+        beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
+        score = own[target]
+        together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
+        return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from kdmkit._core.checks import is_integer
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, relative_scores
+from kdmkit.distributions.stacking import scores_of_each
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores
 
@@ -47,30 +48,45 @@ def grouped_scores(
     """
     scores: dict[str, NodeScores] = {}
     tops: list[Tensor] = []
+    alone: dict[str, Entry] = {}
     for names in groups:
+        kernel, first = kernels[names[0]], names[0]
         value = torch.stack([values[name] for name in names], 1)
+        few = _distinct(value)
+        if few is None and len(names) == 1:
+            keep = None if masks is None else masks[first]
+            alone[first] = Entry(kernel, values[first], components[first], keep=keep)
+            continue
         keep = None if masks is None else torch.stack([masks[name] for name in names], 1)
         together = torch.stack([components[name] for name in names])
-        found, top = _scores_together(kernels[names[0]], value, together, keep)
+        if few is None:
+            found, top = _scores_of_all(Entry(kernel, value, together, keep=keep))
+        else:
+            found, top = _scores_of_few(kernel, *few, together, keep)
         scores |= dict(zip(names, found, strict=True))
+        tops.append(top)
+    for name, (relative, top) in zip(alone, scores_of_each(list(alone.values())), strict=True):
+        scores[name] = relative
         tops.append(top)
     return scores, torch.stack(tops).sum(0)
 
 
-def _scores_together(
+def _scores_of_all(entry: Entry) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
+    """Scores of g variables with one kernel, values `(n, g, *event)`, and the sum of their largest ones."""
+    relative, top = relative_scores([entry])
+    n, g = entry.value.shape[:2]
+    return list(relative.expand(n, g, -1).unbind(1)), top.expand(n, g).sum(1)
+
+
+def _scores_of_few(
     kernel: Kernel,
-    values: Shaped[Tensor, "n g *event"],
+    events: Shaped[Tensor, "u *event"],
+    index: Int[Tensor, "n g"],
     components: Shaped[Tensor, "g k *component"],
     keep: Bool[Tensor, "n g"] | None,
 ) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
-    """Scores of g variables with one kernel, and the sum of their largest ones."""
-    n, g = values.shape[:2]
-    few = _distinct(values)
-    if few is None:
-        relative, top = relative_scores([Entry(kernel, values, components, keep=keep)])
-        return list(relative.expand(n, g, -1).unbind(1)), top.expand(n, g).sum(1)
-    events, index = few
-    u = len(events)
+    """As `_scores_of_all`, from the distinct events and which of them each value is."""
+    u, g = len(events), index.shape[1]
     events = events.unsqueeze(1).expand(u, g, *events.shape[1:])
     relative, top = relative_scores([Entry(kernel, events, components)])
     relative, top = relative.expand(u, g, -1), top.expand(u, g)

@@ -13,16 +13,20 @@ from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
+from kdmkit.training.rows import Rows
 from kdmkit.training.table import Packing, Table, packed_rows
+
+# Rows per forward pass without gradients.
+_EVALUATION_ROWS = 4096
 
 
 class TargetObjective(DrawingModule):
-    """−log p(x) − w·Σ_t log p(x_t | x_S): the joint likelihood, and that of targets given other columns.
+    """−log p(x_S, x_T) − w·Σ_t log p(x_t | x_S, x_{T∖t}): a joint likelihood, and those of targets T.
 
-    S are the observed cells of the other columns, less those that are hidden: in every training step a row
-    hides each cell with a probability of its own, uniform between 0 and `masking`. So the targets are learned
-    given many subsets of the others. p(x) is the same distribution as before, and all questions stay
-    consistent.
+    S are the observed cells of the other columns, less those that are hidden. In every training step one half
+    of the rows hides none; a row of the other half hides each cell with a probability of its own, uniform
+    between 0 and `masking`. So the targets are learned given all others and given many subsets of them. p(x)
+    is one distribution, and all questions stay consistent.
 
     Args:
         layer: the tree.
@@ -54,28 +58,30 @@ class TargetObjective(DrawingModule):
     def forward(
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
     ) -> Float[Tensor, " n"]:
-        edges = self.layer.edge_probs()
-        losses = -self._log_prob(codes, numbers, seen, edges)
         if self.training and self.masking:
-            share = self.masking * self.uniform(seen[:, :1])
+            share = self.masking * (2 * self.uniform(seen[:, :1]) - 1).clamp_min(0)
             seen = seen & ((self.uniform(seen) >= share) | self._is_target(seen))
-        for group in self.targets:
-            places = [list(self.packing.places).index(name) for name in group]
-            without = seen.clone()
-            without[:, places] = False
-            together = self._log_prob(codes, numbers, seen, edges)
-            losses = losses - self.weight * (together - self._log_prob(codes, numbers, without, edges))
-        return losses
+        edges = self.layer.edge_probs()
+        found = [self._log_probs(codes, numbers, seen, group, edges) for group in self.targets]
+        # Every target's pass finds log p(row): the same number.
+        return -found[0][0] - self.weight * sum(conditional for _, conditional in found)
 
     def _is_target(self, seen: Bool[Tensor, "n v"]) -> Bool[Tensor, " v"]:
         named = {name for group in self.targets for name in group}
         return torch.tensor([name in named for name in self.packing.places], device=seen.device)
 
-    def _log_prob(
-        self, codes: Tensor, numbers: Tensor, seen: Tensor, edges: Float[Tensor, "e k k"]
-    ) -> Float[Tensor, " n"]:
+    def _log_probs(
+        self, codes: Tensor, numbers: Tensor, seen: Tensor, group: Sequence[str], edges: Tensor
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """log p(row) and log p(group | rest of the row)."""
         values, masks = self.packing.unpack(codes, numbers, seen)
-        return self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
+        assert masks is not None
+        shared: dict[str, Any] = {"groups": self._groups, "edges": edges}
+        if len(group) == 1:
+            return self.layer.row_log_conditional(values, masks, group[0], **shared)
+        together = self.layer.row_log_prob(values, masks, **shared)
+        hidden = {name: torch.zeros_like(masks[name]) for name in group}
+        return together, together - self.layer.row_log_prob(values, {**masks, **hidden}, **shared)
 
 
 def fit_targets(
@@ -94,7 +100,8 @@ def fit_targets(
     Args:
         layer: changed in place.
         targets: groups of variables, see `TargetObjective`.
-        train, validation: rows to learn from, and rows that decide when to stop and which weights are best.
+        train: rows to learn from.
+        validation: rows that decide when to stop and which weights are best, those at the start among them.
         options: settings of the loop.
         weight, masking: see `TargetObjective`.
         identity: what else a checkpoint depends on.
@@ -106,7 +113,32 @@ def fit_targets(
     packing, rows, held = packed_rows(layer, train, validation)
     objective = TargetObjective(layer, packing, targets, weight=weight, masking=masking)
     described = {"targets": objective.targets, "weight": weight, "masking": masking, **(identity or {})}
+    start = {name: value.clone() for name, value in objective.state_dict().items()}
     try:
-        return fit(objective, rows, held, options=options, identity=described, description="targets")
+        history = fit(objective, rows, held, options=options, identity=described, description="targets")
+        if held is not None:
+            _keep_better(objective, start, held)
+        return history
     finally:
         objective.zero_grad(set_to_none=True)
+
+
+@torch.no_grad()
+def _keep_better(objective: TargetObjective, start: dict[str, Tensor], held: Rows) -> None:
+    """Puts the first weights back where the loss of the held-out rows is not lower than with them."""
+    held = held.to(next(objective.parameters()).device)
+    found = {name: value.clone() for name, value in objective.state_dict().items()}
+    loss = _mean_loss(objective, held)
+    objective.load_state_dict(start)
+    if loss < _mean_loss(objective, held):
+        objective.load_state_dict(found)
+
+
+def _mean_loss(objective: TargetObjective, rows: Rows) -> float:
+    objective.eval()
+    total = 0.0
+    for index in torch.arange(len(rows), device=rows.tensors[0].device).split(_EVALUATION_ROWS):
+        tensors, weights = rows.take(index)
+        losses = objective(*tensors).double()
+        total += float(losses.sum() if weights is None else (losses * weights).sum())
+    return total / float(rows.weight())

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import kdmkit as kdm
-from kdmkit.distributions.univariate import Univariate
+from kdmkit.distributions import quantiles
 
 pd = pytest.importorskip("pandas")
 
@@ -254,8 +254,8 @@ def test_quantiles_are_searched_in_few_steps(
     table.query("fee").interval(0.9)  # tables of the components are made once
     table.query("weight").interval(0.9)
     steps: list[int] = []
-    search = Univariate._points
-    monkeypatch.setattr(Univariate, "_points", lambda *args: steps.append(1) or search(*args))
+    search = quantiles._points
+    monkeypatch.setattr(quantiles, "_points", lambda *args: steps.append(1) or search(*args))
     for name in ("fee", "weight"):
         answer = table.query(name, given={"size": "small"})
         _ = answer.median, answer.interval(0.9)

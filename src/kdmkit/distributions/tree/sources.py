@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.shapes import broadcast
 from kdmkit.distributions.mixing import Entry, RowScores, relative_scores
+from kdmkit.distributions.stacking import scores_of_each
 from kdmkit.ops.blocks import slices
 
 # Scores of all nodes that exist at once.
@@ -134,7 +135,10 @@ def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Sou
 
 def all_scores(n_nodes: int, sources: Sequence[Source]) -> tuple[list[Tensor | None], Tensor | float]:
     """Scores by node, and what has to be added to their sum, `(*lead,)`."""
-    return _by_node(n_nodes, [(source.node, source.scores()) for source in sources])
+    single = {i: s.entries[0] for i, s in enumerate(sources) if isinstance(s, Values) and len(s.entries) == 1}
+    known = dict(zip(single, scores_of_each(list(single.values())), strict=True))
+    found = [(s.node, known[i] if i in known else s.scores()) for i, s in enumerate(sources)]
+    return _by_node(n_nodes, found)
 
 
 def _by_node(

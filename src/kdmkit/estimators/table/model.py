@@ -36,8 +36,10 @@ _TOLERANCE = 0.05
 _START_ROWS = 100_000
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
-# Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
-_TARGET_STEPS, _TARGET_RATE, _TARGET_WEIGHT = 750, 3e-2, 5.0
+# Where columns will be predicted: epochs, the fewest and the most steps, the learning rate, and the weight of
+# the conditional likelihoods.
+_TARGET_EPOCHS, _FEWEST_TARGET_STEPS, _MOST_TARGET_STEPS = 10, 300, 750
+_TARGET_RATE, _TARGET_WEIGHT = 3e-2, 20.0
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,9 @@ def _fit_targets(
     if chosen.get("checkpoint_dir") is not None:
         chosen["checkpoint_dir"] = Path(chosen["checkpoint_dir"]) / "targets"
     n = len(next(iter(train.columns.values())))
-    options = tree_options(n, steps=_TARGET_STEPS, **{"learning_rate": _TARGET_RATE, **chosen})
+    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
+    steps = min(_MOST_TARGET_STEPS, max(_FEWEST_TARGET_STEPS, math.ceil(_TARGET_EPOCHS * n / batch)))
+    options = tree_options(n, steps=steps, **{"learning_rate": _TARGET_RATE, **chosen})
     return fit_targets(
         layer,
         settings.targets,

@@ -183,10 +183,9 @@ class KDMTable(DensityMixin, TableEstimator):
         return self._rows_of(X, target, Posterior.probs)
 
     def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
-        """Central intervals of an ordered column given the rest of each row, `(rows, 2)`."""
+        """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`."""
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
-        ends = ((1 - coverage) / 2, (1 + coverage) / 2)
-        return self._rows_of(X, target, lambda rho: np.moveaxis(rho.quantile(ends), 0, -1))
+        return self._rows_of(X, target, lambda rho: np.moveaxis(rho.interval(coverage), 0, -1))
 
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:

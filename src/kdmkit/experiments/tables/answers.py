@@ -21,10 +21,10 @@ _RANGE_SHARE = 0.2
 
 
 def interval_scores(table: KDMTable, test: Mapping[str, Array]) -> dict[str, Any]:
-    """Coverage and width of central 90 % intervals of every number given the rest of its row.
+    """Coverage and width of 90 % intervals of every number given the rest of its row.
 
-    Widths are in units of the column's standard deviation. `coverage` and `width` are means over all cells;
-    intervals of whole numbers and of columns with frequent values may hold more than their share.
+    Widths are in units of the column's standard deviation. `coverage` and `width` are means over all cells. A
+    cell whose most probable value has more than 90 % has an interval with as much.
     """
     rows = sample_rows(test, INTERVAL_ROWS)
     coverage, width, cells = {}, {}, {}

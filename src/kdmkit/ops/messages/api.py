@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kdmkit._core.memory import keep_freed_memory
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.precision import compute_dtype, full_precision
 from kdmkit._core.shapes import broadcast
@@ -57,6 +58,7 @@ def collect(
         if _is_plain(tables):
             beta, shift = collect_plainly(steps, to, [expanded(score) for score in scores], tables.logs)
             return beta, shift.squeeze(-1)
+        keep_freed_memory()
         index = [score.index if isinstance(score, Indexed) else None for score in scores]
         rows, lead = _all_rows(scores)
         beta, shift = Collect.apply(steps, to, index, replace(tables, stacks=()), *rows, *tables.stacks)

@@ -88,14 +88,14 @@ class Term(ABC):
         """Terms whose scores add up to this one's: reductions are faster for sums of simple terms."""
         return (self,)
 
-    def component_factor(self) -> Float[Tensor, "m p"] | None:
-        """A matrix in float64 whose product with `query_factor` is all scores: `matrix()` plus `row()`.
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
+        """Matrices in float64 whose products with `query_factor` are all scores: `matrix()` plus `row()`.
 
-        None where there is none, where the product would lose digits, and where the term has a batch.
+        None where there are none, and where the product would lose digits.
         """
         return None
 
-    def query_factor(self) -> Float[Tensor, "n p"]:
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
         """The queries' part of the product, of a prepared term that has a `component_factor`."""
         raise NotImplementedError
 

@@ -123,15 +123,16 @@ class Restricted(Term):
         none = torch.zeros(1, 1, device=self.keep.device).expand(self.shape[2], 1)
         return *self.term.summands(), Kept(self.keep, none)
 
-    def component_factor(self) -> Float[Tensor, "m p"] | None:
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
         factor = self.term.component_factor()
-        if factor is None or self.keep.ndim > 2:
+        if factor is None or self.keep.ndim > factor.ndim:
             return None
-        return torch.cat([factor, torch.ones_like(factor[:, :1])], -1)
+        return torch.cat([factor, torch.ones_like(factor[..., :1])], -1)
 
-    def query_factor(self) -> Float[Tensor, "n p"]:
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
         factor = self.term.query_factor()
-        return torch.cat([torch.where(self.keep, factor, 0.0), _log(self.keep).to(factor.dtype)], -1)
+        keep = self.keep.expand(*factor.shape[:-1], 1)
+        return torch.cat([torch.where(keep, factor, 0.0), _log(keep).to(factor.dtype)], -1)
 
     def _restrict(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
@@ -207,10 +208,10 @@ class InDtype(Term):
     def row(self) -> Float[Tensor, "*lead n"] | None:
         return self.term.row()
 
-    def component_factor(self) -> Float[Tensor, "m p"] | None:
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
         return self.term.component_factor()
 
-    def query_factor(self) -> Float[Tensor, "n p"]:
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
         return self.term.query_factor()
 
 

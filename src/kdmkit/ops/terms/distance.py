@@ -200,9 +200,10 @@ class ComponentDistance(_Distance):
         difference = _differences(self.query, self.components)
         return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
-    def component_factor(self) -> Float[Tensor, "m p"] | None:
-        plain = self.query.ndim == self.components.ndim == self.scales.ndim == 2
-        if not plain or self._score_dtype != torch.float64:
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
+        # Queries of a batch have components of their own.
+        alike = self.query.ndim == self.components.ndim == self.scales.ndim
+        if not alike or self._score_dtype != torch.float64:
             return None
         c = self._centred(self.components)
         scales = self.scales.to(c.dtype).expand_as(c)
@@ -212,9 +213,9 @@ class ComponentDistance(_Distance):
         product = precision * c
         return torch.cat([-precision, 2 * product, -(product * c).sum(-1, keepdim=True)], -1)
 
-    def query_factor(self) -> Float[Tensor, "n p"]:
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
         x = self._centred(self.query)
-        return torch.cat([x.square(), x, torch.ones_like(x[:, :1])], -1)
+        return torch.cat([x.square(), x, torch.ones_like(x[..., :1])], -1)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).

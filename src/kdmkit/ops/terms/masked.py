@@ -55,16 +55,17 @@ class Masked(Term):
         row = self.term.row()
         return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
 
-    def component_factor(self) -> Float[Tensor, "m p"] | None:
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
         factor = self.term.component_factor()
-        if factor is None or self.offset.ndim > 2 or self.keep.ndim > 2:
+        if factor is None or max(self.offset.ndim, self.keep.ndim) > factor.ndim:
             return None
-        return torch.cat([factor, self.offset.to(factor.dtype)], -1)
+        return torch.cat([factor, self.offset.to(factor.dtype).expand(*factor.shape[:-1], 1)], -1)
 
-    def query_factor(self) -> Float[Tensor, "n p"]:
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
         # Rows of zeros have scores of 0.
         factor = self.term.query_factor()
-        return torch.cat([torch.where(self.keep, factor, 0.0), self.keep.to(factor.dtype)], -1)
+        keep = self.keep.expand(*factor.shape[:-1], 1)
+        return torch.cat([torch.where(keep, factor, 0.0), keep.to(factor.dtype)], -1)
 
     def _mask(self, scores: Tensor) -> Tensor:
         return torch.where(self.keep, scores, torch.zeros_like(scores))

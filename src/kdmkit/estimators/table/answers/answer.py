@@ -23,8 +23,6 @@ Generators = Callable[[Any], torch.Generator]
 _SHOWN = 10
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
-# Levels of quantiles that are searched together.
-_USUAL = (_TAIL, 0.05, 0.5, 0.95, 1 - _TAIL)
 
 
 class BaseAnswer(ABC):
@@ -97,6 +95,7 @@ class Answer(BaseAnswer):
     ) -> None:
         super().__init__(question, log_evidence)
         self._posterior, self._generators = posterior, generators
+        self._intervals: dict[float, tuple[Any, Any]] = {}
 
     @property
     def column(self) -> str:
@@ -127,23 +126,25 @@ class Answer(BaseAnswer):
     def quantile(self, q: float) -> Any:
         """The smallest value that is reached with probability q."""
         q = check_number("q", q, "0 < q < 1", positive=True, below=1)
-        return self._usual[q] if q in _USUAL else scalar(self._posterior.quantile(q))
-
-    @cached_property
-    def _usual(self) -> dict[float, Any]:
-        """Quantiles that are read together: searched together, they cost as much as one."""
-        return dict(zip(_USUAL, map(scalar, self._posterior.quantile(_USUAL)), strict=True))
+        return scalar(self._posterior.quantile(q))
 
     def interval(self, coverage: float = 0.9) -> Any:
-        """The central interval (low, high); of levels without an order a list, the most probable ones.
+        """An interval (low, high) that holds a given probability, with about as much below it as above.
+
+        Of a density it is the central interval. Single values with probabilities of their own are inside or
+        outside as a whole: the interval is the one near the central one whose probability is nearest to
+        `coverage`. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least that
+        much. Of levels without an order it is a list, the most probable ones with at least that much.
 
         Args:
-            coverage: the probability that the value lies inside: at least this, for levels.
+            coverage: the probability that the value lies inside.
         """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         if self._posterior.codec.ordered:
-            tail = round((1 - coverage) / 2, 15)
-            return self.quantile(tail), self.quantile(1 - tail)
+            if coverage not in self._intervals:
+                low, high = self._posterior.interval(coverage)
+                self._intervals[coverage] = scalar(low), scalar(high)
+            return self._intervals[coverage]
         probs = self.probs
         needed = int(np.searchsorted(np.cumsum(list(probs.values())), coverage)) + 1
         return list(probs)[:needed]

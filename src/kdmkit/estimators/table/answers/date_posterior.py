@@ -113,6 +113,10 @@ class DatePosterior(Posterior):
         found = [self._quantile(float(level)) for level in levels.reshape(-1)]
         return np.stack(found).reshape((*levels.shape, *self._rows))
 
+    def interval(self, coverage: float) -> Array:
+        """The central one: dates are many."""
+        return self.quantile(((1 - coverage) / 2, (1 + coverage) / 2))
+
     def _quantile(self, q: float) -> Array:
         rest = torch.full(self._rows, q, dtype=torch.float64, device=self._device)
         rho, share, digits = self.rho, self.log_share, []

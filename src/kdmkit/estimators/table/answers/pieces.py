@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.distributions.univariate import Knots
+from kdmkit.distributions.quantiles import Knots
 from kdmkit.kernels import Kernel
 
 

@@ -15,12 +15,16 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interval
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.regions import Interval, OneOf, Region
+
+# Levels of quantiles that are searched together, ascending.
+_USUAL = (0.005, 0.05, 0.5, 0.95, 0.995)
 
 
 class Joint(Protocol):
@@ -143,19 +147,49 @@ class Posterior:
             return self._levels(reached.argmax(-1))
         return self._each(self.codec.values, self._event_quantile(at))
 
+    def interval(self, coverage: float) -> Array:
+        """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
+        self._check(self.codec.ordered, "intervals", "an ordered column")
+        ends = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
+        if self.has_levels:
+            steps = LevelSteps(torch.from_numpy(self.probs()))
+            central = steps.quantile(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
+            return self._levels(nearest_interval(steps, coverage, central).numpy())
+        central = self._event_quantile(ends)
+        if 0 in self._rows:
+            return self._each(self.codec.values, central)
+        central = central.reshape(2, *self._rows)
+        found = nearest_interval(self._mixture, coverage, central)
+        return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
+
     @property
     def _rank(self) -> int:
         return len(self._rows)
+
+    @cached_property
+    def _mixture(self) -> Univariate:
+        rho = self.rho
+        return Univariate(rho.kernel, rho.components, rho.log_weights, self.pieces.knots)
 
     def _event_quantile(self, q: np.ndarray) -> Tensor:
         """Quantiles as events, in float64."""
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
-        mixture = Univariate(rho.kernel, rho.components, rho.log_weights, self.pieces.knots)
-        levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank)).to(rho.components.device)
-        found = mixture.quantile(levels)
+        rounded = q.round(12)
+        if not self._rank and np.isin(rounded, _USUAL).all():
+            found = self._usual[torch.as_tensor(np.searchsorted(_USUAL, rounded))]
+        else:
+            levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank))
+            found = self._mixture.quantile(levels.to(rho.components.device))
         return found.unsqueeze(-1) if rho.event_shape else found
+
+    @cached_property
+    def _usual(self) -> Tensor:
+        """Quantiles that are read together: searched together, they cost as much as one."""
+        return self._mixture.quantile(
+            torch.tensor(_USUAL, dtype=torch.float64, device=self.rho.components.device)
+        )
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""

@@ -181,6 +181,10 @@ class Dates(Posterior):
             found.append(date if last is None else min(date, last))
         return np.asarray(found, dtype="datetime64[us]").reshape(levels.shape)
 
+    def interval(self, coverage: float) -> Array:
+        """The central one: dates are many."""
+        return self.quantile(((1 - coverage) / 2, (1 + coverage) / 2))
+
     def probabilities(self, givens: Sequence[Any]) -> Array:
         return np.array([self._share(given) for given in givens])
 
