@@ -162,6 +162,8 @@ class Change(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(_steps(transform))
         self.increasing = math.prod(step.sign for step in self._chain) > 0
+        # Whether T maps the real line onto itself, and ±∞ to ±∞.
+        self._is_onto = all(step.domain == step.image == _REAL for step in self._chain)
 
     @property
     def _chain(self) -> list[Step]:
@@ -243,6 +245,8 @@ class Change(nn.Module):
 
     def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
+        if self._is_onto:
+            return self(x)
         low, high = self.ends(x.device)
         inside = (x > low) & (x < high)
         z = self(torch.where(inside, x, self._middle(x)))

@@ -19,13 +19,19 @@ from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
 from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
-# Where the number of components is automatic, n rows have at most n/16, 2·√n and 256.
-_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 2, 256
+# Where the number of components is automatic, n rows have at most n/16, √n and 256. With √n components an
+# edge has about as many parameters as there are rows.
+_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 1, 256
+# Regularisation of a tree: pseudo-rows for every state of a parent, at least one. They do not fade: the last
+# steps would otherwise learn the training rows by heart.
+_FEWEST_PSEUDO_ROWS, _FADING = 1.0, 0.0
+# Horizon of the averaged weights, as a share of all steps.
+_AVERAGING = 0.2
 # Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
 # How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
-# have the smaller learning rate and less regularisation: their draws are more like the rows.
-_TOLERANCE = 0.1
+# have the smaller learning rate: their draws are more like real rows.
+_TOLERANCE = 0.05
 # Rows that the tree of columns and the first components are taken from, at most: a uniform sample of more.
 _START_ROWS = 100_000
 # Learning rate of a flat joint.
@@ -111,7 +117,15 @@ def train_layer(
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
     options = _shortened(table_options(n, settings.options), share)
-    history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+    history = fit_tree(
+        layer,
+        train,
+        validation,
+        options=options,
+        shrinkage=max(_FEWEST_PSEUDO_ROWS, TREE_RECIPE.pseudo_counts(n, layer.n_components)),
+        fading=_FADING,
+        identity=settings.identity,
+    )
     if settings.targets:
         history += _fit_targets(layer, train, validation, settings, share)
     return history
@@ -139,7 +153,8 @@ def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
     """Settings of the loop for a tree of so many training rows."""
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, math.ceil(_EPOCHS * n_rows / batch)))
-    return tree_options(n_rows, **{"steps": steps, "tolerance": _TOLERANCE, **chosen})
+    defaults = {"tolerance": _TOLERANCE, "averaging": _AVERAGING}
+    return tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
 
 
 def _fit_targets(
