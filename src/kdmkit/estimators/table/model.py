@@ -40,7 +40,7 @@ _FLAT_RATE = 2e-2
 # likelihoods.
 _TARGET_EPOCHS, _FEWEST_TARGET_STEPS, _MOST_TARGET_STEPS = 10, 300, 750
 _TARGET_WEIGHT = 20.0
-# The schedule runs to its end. Validation losses of single epochs differ by chance, so that later weights count
+# The schedule runs to its end. Validation losses of single epochs differ by chance: later weights count
 # if they lose no more than this against the best; they also have to be better than those at the start.
 _TARGET_LOOP: dict[str, Any] = {"learning_rate": 3e-2, "patience": None, "tolerance": 1.0}
 
