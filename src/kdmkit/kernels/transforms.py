@@ -146,8 +146,9 @@ def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
 def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
     knots, heights = knots.to(x.device), heights.to(x.device)
     i = _segment(x, knots)
-    slope = heights.diff() / knots.diff()
-    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
+    start, height = knots[i], heights[i]
+    slope = (heights[i + 1] - height) / (knots[i + 1] - start)
+    return (height + (x - start) * slope).to(x.dtype)
 
 
 class Change(nn.Module):
@@ -243,6 +244,8 @@ class Change(nn.Module):
 
     def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
+        if all(step.kind in _ONTO for step in self._chain):
+            return self(x)
         low, high = self.ends(x.device)
         inside = (x > low) & (x < high)
         z = self(torch.where(inside, x, self._middle(x)))
@@ -327,6 +330,8 @@ _KINDS: dict[str, Callable[..., Transform]] = {
     "quantile_normal": QuantileNormal.unchecked,
 }
 _REAL = (-math.inf, math.inf)
+# Kinds that map the real line onto itself, and ±∞ to ±∞.
+_ONTO = ("affine", "quantile_normal")
 _IMAGES = {"exp": (0.0, math.inf), "sigmoid": (0.0, 1.0)}
 
 

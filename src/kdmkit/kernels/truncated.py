@@ -184,7 +184,16 @@ class Truncated(ExactBuffers, Around):
         low, high = ends[..., :, None, :].chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
         c, scales = (part[..., None, :, :] for part in parts)
-        return self._log_share(low, high, c, scales).sum(-1)
+        if low.dtype != torch.float64:
+            return self._log_share(low, high, c, scales).sum(-1)
+        # The whole is one more interval.
+        low, high = (
+            torch.cat([self._clamp(end), bound.to(end).expand_as(end[..., :1, :, :])], -3)
+            for end, bound in ((low, self.low), (high, self.high))
+        )
+        masses = self._log_mass(low, high, c, scales)
+        inside, total = masses[..., :-1, :, :], masses[..., -1:, :, :]
+        return (inside - torch.where(torch.isneginf(total), 0.0, total)).sum(-1)
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         self._accept(argument, region, Interval)
