@@ -175,7 +175,7 @@ def test_bad_input(unchecked: None) -> None:
 
 
 def test_moments_of_narrow_components_beside_wide_ones() -> None:
-    """Components with many cells have the moments of the number that is rounded, all others sums over cells."""
+    """Components with many cells have the moments of the number that is rounded, others sums over cells."""
     change = kdm.QuantileNormal([0.0, 10.0, 90.0, 600.0], [-2.0, 0.0, 0.7, 2.0])
     kernel = kdm.Rounded(kdm.Transformed(kdm.RBF.from_std(real([[0.02], [0.3], [0.5]])), change), 1.0)
     c = real([[-0.63], [-0.5], [1.0]])

@@ -157,7 +157,7 @@ class Posterior:
             central = steps.reach(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
             return self._levels(nearest_interval(steps, coverage, central).numpy())
         if 0 in self._rows:
-            return self.quantile(ends)
+            return self.quantile(ends.tolist())
         found = nearest_interval(self._mixture, coverage, self._reach(ends))
         return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
 
