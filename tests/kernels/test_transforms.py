@@ -13,7 +13,7 @@ from torch.distributions.transforms import AffineTransform, ExpTransform, Sigmoi
 
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
-from kdmkit.kernels import kernel_from_config
+from kdmkit.kernels import FixedBandwidth, kernel_from_config
 from kdmkit.kernels.transforms import Change
 
 CHAINS = {
@@ -243,3 +243,24 @@ def test_bad_input(unchecked: None) -> None:
     for values in ([1.0], [1.0, 1.0], [2.0, 1.0]):
         with pytest.raises(ValueError, match=r"^values: expected two or more strictly increasing numbers"):
             kdm.QuantileNormal(values, values)
+
+
+@pytest.mark.parametrize("ends", [(0.0, None), (None, 1.0), (None, None), (0.0, 2.0)])
+def test_shares_of_all_pairs_are_those_of_pairs(ends: tuple[float | None, float | None]) -> None:
+    """Bounds may be open, centres far outside, bandwidths very different."""
+    sigma = torch.nn.Parameter(real([[0.02], [0.5], [1.0], [30.0]]))
+    kernel = kdm.Truncated(kdm.RBF(FixedBandwidth("sigma", sigma, validate=False)), *ends)
+    c = real([[-4.0], [-1.0], [0.5], [30.0]]).requires_grad_()
+    low = real([[0.0], [0.3], [0.99], [-5.0]])
+    high = low + real([[0.01], [0.5], [4.0], [1e3]])
+    together = kernel.log_mass(kdm.Interval(low, high), c)
+    pairs = kernel.interval_log_mass(low.unsqueeze(1), high.unsqueeze(1), c)
+    close(together, pairs)
+    finite = pairs.isfinite()
+    assert bool(finite.any())
+    for one, other in zip(
+        torch.autograd.grad(together[finite].sum(), (c, sigma)),
+        torch.autograd.grad(pairs[finite].sum(), (c, sigma)),
+        strict=True,
+    ):
+        close(one, other)

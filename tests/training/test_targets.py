@@ -59,6 +59,18 @@ def test_targets_of_several_variables_are_predicted_together() -> None:
     torch.testing.assert_close(found, -5 * joint + 2 * a + 2 * rest, atol=1e-4, rtol=1e-4)
 
 
+@torch.no_grad()
+def test_half_of_the_rows_hide_no_cell_while_training() -> None:
+    layer, table = layer_and_table()
+    packing = Packing(layer, table)
+    rows = [part.repeat(25, *[1] * (part.ndim - 1)) for part in packing.rows(table).tensors]
+    objective = TargetObjective(layer, packing, [["y"]], masking=0.99)
+    torch.manual_seed(0)
+    hidden = objective.train()(*rows) != objective.eval()(*rows)
+    # A row of the other half hides one of its two other cells, or both, with a probability of about 2/3.
+    assert 0.25 < hidden.float().mean() < 0.4
+
+
 def test_a_tree_of_the_target_alone() -> None:
     table = Table({"y": torch.arange(12) % 3})
     layer = kdm.nn.TreeLayer([kdm.nn.Variable("y", kdm.Levels(3), ())], 4).initialize(**table.columns)

@@ -69,6 +69,17 @@ def test_without_regularisation_it_is_the_likelihood():
     close(made.eval()(*rows.tensors), -layer.log_prob(**data))
 
 
+@pytest.mark.parametrize(("fading", "share"), [(2.0, 0.25), (1.0, 0.5), (0.0, 1.0)])
+def test_regularisation_fades_with_a_power_of_the_time_left(fading: float, share: float):
+    data = columns()
+    layer = started(data)
+    made, rows = objective(layer, Table(data), masking=0.0, fading=fading)
+    plain = -layer.log_prob(**data)
+    first = made(*rows.tensors) - plain
+    made.step.fill_(5)  # of 10
+    close(made(*rows.tensors) - plain, share * first)
+
+
 def test_missing_cells_are_integrated_out():
     data, seen = columns(), masks(120)
     layer = started(data)
@@ -172,7 +183,7 @@ def test_resumes_from_a_checkpoint(tmp_path: Path):
     rows, other = packing.rows(Table(data)), packing.rows(Table(held))
     made = TreeObjective(cut, packing, rows, n_steps=12)
     settings = options(checkpoint_dir=tmp_path)
-    identity = {"parents": cut.parents, "shrinkage": None, "smoothing": 0.5, "masking": 0.2}
+    identity = {"parents": cut.parents, "shrinkage": None, "smoothing": 0.5, "masking": 0.2, "fading": 2.0}
     fit(made, rows, other, options=settings, identity=identity, epochs=2)
     resumed = started(data)
     found = fit_tree(resumed, Table(data), Table(held), options=settings)

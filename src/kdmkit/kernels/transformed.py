@@ -151,7 +151,7 @@ class Transformed(Around):
 
     def inner_ends(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """The ends of T([low, high])."""
-        low, high = self.change.bound(low), self.change.bound(high)
+        low, high = self.change.bound(torch.stack(torch.broadcast_tensors(low, high))).unbind(0)
         return (low, high) if self.change.increasing else (high, low)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:

@@ -163,6 +163,8 @@ class Change(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(_steps(transform))
         self.increasing = math.prod(step.sign for step in self._chain) > 0
+        # Whether T maps the real line onto itself, and ±∞ to ±∞.
+        self._is_onto = all(step.domain == step.image == _REAL for step in self._chain)
 
     @property
     def _chain(self) -> list[Step]:
@@ -244,7 +246,7 @@ class Change(nn.Module):
 
     def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
-        if all(step.kind in _ONTO for step in self._chain):
+        if self._is_onto:
             return self(x)
         low, high = self.ends(x.device)
         inside = (x > low) & (x < high)
@@ -330,8 +332,6 @@ _KINDS: dict[str, Callable[..., Transform]] = {
     "quantile_normal": QuantileNormal.unchecked,
 }
 _REAL = (-math.inf, math.inf)
-# Kinds that map the real line onto itself, and ±∞ to ±∞.
-_ONTO = ("affine", "quantile_normal")
 _IMAGES = {"exp": (0.0, math.inf), "sigmoid": (0.0, 1.0)}
 
 

@@ -30,6 +30,8 @@ from kdmkit.ops import InDtype, Masked, Term, common_dtype, restricted
 _STEPS = 64
 # Beyond the ends of quadrature lies less than this share of a component.
 _NEGLIGIBLE = 1e-16
+# Farther than this from a centre, and from the bound nearest to it, lies no mass, in bandwidths.
+_FAR = 40.0
 # The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
 _LARGEST_OFFSET = 1e3
 # Where the mass between the bounds is a smaller share of that below, a difference loses half of its digits.
@@ -181,19 +183,25 @@ class Truncated(ExactBuffers, Around):
         return self.kernel.score_term(self._mass_block, torch.cat([region.low, region.high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """As `_log_share`; all between the bounds is one interval more, so that one computation serves."""
         low, high = ends[..., :, None, :].chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
-        c, scales = (part[..., None, :, :] for part in parts)
-        if low.dtype != torch.float64:
-            return self._log_share(low, high, c, scales).sum(-1)
-        # The whole is one more interval.
+        c, scales = (as_float64(part[..., None, :, :]) for part in parts)
         low, high = (
-            torch.cat([self._clamp(end), bound.to(end).expand_as(end[..., :1, :, :])], -3)
-            for end, bound in ((low, self.low), (high, self.high))
+            torch.cat([self._clamp(end).to(c), bound.expand(*low.shape[:-3], 1, 1, low.shape[-1])], -3)
+            for end, bound in zip((low, high), self._finite_bounds(c.detach(), scales.detach()), strict=True)
         )
         masses = self._log_mass(low, high, c, scales)
-        inside, total = masses[..., :-1, :, :], masses[..., -1:, :, :]
-        return (inside - torch.where(torch.isneginf(total), 0.0, total)).sum(-1)
+        mass, whole = masses[..., :-1, :, :], masses[..., -1:, :, :]
+        return (mass - torch.where(torch.isneginf(whole), 0.0, whole)).sum(-1)
+
+    def _finite_bounds(self, c: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds that hold the same masses in float64, for all components: open ends take longer."""
+        low, high = self.low.to(c), self.high.to(c)
+        reach = _FAR * scales.amax((-3, -2), keepdim=True)
+        last = torch.maximum(c.amax((-3, -2), keepdim=True), low) + reach
+        first = torch.minimum(c.amin((-3, -2), keepdim=True), high) - reach
+        return torch.maximum(low, first), torch.minimum(high, last)
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         self._accept(argument, region, Interval)

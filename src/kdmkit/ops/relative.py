@@ -79,9 +79,12 @@ class RelativeScores:
         left = self.terms[0].query_factor()
         left = torch.cat([left, torch.ones_like(left[..., :1])], -1)
         lead = broadcast(left.shape[:-2], factor.shape[:-2])
-        a, b = (part.expand(*lead, *part.shape[-2:]).reshape(-1, *part.shape[-2:]) for part in (left, factor))
+        flat = math.prod(lead)
+        a, b = (
+            part.expand(*lead, *part.shape[-2:]).reshape(flat, *part.shape[-2:]) for part in (left, factor)
+        )
         tops, *found = _RelativeProducts.apply(self.dtype, a, b)
-        return found, tops.reshape(*lead, -1)
+        return found, tops.reshape(*lead, left.shape[-2])
 
 
 def _has_large_matrices(term: Term) -> bool:

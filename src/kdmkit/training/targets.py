@@ -23,9 +23,10 @@ _EVALUATION_ROWS = 4096
 class TargetObjective(DrawingModule):
     """−log p(x_S, x_T) − w·Σ_t log p(x_t | x_S, x_{T∖t}): a joint likelihood, and those of targets T.
 
-    S are the observed cells of the other columns, less those that are hidden: in every training step a row
-    hides each cell with a probability of its own, uniform between 0 and `masking`. So the targets are learned
-    given many subsets of the others. p(x) is one distribution, and all questions stay consistent.
+    S are the observed cells of the other columns, less those that are hidden. In every training step one half
+    of the rows hides none; a row of the other half hides each cell with a probability of its own, uniform
+    between 0 and `masking`. So the targets are learned given all others and given many subsets of them. p(x)
+    is one distribution, and all questions stay consistent.
 
     Args:
         layer: the tree.
@@ -58,7 +59,7 @@ class TargetObjective(DrawingModule):
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
     ) -> Float[Tensor, " n"]:
         if self.training and self.masking:
-            share = self.masking * self.uniform(seen[:, :1])
+            share = self.masking * (2 * self.uniform(seen[:, :1]) - 1).clamp_min(0)
             seen = seen & ((self.uniform(seen) >= share) | self._is_target(seen))
         edges = self.layer.edge_probs()
         found = [self._log_probs(codes, numbers, seen, group, edges) for group in self.targets]

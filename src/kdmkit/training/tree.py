@@ -58,7 +58,7 @@ TREE_RECIPE = TreeRecipe()
 class TreeObjective(DrawingModule):
     """−log p(observed part of a row) of a tree, with three regularisers that fade while training.
 
-    At step t of T, with u = (1 − t/T)²:
+    At step t of T, with u = (1 − t/T)^φ:
 
     - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v), the child's own
       distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
@@ -66,7 +66,8 @@ class TreeObjective(DrawingModule):
       −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
     - cells: a cell is hidden with probability r·u, and integrated out.
 
-    Early stopping then chooses how much regularisation remains.
+    With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 all of it remains, as a
+    prior does: weights of the last steps overfit less.
 
     Args:
         layer: the tree.
@@ -77,6 +78,7 @@ class TreeObjective(DrawingModule):
         shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
+        fading: φ.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
     """
 
@@ -92,6 +94,7 @@ class TreeObjective(DrawingModule):
         shrinkage: float | None = None,
         smoothing: float = TREE_RECIPE.smoothing,
         masking: float = TREE_RECIPE.masking,
+        fading: float = TREE_RECIPE.fading,
         has_missing: bool = False,
     ) -> None:
         super().__init__()
@@ -100,6 +103,7 @@ class TreeObjective(DrawingModule):
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
         self.n_steps = max(1, n_steps)
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
+        self.fading = check_number("fading", fading, "a finite number ≥ 0")
         self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         weights = {
@@ -119,7 +123,7 @@ class TreeObjective(DrawingModule):
     ) -> Float[Tensor, " n"]:
         if not self.training:
             return self.losses.without_penalty(codes, numbers, seen if self.has_missing else None)
-        strength = (1 - self.step.double() / self.n_steps) ** TREE_RECIPE.fading
+        strength = (1 - self.step.double() / self.n_steps) ** self.fading
         self.step += 1
         if self.masking:
             seen = seen & (self.uniform(seen) >= self.masking * strength)
@@ -188,6 +192,7 @@ def fit_tree(
     shrinkage: float | None = None,
     smoothing: float = TREE_RECIPE.smoothing,
     masking: float = TREE_RECIPE.masking,
+    fading: float = TREE_RECIPE.fading,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -199,9 +204,9 @@ def fit_tree(
         layer: changed in place.
         train: the rows to learn from.
         validation: the rows that decide when to stop and which weights are best. They also decide how much
-            regularisation remains: a fit without them ends with almost none.
+            regularisation remains where it fades: a fit without them then ends with almost none.
         options: settings of the loop; None is `tree_options(len(rows))`.
-        shrinkage, smoothing, masking: regularisation, as in `TreeObjective`.
+        shrinkage, smoothing, masking, fading: regularisation, as in `TreeObjective`.
         identity: what else a checkpoint depends on.
 
     >>> import kdmkit as kdm
@@ -216,7 +221,12 @@ def fit_tree(
     packing, rows, held = packed_rows(layer, train, validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
-    settings: dict[str, Any] = {"shrinkage": shrinkage, "smoothing": smoothing, "masking": masking}
+    settings: dict[str, Any] = {
+        "shrinkage": shrinkage,
+        "smoothing": smoothing,
+        "masking": masking,
+        "fading": fading,
+    }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     has_missing = held is not None and not bool(held.tensors[2].all())
     objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)

@@ -19,19 +19,30 @@ from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
 from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
 
-# Where the number of components is automatic, n rows have at most n/16, 2·√n and 256.
-_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 2, 256
+# Where the number of components is automatic, n rows have at most n/16, √n and 256. With √n components an
+# edge has about as many parameters as there are rows.
+_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 1, 256
+# Regularisation of a tree: pseudo-rows for every state of a parent, at least one. They do not fade: the last
+# steps would otherwise learn the training rows by heart.
+_FEWEST_PSEUDO_ROWS, _FADING = 1.0, 0.0
+# Horizon of the averaged weights, as a share of all steps.
+_AVERAGING = 0.2
 # Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
 # How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
-# have the smaller learning rate and less regularisation: their draws are more like the rows.
-_TOLERANCE = 0.1
+# have the smaller learning rate: their draws are more like real rows.
+_TOLERANCE = 0.05
 # Rows that the tree of columns and the first components are taken from, at most: a uniform sample of more.
 _START_ROWS = 100_000
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
-# Steps, learning rate, and the weight of the conditional likelihoods where columns will be predicted.
-_TARGET_STEPS, _TARGET_RATE, _TARGET_WEIGHT = 750, 3e-2, 20.0
+# Where columns will be predicted: epochs, the fewest and the most steps, and the weight of the conditional
+# likelihoods.
+_TARGET_EPOCHS, _FEWEST_TARGET_STEPS, _MOST_TARGET_STEPS = 10, 300, 750
+_TARGET_WEIGHT = 20.0
+# The schedule runs to its end. Validation losses of single epochs differ by chance: later weights count
+# if they lose no more than this against the best; they also have to be better than those at the start.
+_TARGET_LOOP: dict[str, Any] = {"learning_rate": 3e-2, "patience": None, "tolerance": 1.0}
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,15 @@ def train_layer(
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
     options = _shortened(table_options(n, settings.options), share)
-    history = fit_tree(layer, train, validation, options=options, identity=settings.identity)
+    history = fit_tree(
+        layer,
+        train,
+        validation,
+        options=options,
+        shrinkage=max(_FEWEST_PSEUDO_ROWS, TREE_RECIPE.pseudo_counts(n, layer.n_components)),
+        fading=_FADING,
+        identity=settings.identity,
+    )
     if settings.targets:
         history += _fit_targets(layer, train, validation, settings, share)
     return history
@@ -134,7 +153,8 @@ def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
     """Settings of the loop for a tree of so many training rows."""
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, math.ceil(_EPOCHS * n_rows / batch)))
-    return tree_options(n_rows, **{"steps": steps, "tolerance": _TOLERANCE, **chosen})
+    defaults = {"tolerance": _TOLERANCE, "averaging": _AVERAGING}
+    return tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
 
 
 def _fit_targets(
@@ -145,7 +165,9 @@ def _fit_targets(
     if chosen.get("checkpoint_dir") is not None:
         chosen["checkpoint_dir"] = Path(chosen["checkpoint_dir"]) / "targets"
     n = len(next(iter(train.columns.values())))
-    options = tree_options(n, steps=_TARGET_STEPS, **{"learning_rate": _TARGET_RATE, **chosen})
+    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
+    steps = min(_MOST_TARGET_STEPS, max(_FEWEST_TARGET_STEPS, math.ceil(_TARGET_EPOCHS * n / batch)))
+    options = tree_options(n, steps=steps, **{**_TARGET_LOOP, **chosen})
     return fit_targets(
         layer,
         settings.targets,
