@@ -146,9 +146,8 @@ def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
 def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
     knots, heights = knots.to(x.device), heights.to(x.device)
     i = _segment(x, knots)
-    start, height = knots[i], heights[i]
-    slope = (heights[i + 1] - height) / (knots[i + 1] - start)
-    return (height + (x - start) * slope).to(x.dtype)
+    slope = heights.diff() / knots.diff()
+    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
 
 
 class Change(nn.Module):
