@@ -7,6 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.kdmkit-stamp
 BENCH_STAMP := .venv/.kdmkit-bench-stamp
 EXPORT_STAMP := .venv/.kdmkit-export-stamp
+BROWSER_STAMP := .venv/.kdmkit-browser-stamp
 TABLES_STAMP := .venv/.kdmkit-tables-stamp
 OLDEST_BIN := .venv-oldest/bin
 OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
@@ -15,7 +16,7 @@ OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export coverage lint format demo bench bench-tables clean
+.PHONY: help setup test test-full test-oldest test-export test-browser coverage lint format demo bench bench-tables clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,13 +27,16 @@ test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... g
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
 
 test-full: lint  ## the same with the tests that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "slow or not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "not browser"
 
 test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
 	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)
 
 test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export --jaxtyping-packages=
+
+test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDMKIT_BROWSER=path, or found by name)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m browser tests/browser --jaxtyping-packages=
 
 coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
@@ -74,6 +78,10 @@ $(BENCH_STAMP): $(STAMP)
 
 $(EXPORT_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,export]'
+	@touch $@
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,browser]'
 	@touch $@
 
 $(TABLES_STAMP): $(STAMP)

@@ -12,6 +12,7 @@ except ImportError as error:
     raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
 
 from kdmkit.cli import reproduce, tables
+from kdmkit.cli.explore import explore
 from kdmkit.cli.options import OnlyReport, Output
 from kdmkit.cli.printing import console, show_report
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(reproduce.app, name="reproduce")
 tables.add_commands(app)
+app.command()(explore)
 
 
 def _print_version(wanted: bool) -> bool:

@@ -36,10 +36,13 @@ _TOLERANCE = 0.05
 _START_ROWS = 100_000
 # Learning rate of a flat joint.
 _FLAT_RATE = 2e-2
-# Where columns will be predicted: epochs, the fewest and the most steps, the learning rate, and the weight of
-# the conditional likelihoods.
+# Where columns will be predicted: epochs, the fewest and the most steps, and the weight of the conditional
+# likelihoods.
 _TARGET_EPOCHS, _FEWEST_TARGET_STEPS, _MOST_TARGET_STEPS = 10, 300, 750
-_TARGET_RATE, _TARGET_WEIGHT = 3e-2, 20.0
+_TARGET_WEIGHT = 20.0
+# The schedule runs to its end. Validation losses of single epochs differ by chance: later weights count
+# if they lose no more than this against the best; they also have to be better than those at the start.
+_TARGET_LOOP: dict[str, Any] = {"learning_rate": 3e-2, "patience": None, "tolerance": 1.0}
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def _fit_targets(
     n = len(next(iter(train.columns.values())))
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
     steps = min(_MOST_TARGET_STEPS, max(_FEWEST_TARGET_STEPS, math.ceil(_TARGET_EPOCHS * n / batch)))
-    options = tree_options(n, steps=steps, **{"learning_rate": _TARGET_RATE, **chosen})
+    options = tree_options(n, steps=steps, **{**_TARGET_LOOP, **chosen})
     return fit_targets(
         layer,
         settings.targets,

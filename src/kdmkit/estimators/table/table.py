@@ -14,7 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answers.dependence import Dependence, measure_dependence
+from kdmkit.estimators.table.answers.dependence import (
+    Dependence,
+    measure_dependence,
+    measure_information,
+    measure_links,
+)
 from kdmkit.estimators.table.answers.draws import draw_rows
 from kdmkit.estimators.table.answers.explain import Explanation, explain_row
 from kdmkit.estimators.table.answers.impute import Imputer
@@ -282,3 +287,54 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         n = check_count("n_samples", n_samples)
         return measure_dependence(self._engine(), n, self._generator(random_state))
+
+    @torch.no_grad()
+    def links(self, n_samples: int = 2000, random_state: Any = 0) -> list[tuple[str, str, float]]:
+        """Neighbours in the tree with their mutual information in nats: `dependence` of these pairs alone."""
+        n = check_count("n_samples", n_samples, least=2)
+        return measure_links(self._engine(), n, self._generator(random_state))
+
+    @torch.no_grad()
+    def information(
+        self, target: str, given: Any = None, *, n_samples: int = 2000, random_state: Any = 0
+    ) -> dict[str, float]:
+        """How much every other column would tell about a column, given what is known; the most first.
+
+        This is the mutual information I(target; column | given) in nats: by how much the entropy of the
+        target falls on average when the column becomes known. It is exact between levels, else an estimate
+        by draws.
+
+        Args:
+            given: what is known of other columns than the target, as in `query`.
+            n_samples: draws for each column where draws are needed.
+            random_state: of the draws.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> frame = {"x": x, "big": x > 0.5, "coin": np.arange(200) % 2 > 0}
+        >>> table = KDMTable(n_components=4, max_epochs=5, random_state=0).fit(frame)
+        >>> next(iter(table.information("big")))
+        'x'
+        """
+        engine = self._engine()
+        n = check_count("n_samples", n_samples, least=2)
+        generator = self._generator(random_state)
+        return measure_information(
+            engine, check_target(engine, target), read_given(engine, given), n, generator
+        )
+
+    def explore(
+        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
+    ) -> Any:
+        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
+
+        Args:
+            port: of the local server; 0 is any free one.
+            host: the address that the server listens on.
+            open_browser: whether to open the page; its address is in `.url` in any case.
+            block: whether to wait until the server is stopped. Otherwise it runs in a thread until
+                `.stop()` or the end of the process.
+        """
+        from kdmkit.explore import show
+
+        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.inference import Inference
+from kdmkit.estimators.table.answers.inference import Inference, boxes
 from kdmkit.estimators.table.printing import rich_table
+from kdmkit.estimators.table.schema import Column
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,56 @@ def measure_dependence(engine: Inference, n_samples: int, generator: torch.Gener
 
     A column with several variables, a date, tells as much as the most telling of them.
     """
-    options: dict[str, Any] = {"n_samples": n_samples, "generator": generator}
     columns = list(engine.columns.values())
     information = np.full((len(columns), len(columns)), np.nan)
     for i, first in enumerate(columns):
         for j, second in enumerate(columns[:i]):
-            pairs = [(a, b) for a in first.variables for b in second.variables]
-            found = max(float(engine.joint.mutual_information(a, b, **options).value) for a, b in pairs)
+            found = _between(engine.joint, first, second, n_samples, generator)
             information[i, j] = information[j, i] = found
-    return Dependence(tuple(column.name for column in columns), information, _links(engine))
+    return Dependence(tuple(column.name for column in columns), information, links(engine))
 
 
-def _links(engine: Inference) -> tuple[tuple[str, str], ...]:
+def measure_links(
+    engine: Inference, n_samples: int, generator: torch.Generator
+) -> list[tuple[str, str, float]]:
+    """Mutual information between neighbours in the tree."""
+    columns = engine.columns
+    return [
+        (a, b, _between(engine.joint, columns[a], columns[b], n_samples, generator)) for a, b in links(engine)
+    ]
+
+
+def measure_information(
+    engine: Inference, target: Column, given: Mapping[str, Any], n_samples: int, generator: torch.Generator
+) -> dict[str, float]:
+    """I(target; column | given) of every column that is not given, the largest first.
+
+    Where the evidence is a union of boxes, it is the mean over the boxes by their probabilities.
+    """
+    if given.get(target.name) is not None:
+        raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
+    others = [c for n, c in engine.columns.items() if n != target.name and given.get(n) is None]
+    evidence = engine.evidence(given)
+    trees, shares = [engine.joint], [1.0]
+    if evidence and others:
+        free = [name for column in (target, *others) for name in column.variables]
+        trees = [engine.joint.infer(target=free, **box) for box in boxes(evidence)]
+        shares = engine.box_shares(given).exp().tolist()
+    found = {column.name: 0.0 for column in others}
+    for tree, share in zip(trees, shares, strict=True):
+        for column in others:
+            found[column.name] += share * _between(tree, target, column, n_samples, generator)
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.Generator) -> float:
+    """I(first; second): that of the most telling pair of their variables."""
+    pairs = [(a, b) for a in first.variables for b in second.variables]
+    found = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
+    return max(float(one.value) for one in found)
+
+
+def links(engine: Inference) -> tuple[tuple[str, str], ...]:
     """Neighbours in the tree, column by column; none where all columns share one node."""
     owner = {variable: column.name for column in engine.columns.values() for variable in column.variables}
     nodes = engine.joint.nodes

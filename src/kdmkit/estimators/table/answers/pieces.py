@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from kdmkit.distributions.quantiles import Knots
 from kdmkit.kernels import Kernel
+
+# Lists of regions whose masses are kept.
+_KEPT = 4
 
 
 class Pieces:
@@ -25,6 +28,7 @@ class Pieces:
 
     def __init__(self, kernel: Kernel, components: Tensor) -> None:
         self.kernel, self.components = kernel, components
+        self._masses: dict[Hashable, Tensor] = {}
 
     @cached_property
     def probs(self) -> Float[Tensor, "m n"]:
@@ -48,6 +52,14 @@ class Pieces:
     @cached_property
     def knots(self) -> Knots:
         return Knots.of(self.kernel, self.components)
+
+    def masses(self, regions: Hashable, compute: Callable[[], Float[Tensor, "n m"]]) -> Float[Tensor, "n m"]:
+        """Of n regions; computed once for each of the last lists of regions."""
+        found = self._masses.get(regions)
+        if found is None:
+            found = compute()
+            self._masses = dict([*self._masses.items(), (regions, found)][-_KEPT:])
+        return found
 
 
 def pieces_of(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor]) -> dict[str, Pieces]:

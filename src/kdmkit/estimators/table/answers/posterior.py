@@ -271,6 +271,22 @@ class Posterior:
         np.add.at(found, [i for i, _ in boxes], self._masses([box for _, box in boxes]))
         return np.asarray(np.minimum(found, 1.0))
 
+    def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
+        """The probabilities of ranges, `(n, *batch)`; masses of components are kept for the next answer."""
+        if self.rho is None or len(self.column.variables) > 1:
+            return self.probabilities(bins)
+        masses = self.pieces.masses(bins, lambda: self._component_masses(bins))
+        return np.moveaxis(np.asarray((self._weights @ masses.mT).cpu()), -1, 0).clip(0.0, 1.0)
+
+    def _component_masses(self, bins: Sequence[tuple[Any, Any]]) -> Float[Tensor, "n m"]:
+        """The mass of every component in every range."""
+        boxes = [(i, box) for i, given in enumerate(bins) for box in self.codec.region(given)]
+        (known,) = self.codec.stack([box for _, box in boxes])
+        log_masses = self.rho.kernel.log_mass(as_region(self.rho.kernel, known), self.rho.components)
+        found = torch.zeros(len(bins), log_masses.shape[-1], dtype=torch.float64, device=log_masses.device)
+        place = torch.tensor([i for i, _ in boxes], device=found.device)
+        return found.index_add_(0, place, log_masses.double().exp())
+
     def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
         """The probability of every box, `(boxes, *batch)`."""
         (known,) = self.codec.stack(boxes)

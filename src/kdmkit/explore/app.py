@@ -1,0 +1,174 @@
+"""The server: the page, its files, and the API."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, openapi
+from kdmkit.explore.errors import InvalidError, RequestError
+from kdmkit.explore.models import Models
+from kdmkit.explore.responses import csv_response, json_response, problem
+from kdmkit.explore.security import Guard
+
+# Questions that are computed at the same time.
+_AT_ONCE = 2
+# Characters of an error that the page gets to see.
+_LONGEST = 500
+
+
+def create_app(
+    models: Mapping[str, Any] | Models,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allowed_hosts: Collection[str] = (),
+    start: bool = True,
+) -> ASGIApp:
+    """The application (ASGI) that shows models.
+
+    Args:
+        models: fitted models (`KDMTable`, or `KDMClassifier` of square images) by name, or functions that
+            make them.
+        host: the address that the server listens on.
+        token: what requests need in the header `X-Kdmkit-Token`; None is a random one.
+        allowed_hosts: names by which the server may be called, beside this machine and its addresses.
+        start: whether to make the models now, in the background.
+
+    >>> import kdmkit as kdm
+    >>> table = kdm.KDMTable(n_components=2, max_epochs=1).fit({"x": [1.0, 2.5, 4.0] * 9})
+    >>> app = create_app({"numbers": table}, token="secret")
+    """
+    held = models if isinstance(models, Models) else Models(models)
+    if start:
+        held.start()
+    limiter: list[anyio.CapacityLimiter] = []
+
+    async def compute(call: Callable[..., Any], *arguments: Any) -> Any:
+        if not limiter:  # belongs to the event loop
+            limiter.append(anyio.CapacityLimiter(_AT_ONCE))
+        try:
+            return await anyio.to_thread.run_sync(call, *arguments, limiter=limiter[0])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InvalidError(str(error)[:_LONGEST]) from error
+
+    async def state(_: Request) -> Response:
+        from kdmkit import __version__
+
+        return json_response({"version": __version__, "models": held.view()})
+
+    routes = [
+        Route("/", _page),
+        Route("/openapi.json", _document),
+        Route("/static/{name}", _file),
+        Route("/api/state", state),
+        *(
+            Route(f"/api/models/{{model}}{one.path}", _handler(one, held, compute), methods=[one.method])
+            for one in ENDPOINTS
+        ),
+    ]
+    handlers: dict[Any, Any] = {RequestError: _refused, HTTPException: _http_error, Exception: _failed}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return Guard(app, host=host, token=token or secrets.token_urlsafe(16), allowed_hosts=allowed_hosts)
+
+
+def _handler(endpoint: Endpoint, models: Models, compute: Callable[..., Any]) -> Callable[..., Any]:
+    async def answer(request: Request) -> Response:
+        model = models.get(request.path_params["model"], endpoint.kind)
+        if endpoint.body is None:
+            return json_response(await compute(endpoint.call, model))
+        try:
+            asked = endpoint.body.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise InvalidError(_told(error)) from error
+        found = await compute(endpoint.call, model, asked)
+        if isinstance(found, str):
+            return csv_response(found, "draws.csv")
+        return json_response(found)
+
+    return answer
+
+
+def _told(error: ValidationError) -> str:
+    """The first problem of a request in one line."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "body"
+    return f"{place}: {first['msg']}"[:_LONGEST]
+
+
+# ---- files
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str, str]]:
+    """The files of the page by name: content, type and tag. No other file can be asked for."""
+    found = {}
+    for file in resources.files("kdmkit.explore").joinpath("static").iterdir():
+        content = file.read_bytes()
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        kind = "text/javascript" if file.name.endswith(".js") else kind
+        found[file.name] = (content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return found
+
+
+def page_weight() -> int:
+    """Bytes of all files of the page."""
+    return sum(len(content) for content, _, _ in _files().values())
+
+
+async def _page(request: Request) -> Response:
+    return _served("index.html", request)
+
+
+async def _file(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _files() or name == "index.html":
+        raise HTTPException(404)
+    return _served(name, request)
+
+
+def _served(name: str, request: Request) -> Response:
+    content, kind, tag = _files()[name]
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, 200, headers, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
+
+
+async def _document(_: Request) -> Response:
+    from kdmkit import __version__
+
+    return json_response(openapi(__version__))
+
+
+# ---- errors
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return problem(error)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return json_response({"error": error.detail}, error.status_code)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return json_response({"error": f"the server failed: {type(error).__name__}"}, 500)

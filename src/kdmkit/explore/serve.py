@@ -1,0 +1,149 @@
+"""Runs the server: in the foreground, or in a thread beside a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import uvicorn
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.explore.app import create_app
+from kdmkit.explore.models import Models
+
+# Connections at the same time, and seconds that one may wait without a request.
+_CONNECTIONS, _IDLE = 200, 30
+_STARTED_WITHIN = 10.0
+
+
+class Server:
+    """A server of some models.
+
+    Args:
+        models: models by name, see `create_app`.
+        host: the address to listen on.
+        port: 0 is any free one.
+        allowed_hosts: other names by which it may be called.
+        stop_on_failure: whether the server ends where a model cannot be made; `error` has the reason.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allowed_hosts: Collection[str] = (),
+        stop_on_failure: bool = False,
+    ) -> None:
+        self.token = secrets.token_urlsafe(16)
+        self.error: Exception | None = None
+        self._stop_on_failure = stop_on_failure
+        self._socket = _listen(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        held = Models(models, self._fail)
+        app = create_app(held, host=host, token=self.token, allowed_hosts=allowed_hosts, start=False)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_keep_alive=_IDLE,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        held.start()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with its token. The part after # is not sent to any server."""
+        wildcard = self.host in ("0.0.0.0", "::", "")
+        name = socket.gethostname() if wildcard else self.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/#token={self.token}"
+
+    def run(self) -> None:
+        """Answers until it is interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._server.run([self._socket])
+
+    def start(self) -> Server:
+        """Answers in a thread."""
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread.start()
+        end = time.monotonic() + _STARTED_WITHIN
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        """Ends the server."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(_STARTED_WITHIN)
+        self._socket.close()
+
+    def _fail(self, error: Exception) -> None:
+        self.error = error
+        if self._stop_on_failure:
+            self._server.should_exit = True
+
+    def open_browser(self) -> None:
+        """Opens the page in the browser of this machine, once the server answers."""
+        threading.Timer(0.2, webbrowser.open, [self.url]).start()
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise ValueError(
+            bad_argument("host, port", "an address that is free", f"{host}:{port}, {error}")
+        ) from error
+    return listening
+
+
+def show(
+    models: Mapping[str, Any],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    open_browser: bool = True,
+    block: bool = False,
+    allowed_hosts: Collection[str] = (),
+    say: Callable[[str], None] | None = None,
+) -> Server:
+    """Starts a server and opens its page.
+
+    Args:
+        models: models by name, see `create_app`.
+        host, port: where the server listens; port 0 is any free one.
+        open_browser: whether to open the page in the browser of this machine.
+        block: whether to wait until the server is interrupted.
+        allowed_hosts: other names by which the server may be called.
+        say: takes the address.
+    """
+    server = Server(models, host=host, port=port, allowed_hosts=allowed_hosts)
+    if say is not None:
+        say(server.url)
+    if open_browser:
+        server.open_browser()
+    if block:
+        server.run()
+        return server
+    return server.start()

@@ -1,0 +1,144 @@
+// The card of a column: its numbers, its chart, and what is known of it.
+
+import { Histogram, Levels } from "./charts.js";
+import { el, write } from "./dom.js";
+import { read } from "./values.js";
+
+/**
+ * A card. `change(condition)` is called with what the person says about the column (null: nothing),
+ * `mark()` where the column is made the target.
+ */
+export class Card {
+  constructor(column, change, mark) {
+    this.column = column;
+    this.change = change;
+    const isList = column.bins === null;
+    this.chart = isList
+      ? new Levels(column, (indices) => this.pickLevels(indices))
+      : new Histogram(column, (bins) => this.pickBins(bins));
+    this.target = el("button", {
+      type: "button", class: "target", "aria-pressed": "false", text: "Target",
+      title: "Ask for this column", "aria-label": `${column.name} is the target`, click: mark,
+    });
+    this.mean = el("b", { class: "mean" });
+    this.interval = el("b", { class: "interval" });
+    this.now = el("p", { class: "numbers" },
+      el("span", { class: "number" }, el("span", { class: "caption", text: "mean" }), this.mean),
+      el("span", { class: "number" }, el("span", { class: "caption", text: "90 %" }), this.interval));
+    this.was = el("p", { class: "was" });
+    this.status = el("p", { class: "status" });
+    this.value = el("input", {
+      type: "text", class: "value", spellcheck: "false", autocomplete: "off",
+      placeholder: isList ? "level" : "value or range",
+      "aria-label": `${column.name}, a value${isList ? "" : " or a range"}`,
+    });
+    this.missing = el("button", {
+      type: "button", class: "quiet missing", text: "Missing", "aria-pressed": "false",
+      title: "The cell is missing: nothing is known", click: () => this.setMissing(),
+    });
+    this.clear = el("button", {
+      type: "button", class: "quiet clear", text: "Clear", "aria-label": `Clear ${column.name}`, click: () => this.reset(true),
+    });
+    const form = el("form", { class: "entry", submit: (event) => this.typed(event) }, this.value, this.missing, this.clear);
+    this.node = el("article", { class: `card ${isList ? "list" : "ranged"}`, "data-column": column.name, "aria-label": column.name },
+      el("header", {}, el("h2", { text: column.name, title: column.details }),
+        el("span", { class: "kind", text: column.kind }), this.target),
+      el("div", { class: "figures" }, this.now, this.was, this.status), this.chart.node, form);
+    this.draw(null, null);
+  }
+
+  // ---- what the person says
+
+  pickLevels(indices) {
+    this.say(indices.length ? { values: indices.map((i) => this.column.levels[i]) } : null);
+  }
+
+  pickBins(bins) {
+    if (bins === null) return this.say(null);
+    const [low] = this.column.bins[bins[0]];
+    const [, high] = this.column.bins[bins[1]];
+    const last = this.column.bins.length - 1;
+    // The first and the last bin leave out the tails: a range up to them is open.
+    return this.say({ range: { low: bins[0] === 0 ? null : low, high: bins[1] === last ? null : high } });
+  }
+
+  typed(event) {
+    event.preventDefault();
+    const condition = read(this.value.value, this.column);
+    if (condition instanceof Error) {
+      this.value.setCustomValidity(condition.message);
+      this.value.reportValidity();
+      this.value.addEventListener("input", () => this.value.setCustomValidity(""), { once: true });
+      return;
+    }
+    this.chart.reset();
+    if (condition?.values && this.column.levels) {
+      this.chart.select(condition.values.map((value) => this.column.levels.indexOf(value)));
+    }
+    this.say(condition);
+  }
+
+  setMissing() {
+    const set = this.missing.getAttribute("aria-pressed") !== "true";
+    this.reset(false);
+    this.say(set ? { missing: true } : null);
+  }
+
+  reset(tell) {
+    this.chart.reset();
+    this.value.value = "";
+    if (tell) this.say(null);
+  }
+
+  say(condition) {
+    this.hold(condition);
+    this.change(condition);
+  }
+
+  /** Shows a condition that comes from elsewhere, for example a pasted row. */
+  put(condition) {
+    this.reset(false);
+    if (condition?.values && this.column.levels) {
+      this.chart.select(condition.values.map((value) => this.column.levels.findIndex((level) => String(level) === String(value))));
+    } else if (condition?.values) {
+      this.value.value = condition.values.join(", ");
+    }
+    this.hold(condition);
+  }
+
+  hold(condition) {
+    const known = condition !== null && !condition.missing;
+    this.node.classList.toggle("is-held", known);
+    this.missing.setAttribute("aria-pressed", String(Boolean(condition?.missing)));
+    this.clear.disabled = condition === null;
+  }
+
+  // ---- what the model says
+
+  /** Draws an answer; `condition` is what is known of this column. */
+  draw(card, condition) {
+    const known = condition !== null && !condition.missing;
+    const { prior } = this.column;
+    const now = card ?? prior;
+    this.chart.draw(known ? null : card);
+    this.now.hidden = known || now.mean === null && now.interval === null;
+    this.status.hidden = !known && !condition?.missing && !this.now.hidden;
+    write(this.mean, now.mean ?? "–");
+    write(this.interval, now.interval ? now.interval.join(" – ") : "–");
+    this.mean.parentElement.hidden = now.mean === null;
+    const changed = card !== null && !known && (now.mean !== prior.mean || String(now.interval) !== String(prior.interval));
+    write(this.was, changed ? `before ${[prior.mean, prior.interval?.join(" – ")].filter(Boolean).join(", ")}` : "");
+    let text = "";
+    if (known) text = "held";
+    else if (condition?.missing) text = "missing";
+    else if (this.now.hidden) text = `${this.column.labels.length} levels`;
+    write(this.status, text);
+    this.node.title = now.beyond && !known ? `${now.beyond} lie beyond the chart` : "";
+    this.hold(condition);
+  }
+
+  markTarget(is) {
+    this.target.setAttribute("aria-pressed", String(is));
+    this.node.classList.toggle("is-target", is);
+  }
+}

@@ -1,0 +1,82 @@
+"""The server on a real port, and how it is started."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import kdmkit as kdm
+from kdmkit import cli
+from kdmkit.explore import Server, example_models
+from kdmkit.explore import serve as serving
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def get(server: Server, path: str, **headers: str) -> tuple[int, bytes]:
+    """Status and body."""
+    url = server.url.partition("#")[0].rstrip("/") + path
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_a_table_is_shown_beside_a_notebook(table: kdm.KDMTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(serving.webbrowser, "open", opened.append)
+    server = table.explore()
+    try:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert b"kdmkit explore" in get(server, "/")[1]
+        state = json.loads(get(server, "/api/state", **{"X-Kdmkit-Token": server.token})[1])
+        assert [model["name"] for model in state["models"]] == ["table"]
+        assert get(server, "/api/state")[0] == 401
+    finally:
+        server.stop()
+    assert opened == [server.url]
+    with pytest.raises(OSError, match=r"refused|urlopen"):
+        get(server, "/")
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ValueError, match="host, port: expected an address that is free"):
+            Server({"table": object}, port=taken.getsockname()[1])
+
+
+def test_the_command_needs_a_model_that_is_there(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["explore", str(tmp_path / "nothing"), "--no-browser"])
+    assert result.exit_code == 2
+    assert "model: expected a file that kdmkit wrote" in result.output.replace("\n", " ")
+
+
+def test_the_command_ends_where_the_model_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no model")
+    result = CliRunner().invoke(cli.app, ["explore", str(tmp_path / "text"), "--no-browser"])
+    assert result.exit_code == 2
+    assert "#token=" in result.output
+
+
+def test_examples_need_no_download() -> None:
+    examples = example_models()
+    assert {name: entry.kind for name, entry in examples.items()} == {
+        "penguins": "table",
+        "digits": "images",
+    }
+    from kdmkit.explore.examples import fit_digits, penguins
+
+    columns = penguins()
+    assert {len(values) for values in columns.values()} == {344}
+    assert columns["species"][0] == "Adelie"
+    assert fit_digits(20).score_samples([[0.0] * 64]).shape == (1,)
