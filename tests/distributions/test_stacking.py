@@ -1,5 +1,6 @@
 """Scores of variables that are computed together are those of each by itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,13 @@ def test_kernels_that_cannot_be_stacked(other: kdm.Kernel) -> None:
     assert stack.batch_shape == (2,)
     assert first.stacked([other]) is None
     assert other.stacked([first]) is None
+
+
+def test_no_rows() -> None:
+    several = [replace(entry, value=entry.value[:0]) for entry in entries(torch.float32, masked=False)]
+    for scores, tops in scores_of_each(several):
+        assert scores.shape == (0, M)
+        assert tops.shape == (0,)
 
 
 class Counted(TorchDispatchMode):
