@@ -17,4 +17,4 @@ elif tuple(map(int, version("triton").split(".")[:2])) < _OLDEST_INTERPRETER:
 
 # The page is an extra.
 if importlib.util.find_spec("starlette") is None:
-    collect_ignore_glob += ["src/kdmkit/explore/*", "tests/explore/*"]
+    collect_ignore_glob += ["src/kdmkit/explore", "tests/browser", "tests/explore"]

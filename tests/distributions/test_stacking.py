@@ -1,5 +1,6 @@
 """Scores of variables that are computed together are those of each by itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kdmkit as kdm
 from helpers import close, normal, seeded
+from kdmkit.distributions import stacking
 from kdmkit.distributions.mixing import Entry, relative_scores
 from kdmkit.distributions.stacking import _alike, scores_of_each
 
@@ -80,6 +82,18 @@ def test_kernels_that_cannot_be_stacked(other: kdm.Kernel) -> None:
     assert stack.batch_shape == (2,)
     assert first.stacked([other]) is None
     assert other.stacked([first]) is None
+
+
+def test_many_scores_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacking, "_MANY", N * M - 1)
+    assert [len(places) for places in _alike(entries(torch.float32, masked=False))] == [1] * 6
+
+
+def test_no_rows() -> None:
+    several = [replace(entry, value=entry.value[:0]) for entry in entries(torch.float32, masked=False)]
+    for scores, tops in scores_of_each(several):
+        assert scores.shape == (0, M)
+        assert tops.shape == (0,)
 
 
 class Counted(TorchDispatchMode):

@@ -185,3 +185,8 @@ def test_information_given_a_union_of_boxes(table: kdm.KDMTable) -> None:
     given = {"sent": ("2024-01-03", "2024-01-05")}
     found = table.information("fragile", given, n_samples=2)
     assert set(found) == {"size", "weight", "items", "stars"}
+
+
+def test_values_that_cannot_occur_are_refused_without_warnings(table: kdm.KDMTable) -> None:
+    with pytest.raises(ValueError, match="given: expected values that can occur together"):
+        table.query("weight", {"weight": 1e9})

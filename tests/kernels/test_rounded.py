@@ -172,3 +172,16 @@ def test_bad_input(unchecked: None) -> None:
         kdm.KDM(torch.zeros(3, 2), None, kdm.Rounded(kdm.RBF(1.0)))
     with pytest.raises(ValueError, match=r"^region: expected finite values"):
         kdm.Rounded(kdm.RBF(1.0)).log_mass(kdm.OneOf([math.nan]), C)
+
+
+def test_moments_of_narrow_components_beside_wide_ones() -> None:
+    """Components with many cells have the moments of the number that is rounded, others sums over cells."""
+    change = kdm.QuantileNormal([0.0, 10.0, 90.0, 600.0], [-2.0, 0.0, 0.7, 2.0])
+    kernel = kdm.Rounded(kdm.Transformed(kdm.RBF.from_std(real([[0.02], [0.3], [0.5]])), change), 1.0)
+    c = real([[-0.63], [-0.5], [1.0]])
+    points = torch.arange(-50.0, 2500.0, dtype=torch.float64)
+    masses = kernel.log_overlap(points.reshape(-1, 1, 1), c).exp()
+    mean = (masses * points.unsqueeze(-1)).sum(0)
+    close(kernel.mean(c).squeeze(-1), mean, rtol=1e-5, atol=1e-3)
+    variance = (masses * (points.unsqueeze(-1) - mean).square()).sum(0)
+    close(kernel.variance(c).squeeze(-1), variance, rtol=1e-3)

@@ -16,4 +16,4 @@ def keep_freed_memory() -> None:
     was ever freed. What a training step frees then has to be mapped and zeroed again for the next step, which
     takes a tenth of it. So a large block is freed here; it is never written to.
     """
-    torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
+    torch.empty(_LARGEST_BLOCK, dtype=torch.uint8, device="cpu")

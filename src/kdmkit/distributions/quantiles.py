@@ -30,6 +30,20 @@ _NEAR, _FAR, _MISSED = 2.0**-8, 0.25, 2.0**-5
 _LEAST_MASS = 1e-11
 
 
+class Reached(NamedTuple):
+    """Quantiles with the values of F about them.
+
+    Attributes:
+        x: the quantiles.
+        below: P(event < x).
+        upto: P(event ≤ x); of a density, both are the level of the quantile, up to its precision.
+    """
+
+    x: Tensor
+    below: Tensor
+    upto: Tensor
+
+
 class Bracket(NamedTuple):
     """Where quantiles lie.
 
@@ -133,8 +147,8 @@ Values = Callable[[Float[Tensor, "n a"], Int[Tensor, " a"]], Float[Tensor, "n a"
 
 def search(
     values: Values, kernel: Kernel, q: Float[Tensor, " n"], start: Bracket, pairs: int, eps: float
-) -> Float[Tensor, " n"]:
-    """The smallest x with F(x) ≥ q.
+) -> Reached:
+    """The smallest x with F(x) ≥ q, and F about it.
 
     Brackets shrink to neighbours among points about the interpolated quantile, until they are as narrow as
     rounding errors.
@@ -144,7 +158,8 @@ def search(
         pairs: of quantiles and components.
         eps: the precision of the components.
     """
-    found, active = start.high.clone(), torch.arange(len(q), device=q.device)
+    found = torch.stack([start.high, start.below, start.reached])
+    active = torch.arange(len(q), device=q.device)
     now, few = start, pairs <= _FEW_PAIRS
     reach = q.new_tensor(_FEW).unsqueeze(-1) if few else torch.full_like(q, _NEAR).unsqueeze(0)
     for _ in range(_STEPS):
@@ -156,11 +171,11 @@ def search(
             active, points, now = active[wide], points[:, wide], Bracket(*(part[wide] for part in now))
         before = now.high - now.low
         now = _narrowed(now, points, values(points, active), q[active])
-        found[active] = now.high
+        found[:, active] = torch.stack([now.high, now.below, now.reached])
         if not few:  # after a step that missed, points are farther apart
             missed = now.high - now.low > _MISSED * before
             reach = torch.where(missed, _FAR, _NEAR).to(q).unsqueeze(0)
-    return found
+    return Reached(*found)
 
 
 def _is_wide(kernel: Kernel, now: Bracket, eps: float) -> Bool[Tensor, " a"]:

@@ -12,6 +12,9 @@ from torch import Tensor
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, relative_matrices, relative_scores
 
+# Scores of a variable that take much longer than calls: stacks of more would only take more memory.
+_MANY = 1 << 18
+
 
 def scores_of_each(
     entries: Sequence[Entry],
@@ -39,10 +42,12 @@ def _alike(entries: Sequence[Entry]) -> list[list[int]]:
 
 
 def _shapes(entry: Entry) -> Any:
-    """What entries have to share that can be stacked; None of one that cannot."""
+    """What entries have to share that can be stacked; None of one that cannot, or that is large."""
     kernel, components = entry.kernel, entry.components
     has_batch = components.ndim > 1 + kernel.component_dim
     if entry.region is not None or has_batch or len(entry.lead) != 1 or not only_reverse_mode():
+        return None
+    if entry.lead.numel() * components.shape[0] > _MANY:
         return None
     tensors = [entry.value, components, *kernel.parameters(), *([] if entry.keep is None else [entry.keep])]
     return type(kernel), entry.kind, *((tensor.shape, tensor.dtype) for tensor in tensors)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
-from kdmkit.distributions.quantiles import Bracket, Knots, precision, search
+from kdmkit.distributions.quantiles import Bracket, Knots, Reached, precision, search
 from kdmkit.kernels import Kernel
 
 _PAIRS = 1 << 24
@@ -114,8 +114,6 @@ class Univariate:
         least = torch.where(dead, torch.inf, high - low).amin(-1)
         return torch.where(dead, torch.inf, low).amin(-1), torch.where(dead, -torch.inf, high).amax(-1), least
 
-    # ---- events
-
     @property
     def has_atoms(self) -> bool:
         return self.kernel.has_atoms
@@ -130,12 +128,16 @@ class Univariate:
 
     # ---- generalised inverses
 
-    @torch.no_grad()
     def quantile(self, q: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
-        """The smallest x with F(x) ≥ q, to the precision of the components; no gradients.
+        """The smallest x with F(x) ≥ q, to the precision of the components; no gradients."""
+        return self.reach(q).x
+
+    @torch.no_grad()
+    def reach(self, q: Float[Tensor, "*own"]) -> Reached:
+        """The smallest x with F(x) ≥ q, with F below x and at x.
 
         The search runs in float64. It begins between neighbours of the knots, which share one table for all
-        elements of a batch, and goes on among points that crowd where F, interpolated, has the value q.
+        elements of a batch, and goes on among points about the x where F, interpolated, has the value q.
         """
         lead = broadcast(q.shape, self.batch_shape)
         wide = q.expand(lead).double()
@@ -144,10 +146,13 @@ class Univariate:
         if start is None:
             low, high, least = (end.double() for end in self._bracket(q.expand(lead)))
             zero = torch.zeros_like(wide)
-            start = Bracket(low, high, zero, zero + 1, zero + 0.5, least)
-            knots = None
-        x = (start.high if knots is not None and knots.complete else self._search(wide, start)).to(q.dtype)
-        return x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan)
+            found = self._search(wide, Bracket(low, high, zero, zero + 1, zero + 0.5, least))
+        elif knots is not None and knots.complete:
+            found = Reached(start.high, start.below, start.reached)
+        else:
+            found = self._search(wide, start)
+        x = found.x.to(q.dtype)
+        return found._replace(x=x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan))
 
     @property
     def _is_shared(self) -> bool:
@@ -172,7 +177,7 @@ class Univariate:
         weights = self.log_weights.double().exp()
         return weights / weights.sum(-1, keepdim=True)
 
-    def _search(self, q: Tensor, start: Bracket) -> Tensor:
+    def _search(self, q: Tensor, start: Bracket) -> Reached:
         """The smallest x with F(x) ≥ q, inside of brackets."""
         eps = torch.finfo(self.components.dtype).eps if self.components.is_floating_point() else 1e-9
         weights = self._weights
@@ -201,19 +206,23 @@ class Univariate:
 
         flat = Bracket(*(part.expand(lead).reshape(-1) for part in start))
         function = values if self._is_shared else everywhere
-        x = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps).reshape(lead)
-        return self._at_atoms(q, x, precision(x, start.least, eps), cdf)
+        found = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps)
+        found = Reached(*(part.reshape(lead) for part in found))
+        return self._at_atoms(q, found, precision(found.x, start.least, eps), cdf)
 
-    def _at_atoms(self, q: Tensor, x: Tensor, small: Tensor, cdf: Callable[[Tensor], Tensor]) -> Tensor:
-        """x; at a step of F, exactly the atom."""
+    def _at_atoms(self, q: Tensor, found: Reached, small: Tensor, cdf: Callable[[Tensor], Tensor]) -> Reached:
+        """What was found; at a step of F, exactly the atom."""
+        x = found.x
         if not self.kernel.has_atoms:
-            return x
+            return found
         atom = self.kernel.nearest_atom(x)
         if self.kernel.only_atoms:
-            return atom
+            return found._replace(x=atom)
         off = (atom != x) & ((atom - x).abs() <= 4 * small)
         if not bool(off.any()):
-            return x
+            return found
         before = torch.nextafter(atom, torch.full_like(atom, -torch.inf))
-        steps_here = (self._in_blocks(cdf, atom) >= q) & (self._in_blocks(cdf, before) < q)
-        return torch.where(off & steps_here, atom, x)
+        below, upto = (self._in_blocks(cdf, at) for at in (before, atom))
+        here = off & (upto >= q) & (below < q)
+        pairs = zip((atom, below, upto), found, strict=True)
+        return Reached(*(torch.where(here, new, old) for new, old in pairs))

@@ -30,8 +30,9 @@ from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
 from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
 
-# Moments are sums over at most this many cells of a component; beyond, rounding hardly moves them.
-_CELLS = 1 << 13
+# Moments are sums over at most this many cells of a component. Beyond, and where its middle half alone has
+# so many, rounding hardly moves them.
+_CELLS, _CENTRAL_CELLS = 1 << 13, 1 << 6
 
 
 class Rounded(Around):
@@ -201,7 +202,7 @@ class Rounded(Around):
         return self.snap(self.kernel.typical_event(components))
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        """By the sum over all cells, or the inner mean where a component has more than 8,192 of them."""
+        """By the sum over all cells, or the inner mean of a component that has many."""
         return self._moments(components)[0]
 
     def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
@@ -209,15 +210,27 @@ class Rounded(Around):
         return self._moments(components)[1]
 
     def _moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        q = torch.tensor([1e-15, 1 - 1e-15], dtype=torch.float64, device=components.device)
-        q = q.reshape(2, *([1] * (components.ndim - 2)))
+        q = torch.tensor([1e-15, 0.25, 0.75, 1 - 1e-15], dtype=torch.float64, device=components.device)
+        q = q.reshape(4, *([1] * (components.ndim - 2)))
         bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
-        low, high = bounds[0][0], bounds[1][1]
-        first, last = self.position(low).round(), self.position(high).round()
-        count = int((last - first).amax()) + 1 if torch.isfinite(last - first).all() else _CELLS + 1
-        if count > _CELLS:
-            return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
-        return self._sums(components, first, count)
+        first, last = (self.position(end).round() for end in (bounds[0][0], bounds[1][3]))
+        central = (bounds[1][2] - bounds[0][1]) / self.step
+        is_wide = ~(last - first < _CELLS) | (central >= _CENTRAL_CELLS)
+        if bool(is_wide.all()):
+            return self._inner_moments(components)
+        count = int((last - first)[~is_wide].amax()) + 1
+        if not bool(is_wide.any()):
+            return self._sums(components, first, count)
+        middle = self.position(self.kernel.typical_event(components.detach())).squeeze(-1).round()
+        some = self._sums(components, torch.where(is_wide, middle - count // 2, first), count)
+        mean, variance = (
+            torch.where(is_wide.unsqueeze(-1), inner, own)
+            for inner, own in zip(self._inner_moments(components), some, strict=True)
+        )
+        return mean, variance
+
+    def _inner_moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
 
     def _sums(self, components: Tensor, first: Tensor, count: int) -> tuple[Tensor, Tensor]:
         k = torch.arange(count, dtype=torch.float64, device=first.device)

@@ -62,7 +62,8 @@ class RelativeScores:
     def compute(self) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"]]:
         if self.factor is not None:
             matrices, tops = self._products(self.factor)
-            return matrices[0] if tops.ndim == 1 else torch.stack(matrices).reshape(*tops.shape, -1), tops
+            shape = (*tops.shape, self.factor.shape[-2])
+            return matrices[0] if tops.ndim == 1 else torch.stack(matrices).reshape(shape), tops
         scores, row = sum_scores(self.terms, self.log_weights), sum_rows(self.terms)
         top = finite_max(scores)
         tops = top.squeeze(-1) if row is None else row + top.squeeze(-1)
@@ -88,9 +89,9 @@ class RelativeScores:
 
 
 def _has_large_matrices(term: Term) -> bool:
-    """Whether computing one matrix of a batch after the other costs little more than its numbers."""
+    """Whether one matrix of a batch after the other takes no longer than all at once: on a CPU, if large."""
     lead, n, m = term.shape
-    return math.prod(lead) == 1 or n * m >= _LARGE
+    return math.prod(lead) == 1 or (n * m >= _LARGE and term.tensors[0].device.type == "cpu")
 
 
 class _RelativeProducts(torch.autograd.Function):

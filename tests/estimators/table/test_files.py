@@ -27,6 +27,18 @@ def test_csv(tmp_path: Path, separator: str) -> None:
     assert columns["kind"].missing.tolist() == [False, False, True]
 
 
+def test_digits_after_a_leading_zero_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("code,n,share\n00123,1,0.5\n12345,0,0\n")
+    bases = [column.storage.base for column in read_frame("X", path).columns.values()]
+    assert bases == ["string", "integer", "float"]
+    monkeypatch.setattr(files, "_BLOCK", 4096)
+    path.write_text("code,n\n" + "00123,1\n" + "12345,0\n" * 2000)
+    (first, *_), types = read_batches(path, n_rows=10), {"code": pa.string(), "n": pa.int64()}
+    assert {field.name: field.type for field in first.schema} == types
+    assert first["code"][0].as_py() == "00123"
+
+
 def test_compressed_csv(tmp_path: Path) -> None:
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(TEXT.encode()))

@@ -226,3 +226,15 @@ def test_many_levels_are_quick() -> None:
 def test_constants_that_are_dates_are_told() -> None:
     column = Schema.from_frame(odd_frame()).columns["same day"]
     assert column.details == "always '2024-05-05T00:00:00.000000'"
+
+
+def test_a_table_of_one_column_of_dates(unchecked: None) -> None:
+    days = pd.Timestamp("2024-03-01") + pd.to_timedelta(np.arange(120) % 60, unit="D")
+    table = kdm.KDMTable(n_components=3, max_epochs=1, random_state=0).fit(pd.DataFrame({"day": days}))
+    gaps = pd.DataFrame({"day": [pd.NaT, days[0], pd.NaT]})
+    answer = table.query("day")
+    assert (table.predict(gaps, "day") == np.datetime64(answer.median)).all()
+    assert table.predict_interval(gaps, "day").shape == (3, 2)
+    assert table.impute(gaps)["day"].tolist() == [answer.median, days[0], answer.median]
+    assert "00:00" not in repr(answer)
+    assert "00:00" not in str(answer.to_dict()["median"])

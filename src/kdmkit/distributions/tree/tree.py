@@ -32,7 +32,7 @@ from kdmkit.distributions.tree.condition import Condition
 from kdmkit.distributions.tree.conditional import log_total
 from kdmkit.distributions.tree.information import MutualInformation, between_variables
 from kdmkit.distributions.tree.parts import build_states, check_held, count_states
-from kdmkit.distributions.tree.pieces import KnownPieces
+from kdmkit.distributions.tree.pieces import KnownPieces, NumberPieces
 from kdmkit.distributions.tree.posterior import NodeWeights
 from kdmkit.distributions.tree.sampling import draw_states
 from kdmkit.distributions.tree.sources import by_node, in_blocks
@@ -350,6 +350,15 @@ class TreeKDM(TreeBase):
                 value = kernel.draw(self.components[name], index, generator)
                 drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
         return drawn
+
+    def expand(self, batch_shape: Any) -> TreeKDM:
+        """The same distribution for every element of a batch."""
+        tree = self._tree
+        if not isinstance(tree, Condition):
+            nothing = torch.zeros_like(tree.log_root).unsqueeze(0)
+            tree = Condition(tree, NumberPieces({0: nothing}, None))
+        expanded = tree.expand(as_shape("batch_shape", batch_shape))
+        return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
 
     def _mapped(self, function: PartMap) -> TreeKDM:
         components, kernels = each(function, self.components), each(function, self.kernels)

@@ -147,7 +147,7 @@ class KDMTable(DensityMixin, TableEstimator):
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
-        """New rows, as a frame like the one that the table was fitted to.
+        """New complete rows, without missing cells, as a frame like the one that the table was fitted to.
 
         Args:
             given: what the rows have in common, as in `query`.

@@ -42,11 +42,13 @@ export function askModel(model, path, body) {
 // A bar is shown for questions that take longer than people notice.
 function begin() {
   open += 1;
+  document.documentElement.dataset.busy = String(open);
   if (open === 1) timer = setTimeout(() => { busy.hidden = false; }, 200);
 }
 
 function end() {
   open -= 1;
+  document.documentElement.dataset.busy = String(open);
   if (open === 0) {
     clearTimeout(timer);
     busy.hidden = true;

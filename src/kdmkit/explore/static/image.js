@@ -93,7 +93,7 @@ class ImageView {
     const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];
     const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     const fine = 8;
-    const pen = 1.15 * fine;
+    const pen = 1.5 * fine;
     const room = [(right - left + 1) * fine - pen, (bottom - top + 1) * fine - pen];
     const scale = Math.min(room[0] / Math.max(x1 - x0, 1), room[1] / Math.max(y1 - y0, 1), (4 * fine * Math.max(width, height)) / PAD);
     const centre = [((left + right + 1) / 2) * fine, ((top + bottom + 1) / 2) * fine];

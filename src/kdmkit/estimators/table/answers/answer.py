@@ -16,6 +16,7 @@ from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.bins import grid_bins, round_edges
 from kdmkit.estimators.table.answers.posterior import Posterior
+from kdmkit.estimators.table.printing import written
 from kdmkit.estimators.table.queries.conditions import Range, as_given
 
 #: Makes a generator of the model's device from a `random_state`.
@@ -336,7 +337,7 @@ def plain(value: Any) -> Any:
     value = scalar(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else written(value)
 
 
 def shown(value: Any) -> str:
@@ -353,4 +354,4 @@ def shown(value: Any) -> str:
         return "(" + ", ".join(map(shown, value)) + ")"
     if isinstance(value, float):
         return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return str(value)
+    return written(value)

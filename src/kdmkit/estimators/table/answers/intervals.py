@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+
+from kdmkit.distributions.quantiles import Reached
 
 # Masses that differ by less are equal.
 _TIE = 1e-6
@@ -23,11 +25,8 @@ class Ordered(Protocol):
     def only_atoms(self) -> bool:
         """Whether all have."""
 
-    def cdf(self, x: Tensor) -> Tensor:
-        """P(event ≤ x)."""
-
-    def quantile(self, q: Tensor) -> Tensor:
-        """The first event with P(event ≤ x) ≥ q."""
+    def reach(self, q: Tensor) -> Reached:
+        """The first event x with P(event ≤ x) ≥ q, with the probabilities below x and up to x."""
 
     def beside(self, x: Tensor, up: bool) -> Tensor:
         """The next event after x, or before it."""
@@ -43,22 +42,20 @@ class LevelSteps:
     has_atoms = only_atoms = True
 
     def __init__(self, probs: Float[Tensor, "*batch n"]) -> None:
-        self._reached = probs.cumsum(-1)
+        self._upto = probs.cumsum(-1)
 
-    def cdf(self, x: Int[Tensor, "k *batch"]) -> Float[Tensor, "k *batch"]:
-        reached = self._reached.expand(*x.shape, -1)
-        found = reached.gather(-1, x.clamp(0, reached.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
-        return torch.where(x < 0, 0.0, found)
-
-    def quantile(self, q: Float[Tensor, "k *own"]) -> Int[Tensor, "k *batch"]:
-        last = self._reached.shape[-1] - 1
-        return (self._reached < q.unsqueeze(-1)).sum(-1).clamp_max(last)
+    def reach(self, q: Float[Tensor, "k *own"]) -> Reached:
+        last = self._upto.shape[-1] - 1
+        code = (self._upto < q.unsqueeze(-1)).sum(-1).clamp_max(last)
+        every = self._upto.expand(*code.shape, last + 1)
+        below, upto = (every.gather(-1, at.clamp_min(0).unsqueeze(-1)).squeeze(-1) for at in (code - 1, code))
+        return Reached(code, torch.where(code > 0, below, 0.0), upto)
 
     def beside(self, x: Tensor, up: bool) -> Tensor:
         return x + (1 if up else -1)
 
 
-def nearest_interval(rho: Ordered, coverage: float, central: Tensor) -> Tensor:
+def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Tensor:
     """Ends `(2, *batch)` of the interval, near the central one, whose mass is nearest to the coverage.
 
     The central interval is to leave (1 − coverage)/2 on either side. It leaves less where an end is an event
@@ -69,16 +66,17 @@ def nearest_interval(rho: Ordered, coverage: float, central: Tensor) -> Tensor:
         central: the quantiles of (1 ∓ coverage)/2, `(2, *batch)`.
     """
     if not rho.has_atoms:
-        return central
-    low, high = central
-    below, reached = rho.cdf(torch.stack([rho.beside(low, up=False), high])).double()
-    upper, lower = rho.quantile(torch.stack([below + coverage, reached - coverage]))
-    candidates = [(low, upper), (lower, high)]
+        return central.x
+    (low, high), below, upto = central.x, central.below[0], central.upto[1]
+    inner = rho.reach(torch.stack([upto - coverage, below + coverage]))
+    (lower, upper), after, before = inner.x, inner.upto[0], inner.below[1]
+    ends = [(low, upper), (lower, high)]
+    masses = [inner.upto[1] - below, upto - inner.below[0]]
     if rho.only_atoms:
-        candidates += [(low, rho.beside(upper, up=False)), (rho.beside(lower, up=True), high)]
-    lows, highs = (torch.stack(ends) for ends in zip(*candidates, strict=True))
-    before, upto = rho.cdf(torch.cat([rho.beside(lows, up=False), highs])).double().chunk(2)
-    off = torch.where(lows <= highs, (upto - before - coverage).abs(), torch.inf)
+        ends += [(low, rho.beside(upper, up=False)), (rho.beside(lower, up=True), high)]
+        masses += [before - below, upto - after]
+    lows, highs = (torch.stack(end) for end in zip(*ends, strict=True))
+    off = torch.where(lows <= highs, (torch.stack(masses) - coverage).abs(), torch.inf)
     # Of two that are equally near, the first, which holds the coverage.
     first = _TIE * torch.arange(len(off), dtype=off.dtype, device=off.device)
     best = (off + first.reshape(-1, *[1] * (off.ndim - 1))).argmin(0, keepdim=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
+from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interval
@@ -153,13 +154,11 @@ class Posterior:
         ends = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
         if self.has_levels:
             steps = LevelSteps(torch.from_numpy(self.probs()))
-            central = steps.quantile(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
+            central = steps.reach(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
             return self._levels(nearest_interval(steps, coverage, central).numpy())
-        central = self._event_quantile(ends)
         if 0 in self._rows:
-            return self._each(self.codec.values, central)
-        central = central.reshape(2, *self._rows)
-        found = nearest_interval(self._mixture, coverage, central)
+            return self.quantile(ends.tolist())
+        found = nearest_interval(self._mixture, coverage, self._reach(ends))
         return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
 
     @property
@@ -176,20 +175,21 @@ class Posterior:
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
-        rounded = q.round(12)
+        return self._reach(q).x.reshape(*q.shape, *self._rows, *rho.event_shape)
+
+    def _reach(self, q: np.ndarray) -> Reached:
+        """Quantiles `(*levels, *batch)`, with the probabilities about them."""
+        rounded, device = q.round(12), self.rho.components.device
         if not self._rank and np.isin(rounded, _USUAL).all():
-            found = self._usual[torch.as_tensor(np.searchsorted(_USUAL, rounded))]
-        else:
-            levels = torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank))
-            found = self._mixture.quantile(levels.to(rho.components.device))
-        return found.unsqueeze(-1) if rho.event_shape else found
+            place = torch.as_tensor(np.searchsorted(_USUAL, rounded), device=device)
+            return Reached(*(part[place] for part in self._usual))
+        return self._mixture.reach(torch.from_numpy(q).reshape((*q.shape, *[1] * self._rank)).to(device))
 
     @cached_property
-    def _usual(self) -> Tensor:
+    def _usual(self) -> Reached:
         """Quantiles that are read together: searched together, they cost as much as one."""
-        return self._mixture.quantile(
-            torch.tensor(_USUAL, dtype=torch.float64, device=self.rho.components.device)
-        )
+        levels = torch.tensor(_USUAL, dtype=torch.float64, device=self.rho.components.device)
+        return self._mixture.reach(levels)
 
     def _each(self, function: Callable[[Tensor], Array], events: Tensor) -> Array:
         """`function` of events `(*lead, *event)`, which takes them in rows."""

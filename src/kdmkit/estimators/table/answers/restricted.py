@@ -88,7 +88,8 @@ def _listed(posterior: Posterior, known: Sequence[Any]) -> tuple[Posterior, floa
     shaped = flat.reshape(-1, *posterior.rho.event_shape)
     values = np.asarray(posterior.codec.values(shaped))
     weights = posterior.density(posterior.codec.decode(shaped))
-    return Listed(posterior.column, values.tolist(), weights / weights.sum()), _log(weights.sum(), values)
+    log_total = _log(weights.sum(), values)  # raises where none of them can occur
+    return Listed(posterior.column, values.tolist(), weights / weights.sum()), log_total
 
 
 def _point(part: Any) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as text_rows
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ _PARQUET = b"PAR1"
 #: Separators that a header may have; the first is taken where none occurs.
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD = 1 << 16
+# Digits after a leading zero name something: a postal code, an account.
+_CODE = re.compile(r"0\d+")
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
@@ -114,7 +117,7 @@ def _csv_types(path: Path) -> dict[str, Any]:
         options = csv.ConvertOptions(strings_can_be_null=True)
         found = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
         types = {field.name: _common_type(types.get(field.name), field.type) for field in found}
-    return types
+    return {**types, **_codes(path)}
 
 
 def _is_one_block(reader: Any) -> bool:
@@ -157,12 +160,32 @@ def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "read_options": csv.ReadOptions(block_size=_BLOCK),
         "parse_options": csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
-        "convert_options": csv.ConvertOptions(strings_can_be_null=True, column_types=dict(types or {})),
+        "convert_options": csv.ConvertOptions(
+            strings_can_be_null=True, column_types={**_codes(path), **(types or {})}
+        ),
     }
+
+
+def _codes(path: Path) -> dict[str, Any]:
+    """Columns of texts that numbers would lose: digits after a leading zero, somewhere in the first rows."""
+    rows = text_rows.reader(_head(path).splitlines(keepends=True), delimiter=_delimiter(path))
+    try:
+        header, *cells = rows
+    except (ValueError, text_rows.Error):  # no header, or no CSV: reading it says so
+        return {}
+    coded = {name for row in cells for name, cell in zip(header, row, strict=False) if _CODE.fullmatch(cell)}
+    return dict.fromkeys(coded, need("pyarrow").string())
 
 
 def _delimiter(path: Path) -> str:
     """The separator that occurs most often in the header of a text file."""
+    text = _head(path)
+    header = text.splitlines()[0] if text.strip() else ""
+    return max(_DELIMITERS, key=header.count)
+
+
+def _head(path: Path) -> str:
+    """The beginning of a text file; whole lines, where it has more than one."""
     with need("pyarrow").input_stream(str(path)) as stream:
         head = stream.read(_HEAD)
     try:
@@ -172,8 +195,7 @@ def _delimiter(path: Path) -> str:
         raise ValueError(_no_csv(path, f"bytes that are no UTF-8 at {error.start}")) from error
     if "\0" in text:
         raise ValueError(_no_csv(path, "zero bytes"))
-    header = text.splitlines()[0] if text.strip() else ""
-    return max(_DELIMITERS, key=header.count)
+    return text[: text.rfind("\n") + 1] or text if len(head) == _HEAD else text
 
 
 def _no_csv(path: Path, got: str) -> str:
