@@ -97,7 +97,9 @@ class TreeLayer(KDMLayer):
     def edge_probs(self) -> Float[Tensor, "n_edges k k"]:
         """p(z_v | z_parent) of all variables but the root, in the order of `parents`."""
         free = torch.softmax(self.edge_logits, -1)
-        return torch.lerp(free, free.new_tensor(1 / self.n_components), _EDGE_FLOOR)
+        # Filled on the device: a CUDA graph cannot hold a copy from the host.
+        even = torch.full((), 1 / self.n_components, dtype=free.dtype, device=free.device)
+        return torch.lerp(free, even, _EDGE_FLOOR)
 
     @torch.no_grad()
     def state_probs(self, edges: Float[Tensor, "n_edges k k"] | None = None) -> Float[Tensor, "v k"]:

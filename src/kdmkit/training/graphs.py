@@ -16,7 +16,8 @@ class Graphed:
     """Calls a module, on a CUDA device through graphs: one for every set of shapes of its arguments.
 
     A tree of many columns is thousands of small operations, and their launches take longer than the work. A
-    module that cannot be captured, since it waits for the device somewhere, is called as it is.
+    module that cannot be captured, since it waits for the device somewhere, is called as it is, with a
+    warning: it is many times as slow.
 
     Args:
         module: maps tensors to one tensor. What it computes depends on its parameters and arguments alone.
@@ -39,8 +40,10 @@ class Graphed:
         try:
             # The wrapper is changed by the capture, the module is not.
             return torch.cuda.make_graphed_callables(_Wrapper(self.module), samples, allow_unused_input=True)
-        except RuntimeError:
+        except RuntimeError as error:
             torch.cuda.synchronize()
+            what = f"steps are not replayed as CUDA graphs and take longer: {error}"
+            warnings.warn(what, RuntimeWarning, stacklevel=2)
             return self.module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:

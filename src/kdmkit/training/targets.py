@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -36,6 +37,8 @@ class TargetObjective(DrawingModule):
         masking: the largest share of hidden cells.
     """
 
+    is_target: Tensor
+
     def __init__(
         self,
         layer: TreeLayer,
@@ -49,26 +52,44 @@ class TargetObjective(DrawingModule):
         unknown = [name for group in targets for name in group if name not in layer.variables]
         if unknown or not targets:
             raise ValueError(bad_argument("targets", f"variables among {list(layer.variables)}", unknown))
-        self.layer, self.packing = layer, packing
         self.targets = [tuple(group) for group in targets]
         self.weight = check_number("weight", weight, "a finite number ≥ 0")
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
-        self._groups = layer.equal_kernels()
+        named = {name for group in self.targets for name in group}
+        is_target = torch.tensor([name in named for name in packing.places])
+        self.register_buffer("is_target", is_target, persistent=False)
+        self.losses = _TargetLosses(layer, packing, self.targets, self.weight)
+        # Not a submodule: it has no state of its own.
+        self._training_losses = Graphed(self.losses)
 
     def forward(
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
     ) -> Float[Tensor, " n"]:
-        if self.training and self.masking:
+        if not self.training:
+            found: Tensor = self.losses(codes, numbers, seen)
+            return found
+        if self.masking:
             share = self.masking * (2 * self.uniform(seen[:, :1]) - 1).clamp_min(0)
-            seen = seen & ((self.uniform(seen) >= share) | self._is_target(seen))
+            seen = seen & ((self.uniform(seen) >= share) | self.is_target)
+        found = self._training_losses(codes, numbers, seen)
+        return found
+
+
+class _TargetLosses(nn.Module):
+    """The losses of rows whose hidden cells are given."""
+
+    def __init__(
+        self, layer: TreeLayer, packing: Packing, targets: Sequence[tuple[str, ...]], weight: float
+    ) -> None:
+        super().__init__()
+        self.layer, self.packing, self.targets, self.weight = layer, packing, targets, weight
+        self._groups = layer.equal_kernels()
+
+    def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor) -> Float[Tensor, " n"]:
         edges = self.layer.edge_probs()
         found = [self._log_probs(codes, numbers, seen, group, edges) for group in self.targets]
         # Every target's pass finds log p(row): the same number.
         return -found[0][0] - self.weight * sum(conditional for _, conditional in found)
-
-    def _is_target(self, seen: Bool[Tensor, "n v"]) -> Bool[Tensor, " v"]:
-        named = {name for group in self.targets for name in group}
-        return torch.tensor([name in named for name in self.packing.places], device=seen.device)
 
     def _log_probs(
         self, codes: Tensor, numbers: Tensor, seen: Tensor, group: Sequence[str], edges: Tensor
@@ -115,7 +136,8 @@ def fit_targets(
     described = {"targets": objective.targets, "weight": weight, "masking": masking, **(identity or {})}
     start = {name: value.clone() for name, value in objective.state_dict().items()}
     try:
-        history = fit(objective, rows, held, options=options, identity=described, description="targets")
+        with expected_streams():
+            history = fit(objective, rows, held, options=options, identity=described, description="targets")
         if held is not None:
             _keep_better(objective, start, held)
         return history

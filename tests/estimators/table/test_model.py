@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kdmkit.estimators import KDMTable
-from kdmkit.estimators.table.model import automatic_components, table_options
+from kdmkit.estimators.table import TABLE_RECIPE
+from kdmkit.estimators.table.model import table_options
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_chosen_settings_stay() -> None:
 
 
 def test_the_number_of_components_follows_the_number_of_rows() -> None:
-    found = [automatic_components(rows) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
+    found = [TABLE_RECIPE.components(rows) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
     assert found == [4, 10, 31, 70, 128, 256]
 
 

@@ -209,3 +209,16 @@ def test_the_device_with_more_seeds_is_preferred():
 
     found = preferred([line("cpu", 0), line("cuda", 0), line("cuda", 1)])
     assert [row["device"] for row in found] == ["cuda", "cuda"]
+
+
+def test_a_fit_of_other_defaults_is_made_again(tmp_path, monkeypatch):
+    fit = fits.Fit("magic", "independent", "all", 0, "cpu", None)
+    data = parts.TableData("magic", rows(40, 0), rows(40, 1), "kind")
+    made = fits.make(fit, data, tmp_path) / "fit.json"
+    first = made.stat().st_mtime_ns
+    assert fits.make(fit, data, tmp_path, processes=3) == made.parent
+    assert made.stat().st_mtime_ns == first
+    monkeypatch.setattr(methods, "settings", lambda method: {"recipe": "another"})
+    fits.make(fit, data, tmp_path, processes=3)
+    assert fits.facts(made.parent)["processes"] == 3
+    assert json.loads(made.read_text("utf-8"))["settings"] == {"recipe": "another"}

@@ -2,7 +2,18 @@
 
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.codecs.base import Codec
+from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.estimators.table.table import KDMTable
 
-__all__ = ["Answer", "Codec", "Column", "Encoded", "EventAnswer", "KDMTable", "Schema"]
+__all__ = [
+    "TABLE_RECIPE",
+    "Answer",
+    "Codec",
+    "Column",
+    "Encoded",
+    "EventAnswer",
+    "KDMTable",
+    "Schema",
+    "TableRecipe",
+]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from kdmkit.estimators.table.model import (
-    MOST_COMPONENTS,
     ModelSettings,
     part_of,
     start_layer,
     train_layer,
 )
+from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.sampling import smallest
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import KDMLayer
@@ -105,7 +105,9 @@ def learn_chunk(
     train, validation = together.tables()
     if layer is None:
         n = len(new.keys) - int(new.held.sum())
-        layer = start_layer(schema, train, settings.n_components or min(MOST_COMPONENTS, n), settings)
+        layer = start_layer(
+            schema, train, settings.n_components or min(TABLE_RECIPE.most_components, n), settings
+        )
     else:
         layer = copy.deepcopy(layer).requires_grad_()
     history = train_layer(layer, train, validation, settings, share)

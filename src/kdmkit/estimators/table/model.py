@@ -15,34 +15,10 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
+from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
 from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
-
-# Where the number of components is automatic, n rows have at most n/16, √n and 256. With √n components an
-# edge has about as many parameters as there are rows.
-_ROWS_PER_COMPONENT, _COMPONENTS_PER_ROOT, MOST_COMPONENTS = 16, 1, 256
-# Regularisation of a tree: pseudo-rows for every state of a parent, at least one. They do not fade: the last
-# steps would otherwise learn the training rows by heart.
-_FEWEST_PSEUDO_ROWS, _FADING = 1.0, 0.0
-# Horizon of the averaged weights, as a share of all steps.
-_AVERAGING = 0.2
-# Epochs of a tree, and the fewest and the most steps: a schedule that ends before the tree overfits.
-_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 15, 400, 1500
-# How much worse than the best epoch on validation rows a later one may be, in nats per row. Later weights
-# have the smaller learning rate: their draws are more like real rows.
-_TOLERANCE = 0.05
-# Rows that the tree of columns and the first components are taken from, at most: a uniform sample of more.
-_START_ROWS = 100_000
-# Learning rate of a flat joint.
-_FLAT_RATE = 2e-2
-# Where columns will be predicted: epochs, the fewest and the most steps, and the weight of the conditional
-# likelihoods.
-_TARGET_EPOCHS, _FEWEST_TARGET_STEPS, _MOST_TARGET_STEPS = 10, 300, 750
-_TARGET_WEIGHT = 20.0
-# The schedule runs to its end. Validation losses of single epochs differ by chance: later weights count
-# if they lose no more than this against the best; they also have to be better than those at the start.
-_TARGET_LOOP: dict[str, Any] = {"learning_rate": 3e-2, "patience": None, "tolerance": 1.0}
 
 
 @dataclass(frozen=True)
@@ -76,7 +52,7 @@ def fit_model(
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = part_of(rows, weights, keep)
     validation = None if held is None else part_of(rows, weights, held)
-    k = settings.n_components or automatic_components(n)
+    k = settings.n_components or TABLE_RECIPE.components(n)
     layer = start_layer(schema, train, k, settings)
     return layer, train_layer(layer, train, validation, settings)
 
@@ -87,7 +63,7 @@ def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -
         kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
         raise ValueError(bad_argument("X", "columns that a model can learn", kinds))
     generator = torch.Generator().manual_seed(settings.seed)
-    train = _some_rows(train, _START_ROWS, generator)
+    train = _some_rows(train, TABLE_RECIPE.start_rows, generator)
     variables = schema.variables(k)
     if settings.model == "tree" or len(variables) == 1:
         tree = TreeLayer(variables, k, generator=generator)
@@ -113,7 +89,9 @@ def train_layer(
     """
     n = len(next(iter(train.columns.values())))
     if not isinstance(layer, TreeLayer):
-        options = _shortened(tree_options(n, **{"learning_rate": _FLAT_RATE, **settings.options}), share)
+        options = _shortened(
+            tree_options(n, **{"learning_rate": TABLE_RECIPE.flat_rate, **settings.options}), share
+        )
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
     options = _shortened(table_options(n, settings.options), share)
@@ -122,8 +100,8 @@ def train_layer(
         train,
         validation,
         options=options,
-        shrinkage=max(_FEWEST_PSEUDO_ROWS, TREE_RECIPE.pseudo_counts(n, layer.n_components)),
-        fading=_FADING,
+        shrinkage=TABLE_RECIPE.pseudo_rows(n, layer.n_components),
+        fading=TABLE_RECIPE.fading,
         identity=settings.identity,
     )
     if settings.targets:
@@ -143,17 +121,11 @@ def _shortened(options: FitOptions, share: float) -> FitOptions:
     )
 
 
-def automatic_components(n_rows: int) -> int:
-    """The number of components of every column for so many rows."""
-    root = int(_COMPONENTS_PER_ROOT * math.sqrt(n_rows))
-    return max(4, min(MOST_COMPONENTS, n_rows // _ROWS_PER_COMPONENT, root))
-
-
 def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
     """Settings of the loop for a tree of so many training rows."""
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
-    steps = min(_MOST_STEPS, max(_FEWEST_STEPS, math.ceil(_EPOCHS * n_rows / batch)))
-    defaults = {"tolerance": _TOLERANCE, "averaging": _AVERAGING}
+    steps = TABLE_RECIPE.steps(n_rows, batch)
+    defaults = {"tolerance": TABLE_RECIPE.tolerance, "averaging": TABLE_RECIPE.averaging}
     return tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
 
 
@@ -166,15 +138,15 @@ def _fit_targets(
         chosen["checkpoint_dir"] = Path(chosen["checkpoint_dir"]) / "targets"
     n = len(next(iter(train.columns.values())))
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
-    steps = min(_MOST_TARGET_STEPS, max(_FEWEST_TARGET_STEPS, math.ceil(_TARGET_EPOCHS * n / batch)))
-    options = tree_options(n, steps=steps, **{**_TARGET_LOOP, **chosen})
+    steps = TABLE_RECIPE.target_steps(n, batch)
+    options = tree_options(n, steps=steps, **{**TABLE_RECIPE.target_loop, **chosen})
     return fit_targets(
         layer,
         settings.targets,
         train,
         validation,
         options=_shortened(options, share),
-        weight=_TARGET_WEIGHT,
+        weight=TABLE_RECIPE.target_weight,
         identity=settings.identity,
     )
 

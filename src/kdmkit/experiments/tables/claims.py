@@ -124,7 +124,8 @@ def claims(every: Sequence[Row], dataset: str, target: Target) -> list[Claim]:
     )
 
     def seconds(device: str) -> list[float]:
-        return values(every, "fit_seconds", part="generation", device=device, **mine)
+        """Of fits that had the machine for themselves."""
+        return values(every, "fit_seconds", part="generation", device=device, processes=1, **mine)
 
     return [
         claim("C2ST by XGBoost", seen, least=target.c2st),

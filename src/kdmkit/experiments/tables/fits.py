@@ -70,21 +70,33 @@ def incomplete(data: TableData, seed: int) -> tuple[Rows, Rows, Rows]:
     return truth, *remove_cells(truth, seed)
 
 
-def make(fit: Fit, data: TableData, work_dir: Path) -> Path:
-    """The folder of a fit; made unless it is there."""
+def make(fit: Fit, data: TableData, work_dir: Path, processes: int = 1) -> Path:
+    """The folder of a fit; made unless it is there, with the same settings.
+
+    Args:
+        processes: that fit at the same time; a part of the facts.
+    """
     folder = fit.folder(work_dir)
-    if not (folder / "fit.json").exists():
+    settings = methods.settings(fit.method)
+    if not _is_made(folder, settings):
         if fit.device == "cuda" and not torch.cuda.is_available():
             wanted = f"fits of that device in {work_dir}, where this machine has none"
             raise ValueError(bad_argument("device", wanted, f"no {folder.name}"))
         measured = _write(fit, fit.training_rows(data), data.target, folder)
-        text = json.dumps({**asdict(fit), **measured, "machine": machine(), "versions": versions()}, indent=1)
+        where = {"processes": processes, "machine": machine(), "versions": versions()}
+        text = json.dumps({**asdict(fit), "settings": settings, **measured, **where}, indent=1)
         with replacing(folder / "fit.json") as temporary:  # the last file: a killed fit is made again
             temporary.write_text(text, encoding="utf-8")
     return folder
 
 
+def _is_made(folder: Path, settings: Mapping[str, Any]) -> bool:
+    path = folder / "fit.json"
+    return path.exists() and json.loads(path.read_text("utf-8"))["settings"] == settings
+
+
 def _write(fit: Fit, rows: Rows, target: str, folder: Path) -> dict[str, Any]:
+    (folder / "fit.json").unlink(missing_ok=True)
     start = time.perf_counter()
     if fit.method in methods.PEERS:
         draw = methods.PEERS[fit.method](rows, fit.seed)
@@ -113,7 +125,7 @@ def remove(fit: Fit, work_dir: Path) -> None:
 def facts(folder: Path) -> dict[str, Any]:
     """What a line of results says about the fit behind it."""
     found = json.loads((folder / "fit.json").read_text("utf-8"))
-    names = ("fit_seconds", "draw_seconds", "parameters", "epochs", "fitted_rows")
+    names = ("fit_seconds", "draw_seconds", "parameters", "epochs", "fitted_rows", "processes")
     return {
         **{name: found[name] for name in names if name in found},
         "fitted_on": {"machine": found["machine"], "versions": found["versions"]},

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from kdmkit.estimators import KDMTable
+from kdmkit.estimators.table import TABLE_RECIPE
 from kdmkit.experiments.tables.data import Array, Rows, count, is_missing
+from kdmkit.training import TREE_RECIPE
 
 #: Table models by what is not default.
 TABLES: dict[str, dict[str, Any]] = {"kdm": {}, "kdm-flat": {"model": "flat"}}
 KDM, FLAT, INDEPENDENT, REAL = "kdm", "kdm-flat", "independent", "real"
 TARGETS = "kdm-targets"
+
+
+def settings(method: str) -> dict[str, Any]:
+    """What outdates a line of a method when it changes; peers have their defaults."""
+    if method not in (*TABLES, TARGETS):
+        return {}
+    recipe = {"table": asdict(TABLE_RECIPE), "tree": asdict(TREE_RECIPE)}
+    return {"recipe": recipe, **TABLES.get(method, {})}
 
 
 def table(method: str, seed: int, device: str, **settings: Any) -> KDMTable:

@@ -32,6 +32,7 @@ class Job:
         rows: training rows and test rows at most; None is all.
         data_dir: the folder of the data.
         work_dir: the folder of fits.
+        processes: that fit at the same time.
     """
 
     part: PartName
@@ -42,13 +43,14 @@ class Job:
     rows: int | None
     data_dir: Path
     work_dir: Path
+    processes: int = 1
 
     @property
     def key(self) -> dict[str, Any]:
         """What identifies the line."""
         fitted = {"device": self.device} if self.fit else {}
         rows = {} if self.rows is None else {"most_rows": self.rows}
-        settings = {**PARTS[self.part].settings, **methods.TABLES.get(self.method, {}), **rows}
+        settings = {**PARTS[self.part].settings, **methods.settings(self.method), **rows}
         names = {"part": self.part, "dataset": self.dataset, "method": self.method, "seed": self.seed}
         return {**names, **fitted, "settings": settings}
 
@@ -67,7 +69,7 @@ class Job:
 
     def prepare(self) -> Path | None:
         """Makes the fit unless it is there; its folder."""
-        return None if self.fit is None else fits.make(self.fit, self.data(), self.work_dir)
+        return None if self.fit is None else fits.make(self.fit, self.data(), self.work_dir, self.processes)
 
     def measure(self) -> dict[str, Any]:
         folder = self.prepare()

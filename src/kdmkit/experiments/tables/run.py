@@ -71,7 +71,7 @@ def run(
     """
     where = chosen_device(device)
     jobs = [
-        Job(part, dataset, method, seed, where, rows, data_dir, work_dir)
+        Job(part, dataset, method, seed, where, rows, data_dir, work_dir, 1 if only_fits else workers)
         for seed in range(seeds)
         for dataset in some_of("dataset", datasets, LISTS[tables])
         for part in some_of("part", parts, tuple(PARTS))

@@ -1,0 +1,82 @@
+"""The numbers behind the defaults of a table's fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kdmkit.training import TREE_RECIPE
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """How a table is fitted where the user has chosen nothing.
+
+    The numbers were chosen on development tables: `results/tables-notes.md`.
+
+    Args:
+        rows_per_component, components_per_root, most_components: n rows have at most n divided by the first,
+            √n times the second, and the third number of components. With √n components an edge has about as
+            many parameters as there are rows.
+        fewest_pseudo_rows: of every state of a parent.
+        fading: the power of 1 − t/T that regularisation follows. It stays: the last steps would otherwise
+            learn the training rows by heart.
+        averaging: horizon of the averaged weights, as a share of all steps.
+        epochs, fewest_steps, most_steps: of a tree. The schedule ends before the tree overfits.
+        tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
+            Later weights have the smaller learning rate: their draws are more like real rows.
+        start_rows: rows that the tree of columns and the first components are taken from, at most; of more
+            rows a uniform sample.
+        flat_rate: the learning rate of a flat joint.
+        target_epochs, fewest_target_steps, most_target_steps: of the training for targets.
+        target_weight: of the conditional likelihoods of targets.
+        target_rate: the learning rate for targets.
+        target_tolerance: as `tolerance`. The schedule runs to its end, because validation losses of single
+            epochs differ by chance; the weights also have to be better than those at the start.
+    """
+
+    rows_per_component: int = 16
+    components_per_root: float = 1.0
+    most_components: int = 256
+    fewest_pseudo_rows: float = 1.0
+    fading: float = 0.0
+    averaging: float = 0.2
+    epochs: int = 15
+    fewest_steps: int = 400
+    most_steps: int = 1500
+    tolerance: float = 0.05
+    start_rows: int = 100_000
+    flat_rate: float = 2e-2
+    target_epochs: int = 10
+    fewest_target_steps: int = 300
+    most_target_steps: int = 750
+    target_weight: float = 20.0
+    target_rate: float = 3e-2
+    target_tolerance: float = 1.0
+
+    def components(self, n_rows: int) -> int:
+        """The number of components of every column for so many rows."""
+        root = int(self.components_per_root * math.sqrt(n_rows))
+        return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
+
+    def pseudo_rows(self, n_rows: int, n_components: int) -> float:
+        """Pseudo-rows of every state of a parent."""
+        return max(self.fewest_pseudo_rows, TREE_RECIPE.pseudo_counts(n_rows, n_components))
+
+    def steps(self, n_rows: int, batch_size: int) -> int:
+        """Steps of a tree."""
+        return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
+
+    def target_steps(self, n_rows: int, batch_size: int) -> int:
+        """Steps of the training for targets."""
+        wanted = math.ceil(self.target_epochs * n_rows / batch_size)
+        return min(self.most_target_steps, max(self.fewest_target_steps, wanted))
+
+    @property
+    def target_loop(self) -> dict[str, Any]:
+        """Settings of the loop for targets."""
+        return {"learning_rate": self.target_rate, "patience": None, "tolerance": self.target_tolerance}
+
+
+TABLE_RECIPE = TableRecipe()
