@@ -36,7 +36,7 @@ test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export --jaxtyping-packages=
 
 test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDMKIT_BROWSER=path, or found by name)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m browser tests/browser --jaxtyping-packages=
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m "browser and not slow" tests/browser --jaxtyping-packages=
 
 coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html

@@ -130,7 +130,7 @@ def test_a_pasted_row(watched: Watched, table: kdm.KDMTable) -> None:
     page = watched.open()
     page.locator("summary", has_text="A row").click()
     page.get_by_label("A header line and rows, as CSV").fill("weight,size\n40,small\n")
-    page.get_by_role("button", name="Check the row").click()
+    page.get_by_role("button", name="Check", exact=True).click()
     page.wait_for_selector(".cells tbody tr")
     assert page.locator(".cells tr.surprising td").first.inner_text() == "weight"
     answered(page, lambda: page.get_by_role("button", name="Hold its values").click())

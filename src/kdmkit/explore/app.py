@@ -27,7 +27,7 @@ from kdmkit.explore.responses import csv_response, json_response, problem
 from kdmkit.explore.security import Guard
 
 # Questions that are computed at the same time.
-_AT_ONCE = 2
+_AT_ONCE = 1
 # Characters of an error that the page gets to see.
 _LONGEST = 500
 

@@ -110,6 +110,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(_CONNECTIONS)  # the page may be opened before the server answers
     except (OSError, OverflowError) as error:
         listening.close()
         raise ValueError(

@@ -136,7 +136,7 @@ class ImageView {
     this.gauge.classList.remove("off");
     this.gauge.firstElementChild.style.left = `${percent}%`;
     this.gauge.setAttribute("aria-label", `More probable than ${percent} % of the model's own draws`);
-    const verdict = found.usual <= 0.01 ? "Novel: unlike the training images." : `More probable than ${percent} % of the model's own draws.`;
+    const verdict = percent === 0 ? "Novel: less probable than the model's own draws." : `More probable than ${percent} % of the model's own draws.`;
     write(this.novelty, `log p(x) = ${found.log_density}. ${verdict}`);
     document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);
   }

@@ -124,7 +124,7 @@ export class RowPanel {
     this.text = el("textarea", { rows: 3, spellcheck: "false", "aria-label": "A header line and rows, as CSV", placeholder: `${names},…\n(header line, then rows, as CSV)` });
     this.file = el("input", { type: "file", accept: ".csv,text/csv,text/plain", "aria-label": "Load a CSV file", change: () => this.load() });
     this.row = el("input", { type: "number", min: 1, value: "1", class: "count", "aria-label": "Which row" });
-    this.button = el("button", { type: "button", text: "Check the row", click: () => this.check() });
+    this.button = el("button", { type: "button", text: "Check", click: () => this.check() });
     this.hold = el("button", { type: "button", class: "quiet", text: "Hold its values", disabled: true, click: () => this.put() });
     this.place = el("div", { class: "scroll", hidden: true });
     this.node = panel("A row", false, this.text, this.file,
@@ -155,7 +155,7 @@ export class RowPanel {
     this.place.hidden = false;
     this.place.replaceChildren(el("table", { class: "cells" },
       el("thead", {}, el("tr", {}, ...["column", "value", "expected", "as odd"].map((name) => el("th", { text: name })))),
-      el("tbody", {}, ...found.cells.map((cell) => el("tr", { class: cell.surprising ? "surprising" : null },
+      el("tbody", {}, ...found.cells.map((cell) => el("tr", { class: cell.surprising ? "surprising" : null, title: `${cell.column}: ${cell.value}, expected ${cell.expected}` },
         el("td", { text: cell.column }), el("td", { text: cell.value }), el("td", { text: cell.expected }),
         el("td", { class: "right", text: `${cell.surprising ? "▲ " : ""}${percent(cell.probability)}` }))))));
   }
