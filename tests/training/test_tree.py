@@ -126,6 +126,15 @@ def test_masking_hides_cells():
     assert float(hidden.detach().abs().max()) > 0.1
 
 
+def test_hidden_cells_fade_where_penalties_stay():
+    data = columns()
+    layer = started(data)
+    plain = {"shrinkage": 0.0, "smoothing": 0.0, "masking": 0.9, "fading": 0.0}
+    made, rows = objective(layer, Table(data), **plain)
+    made.step.fill_(10)  # of 10
+    close(made(*rows.tensors), -layer.log_prob(**data))
+
+
 def test_default_shrinkage():
     data = columns()
     made, _ = objective(started(data), Table(data))

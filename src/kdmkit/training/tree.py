@@ -33,7 +33,7 @@ class TreeRecipe:
         most_shrinkage: the largest number of pseudo-counts.
         smoothing: pseudo-counts of every component of a discrete kernel.
         masking: the share of hidden cells.
-        fading: the power of 1 − t/T that regularisation follows.
+        fading: the power of 1 − t/T that penalties and hidden cells follow.
     """
 
     steps: int = 1500
@@ -56,7 +56,7 @@ TREE_RECIPE = TreeRecipe()
 
 
 class TreeObjective(DrawingModule):
-    """−log p(observed part of a row) of a tree, with three regularisers that fade while training.
+    """−log p(observed part of a row) of a tree, with two penalties, and cells that are hidden.
 
     At step t of T, with u = (1 − t/T)^φ:
 
@@ -64,10 +64,11 @@ class TreeObjective(DrawingModule):
       distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
     - components of discrete kernels: β·u pseudo-counts of each are distributed as the column. The penalty is
       −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
-    - cells: a cell is hidden with probability r·u, and integrated out.
+    - cells: a cell is hidden with probability r·(1 − t/T)², and integrated out.
 
-    With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 all of it remains, as a
-    prior does: weights of the last steps overfit less.
+    With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 the penalties remain, as a
+    prior does: weights of the last steps overfit less. Hidden cells always fade: the last steps see whole
+    rows.
 
     Args:
         layer: the tree.
@@ -78,7 +79,7 @@ class TreeObjective(DrawingModule):
         shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more.
         smoothing: β.
         masking: r.
-        fading: φ.
+        fading: φ, of the penalties.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
     """
 
@@ -123,11 +124,11 @@ class TreeObjective(DrawingModule):
     ) -> Float[Tensor, " n"]:
         if not self.training:
             return self.losses.without_penalty(codes, numbers, seen if self.has_missing else None)
-        strength = (1 - self.step.double() / self.n_steps) ** self.fading
+        left = 1 - self.step.double() / self.n_steps
         self.step += 1
         if self.masking:
-            seen = seen & (self.uniform(seen) >= self.masking * strength)
-        found: Tensor = self._training_losses(codes, numbers, seen, strength)
+            seen = seen & (self.uniform(seen) >= self.masking * left**TREE_RECIPE.fading)
+        found: Tensor = self._training_losses(codes, numbers, seen, left**self.fading)
         return found
 
 

@@ -20,8 +20,8 @@ class TableRecipe:
             √n times the second, and the third number of components. With √n components an edge has about as
             many parameters as there are rows.
         fewest_pseudo_rows: of every state of a parent.
-        fading: the power of 1 − t/T that regularisation follows. It stays: the last steps would otherwise
-            learn the training rows by heart.
+        fading: the power of 1 − t/T that penalties follow. They stay: the last steps would otherwise learn
+            the training rows by heart.
         averaging: horizon of the averaged weights, as a share of all steps.
         epochs, fewest_steps, most_steps: of a tree. The schedule ends before the tree overfits.
         tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
