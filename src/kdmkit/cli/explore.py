@@ -19,6 +19,9 @@ def explore(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that answer, for many people at once.")
+    ] = 1,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name by which others call this machine; may be repeated.")
     ] = None,
@@ -36,6 +39,7 @@ def explore(
             port=port,
             allowed_hosts=allow_host or (),
             stop_on_failure=model is not None,
+            workers=workers,
         )
         console.print(f"kdmkit explore: {server.url}", soft_wrap=True, highlight=False)
         if browser:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import signal
 import socket
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.explore.app import create_app
 from kdmkit.explore.models import Models
 
@@ -31,6 +33,7 @@ class Server:
         port: 0 is any free one.
         allowed_hosts: other names by which it may be called.
         stop_on_failure: whether the server ends where a model cannot be made; `error` has the reason.
+        workers: processes that answer, each with the models in its memory (`run`, where there is `os.fork`).
     """
 
     def __init__(
@@ -41,14 +44,18 @@ class Server:
         port: int = 0,
         allowed_hosts: Collection[str] = (),
         stop_on_failure: bool = False,
+        workers: int = 1,
     ) -> None:
+        self._workers = check_count("workers", workers)
+        if self._workers > 1 and not hasattr(os, "fork"):
+            raise ValueError(bad_argument("workers", "1 on this system", workers))
         self.token = secrets.token_urlsafe(16)
         self.error: Exception | None = None
         self._stop_on_failure = stop_on_failure
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        held = Models(models, self._fail)
-        app = create_app(held, host=host, token=self.token, allowed_hosts=allowed_hosts, start=False)
+        self._models = Models(models, self._fail)
+        app = create_app(self._models, host=host, token=self.token, allowed_hosts=allowed_hosts, start=False)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -60,7 +67,6 @@ class Server:
             ws="none",
         )
         self._server = uvicorn.Server(config)
-        held.start()
         self._thread: threading.Thread | None = None
 
     @property
@@ -72,12 +78,43 @@ class Server:
 
     def run(self) -> None:
         """Answers until it is interrupted."""
+        children = []
+        for _ in range(self._workers - 1):
+            # Nothing has been computed yet, and there are no threads: the copy is a whole process.
+            parent, child = os.getpid(), os.fork()
+            if not child:
+                self._run_beside(parent)
+            children.append(child)
+        try:
+            self._serve()
+        finally:
+            for child in children:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(child, signal.SIGTERM)
+                    os.waitpid(child, 0)
+
+    def _run_beside(self, parent: int) -> NoReturn:
+        """Answers in a process of its own, as long as the first one lives."""
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(0.5)
+            self._server.should_exit = True
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            self._serve()
+        finally:
+            os._exit(0)
+
+    def _serve(self) -> None:
+        self._models.start()
         with contextlib.suppress(KeyboardInterrupt):
             self._server.run([self._socket])
 
     def start(self) -> Server:
         """Answers in a thread."""
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         end = time.monotonic() + _STARTED_WITHIN
         while not self._server.started and self._thread.is_alive() and time.monotonic() < end:
