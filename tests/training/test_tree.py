@@ -192,7 +192,14 @@ def test_resumes_from_a_checkpoint(tmp_path: Path):
     rows, other = packing.rows(Table(data)), packing.rows(Table(held))
     made = TreeObjective(cut, packing, rows, n_steps=12)
     settings = options(checkpoint_dir=tmp_path)
-    identity = {"parents": cut.parents, "shrinkage": None, "smoothing": 0.5, "masking": 0.2, "fading": 2.0}
+    regularisation = {
+        "shrinkage": None,
+        "smoothing": 0.5,
+        "masking": 0.2,
+        "fading": 2.0,
+        "masking_fading": 2.0,
+    }
+    identity = {"parents": cut.parents, **regularisation}
     fit(made, rows, other, options=settings, identity=identity, epochs=2)
     resumed = started(data)
     found = fit_tree(resumed, Table(data), Table(held), options=settings)

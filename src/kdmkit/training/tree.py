@@ -64,11 +64,10 @@ class TreeObjective(DrawingModule):
       distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
     - components of discrete kernels: β·u pseudo-counts of each are distributed as the column. The penalty is
       −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
-    - cells: a cell is hidden with probability r·(1 − t/T)², and integrated out.
+    - cells: a cell is hidden with probability r·(1 − t/T)^ψ, and integrated out.
 
     With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 the penalties remain, as a
-    prior does: weights of the last steps overfit less. Hidden cells always fade: the last steps see whole
-    rows.
+    prior does: weights of the last steps overfit less.
 
     Args:
         layer: the tree.
@@ -80,6 +79,7 @@ class TreeObjective(DrawingModule):
         smoothing: β.
         masking: r.
         fading: φ, of the penalties.
+        masking_fading: ψ, of hidden cells.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
     """
 
@@ -96,6 +96,7 @@ class TreeObjective(DrawingModule):
         smoothing: float = TREE_RECIPE.smoothing,
         masking: float = TREE_RECIPE.masking,
         fading: float = TREE_RECIPE.fading,
+        masking_fading: float = TREE_RECIPE.fading,
         has_missing: bool = False,
     ) -> None:
         super().__init__()
@@ -105,6 +106,7 @@ class TreeObjective(DrawingModule):
         self.n_steps = max(1, n_steps)
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.fading = check_number("fading", fading, "a finite number ≥ 0")
+        self.masking_fading = check_number("masking_fading", masking_fading, "a finite number ≥ 0")
         self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         weights = {
@@ -127,7 +129,7 @@ class TreeObjective(DrawingModule):
         left = 1 - self.step.double() / self.n_steps
         self.step += 1
         if self.masking:
-            seen = seen & (self.uniform(seen) >= self.masking * left**TREE_RECIPE.fading)
+            seen = seen & (self.uniform(seen) >= self.masking * left**self.masking_fading)
         found: Tensor = self._training_losses(codes, numbers, seen, left**self.fading)
         return found
 
@@ -194,6 +196,7 @@ def fit_tree(
     smoothing: float = TREE_RECIPE.smoothing,
     masking: float = TREE_RECIPE.masking,
     fading: float = TREE_RECIPE.fading,
+    masking_fading: float = TREE_RECIPE.fading,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -207,7 +210,7 @@ def fit_tree(
         validation: the rows that decide when to stop and which weights are best. They also decide how much
             regularisation remains where it fades: a fit without them then ends with almost none.
         options: settings of the loop; None is `tree_options(len(rows))`.
-        shrinkage, smoothing, masking, fading: regularisation, as in `TreeObjective`.
+        shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
         identity: what else a checkpoint depends on.
 
     >>> import kdmkit as kdm
@@ -227,6 +230,7 @@ def fit_tree(
         "smoothing": smoothing,
         "masking": masking,
         "fading": fading,
+        "masking_fading": masking_fading,
     }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     has_missing = held is not None and not bool(held.tensors[2].all())

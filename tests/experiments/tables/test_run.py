@@ -222,3 +222,10 @@ def test_a_fit_of_other_defaults_is_made_again(tmp_path, monkeypatch):
     fits.make(fit, data, tmp_path, processes=3)
     assert fits.facts(made.parent)["processes"] == 3
     assert json.loads(made.read_text("utf-8"))["settings"] == {"recipe": "another"}
+
+
+def test_lines_of_other_defaults_are_not_reported():
+    recipe = methods.settings("kdm")
+    assert tables.is_current({"method": "kdm", "settings": {**recipe, "most_rows": 9}})
+    assert not tables.is_current({"method": "kdm", "settings": {"recipe": {**recipe["recipe"], "tree": {}}}})
+    assert tables.is_current({"method": "boosting", "settings": {}})

@@ -102,6 +102,7 @@ def train_layer(
         options=options,
         shrinkage=TABLE_RECIPE.pseudo_rows(n, layer.n_components),
         fading=TABLE_RECIPE.fading,
+        masking_fading=TABLE_RECIPE.masking_fading,
         identity=settings.identity,
     )
     if settings.targets:

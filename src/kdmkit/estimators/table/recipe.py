@@ -22,6 +22,7 @@ class TableRecipe:
         fewest_pseudo_rows: of every state of a parent.
         fading: the power of 1 − t/T that penalties follow. They stay: the last steps would otherwise learn
             the training rows by heart.
+        masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
         averaging: horizon of the averaged weights, as a share of all steps.
         epochs, fewest_steps, most_steps: of a tree. The schedule ends before the tree overfits.
         tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
@@ -41,6 +42,7 @@ class TableRecipe:
     most_components: int = 256
     fewest_pseudo_rows: float = 1.0
     fading: float = 0.0
+    masking_fading: float = 2.0
     averaging: float = 0.2
     epochs: int = 15
     fewest_steps: int = 400

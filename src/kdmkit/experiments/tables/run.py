@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from kdmkit.experiments.common import (
     Report,
+    Row,
     Task,
     chosen_device,
     newest,
@@ -19,7 +20,7 @@ from kdmkit.experiments.common import (
     some_of,
     write_report,
 )
-from kdmkit.experiments.tables import fits
+from kdmkit.experiments.tables import fits, methods
 from kdmkit.experiments.tables.data import PAPER
 from kdmkit.experiments.tables.others import CHECK, DEVELOPMENT
 from kdmkit.experiments.tables.parts import PARTS, Job, PartName
@@ -110,10 +111,17 @@ def _make_fits(jobs: Sequence[Job], work_dir: Path, verbose: bool) -> Report:
 
 
 def summarize(folder: Path, *, tables: ListName = "paper") -> Report:
-    """Writes the report from the lines that there are."""
+    """Writes the report from the lines that were measured with the defaults of this version."""
     name = _name(tables)
-    rows = newest(read_rows(folder / f"{name}.jsonl"), ("part", "dataset", "method", "seed", "device"))
+    lines = [row for row in read_rows(folder / f"{name}.jsonl") if is_current(row)]
+    rows = newest(lines, ("part", "dataset", "method", "seed", "device"))
     return write_report(report(rows, tables), folder / f"{name}.md")
+
+
+def is_current(row: Row) -> bool:
+    """Whether a line has the settings of its method in this version."""
+    wanted = methods.settings(row["method"])
+    return all(row["settings"].get(name) == value for name, value in wanted.items())
 
 
 def _name(tables: ListName) -> str:
