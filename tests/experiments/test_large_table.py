@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -28,10 +29,15 @@ def test_commands_need_the_files_of_earlier_ones(tmp_path: Path) -> None:
     assert tasks[2].key["settings"] == {"arguments": "model -n 7 -o drawn.parquet"}
 
 
-def test_one_command_is_measured() -> None:
-    found = large_table.measure(["--version"])
-    assert 2e7 < found["peak_bytes"] < 5e9
-    assert found["cpu_seconds"] > 0
+def test_one_command_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that holds 60 MB for a moment."""
+    monkeypatch.setattr(
+        large_table,
+        "PROGRAM",
+        (sys.executable, "-c", "import time; a = bytearray(b'1') * int(6e7); time.sleep(.2)"),
+    )
+    found = large_table.measure(["fit"])
+    assert 6e7 < found["peak_bytes"] < 1.5e8
 
 
 def test_every_fourth_cell_is_removed(tmp_path: Path) -> None:
@@ -44,9 +50,10 @@ def test_every_fourth_cell_is_removed(tmp_path: Path) -> None:
     assert found["a"].dropna().tolist() == [1, 2, 3, 5, 6, 7]
 
 
-def test_a_failing_command_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"exit code [12]: .*no-model"):
-        large_table.measure(["ask", str(tmp_path / "no-model"), "P(x)"])
+def test_a_failing_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_table, "PROGRAM", (sys.executable, "-c", "raise SystemExit('no model')"))
+    with pytest.raises(RuntimeError, match=r"kdmkit ask model ended with exit code 1: no model"):
+        large_table.measure(["ask", "model"])
 
 
 def test_report_judges_fit_and_ask_together() -> None:
