@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
+from explore.conftest import saved_model
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -45,11 +45,7 @@ MOVES = """async () => {
 
 @pytest.fixture(scope="module")
 def model(table: kdm.KDMTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if "KDMKIT_EXPLORE_MODEL" in os.environ:
-        return Path(os.environ["KDMKIT_EXPLORE_MODEL"])
-    path = tmp_path_factory.mktemp("models") / "parcels"
-    kdm.save(table, path)
-    return path
+    return saved_model(table, tmp_path_factory)
 
 
 def seconds(command: list[str]) -> float:

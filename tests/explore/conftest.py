@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,15 @@ def parcels(n: int = 120) -> dict[str, Any]:
 def table() -> kdm.KDMTable:
     with typecheck.off():
         return kdm.KDMTable(n_components=4, max_epochs=4, batch_size=64, random_state=0).fit(parcels())
+
+
+def saved_model(table: kdm.KDMTable, folders: pytest.TempPathFactory) -> Path:
+    """Where a model to measure is: the one that KDMKIT_EXPLORE_MODEL names, or a small table."""
+    if "KDMKIT_EXPLORE_MODEL" in os.environ:
+        return Path(os.environ["KDMKIT_EXPLORE_MODEL"])
+    path = folders.mktemp("models") / "parcels"
+    kdm.save(table, path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ import pytest
 
 import kdmkit as kdm
 
+from .conftest import saved_model
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 CLIENTS, MOVES_PER_SECOND = 20, 2.0
@@ -30,12 +32,7 @@ SECONDS = float(os.environ.get("KDMKIT_LOAD_SECONDS", "60"))
 
 @pytest.fixture(scope="module")
 def model(table: kdm.KDMTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small table, or the model that KDMKIT_EXPLORE_MODEL names."""
-    if "KDMKIT_EXPLORE_MODEL" in os.environ:
-        return Path(os.environ["KDMKIT_EXPLORE_MODEL"])
-    path = tmp_path_factory.mktemp("models") / "parcels"
-    kdm.save(table, path)
-    return path
+    return saved_model(table, tmp_path_factory)
 
 
 class Running:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_Choice = TypeVar("_Choice")
 
 
 def bad_argument(argument: str, wanted: str, got: object) -> str:
@@ -138,10 +140,12 @@ def check_log_weights(argument: str, log_weights: Tensor) -> None:
         )
 
 
-def check_choice(argument: str, value: object, choices: Iterable[object]) -> None:
+def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _Choice:
+    """The choice that a value is."""
     options = list(choices)
     if value not in options:
         raise ValueError(bad_argument(argument, "one of " + ", ".join(map(repr, options)), repr(value)))
+    return next(option for option in options if option == value)
 
 
 def check_count(argument: str, value: object, wanted: str | None = None, *, least: int = 1) -> int:

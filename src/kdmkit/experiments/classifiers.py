@@ -185,7 +185,7 @@ def report(rows: Sequence[Row], part: Part, folds: int) -> Report:
             f"accuracy ≥ {BASELINE} − {_TOLERANCE}",
             *(f"{(gap >= -_TOLERANCE).sum()} of {(~np.isnan(gap)).sum()}" for gap in gaps.values()),
         ],
-        ["p(y\\|x) of the label, rows drawn given it", _shown(rows, "right_for_draws"), *empty],
+        ["p(y|x) of the label, rows drawn given it", _shown(rows, "right_for_draws"), *empty],
         ["the same, test rows", _shown(rows, "right_for_rows"), *empty],
         ["seconds per fold", *(f"{np.nanmean(_seconds(rows, m)):.1f}" for m in METHODS)],
     ]

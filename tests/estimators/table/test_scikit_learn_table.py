@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def checks() -> list[Any]:
     """All checks of scikit-learn; those that are not among the few are slow."""
     found = []
     for estimator, check in estimator_checks_generator(kdm.KDMTable(targets=["x0"], **QUICK)):
-        name = re.search(r"check_\w+", str(check)).group()  # type: ignore[union-attr]
+        name = check.func.__name__
         marks = [] if name in FEW else [pytest.mark.slow]
         if name in EXPECTED:
             marks.append(pytest.mark.xfail(reason=EXPECTED[name], strict=False))

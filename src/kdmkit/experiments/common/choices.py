@@ -11,6 +11,7 @@ from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.training import Device
 
 _Name = TypeVar("_Name", bound=str)
+_DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda")
 
 
 def some_of(argument: str, wanted: Sequence[str], known: Sequence[_Name]) -> Sequence[_Name]:
@@ -27,7 +28,7 @@ def some_of(argument: str, wanted: Sequence[str], known: Sequence[_Name]) -> Seq
 
 def chosen_device(device: str) -> Device:
     """Replaces "auto" by a device: results depend on it, so it is part of what is kept."""
-    check_choice("device", device, ("auto", "cpu", "cuda"))
-    if device == "auto":
+    found = check_choice("device", device, _DEVICES)
+    if found == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return device  # type: ignore[return-value]
+    return found

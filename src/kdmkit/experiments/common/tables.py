@@ -30,15 +30,19 @@ class Report:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are aligned to the right.
+    """A Markdown table; all columns but the first are aligned to the right. Cells may have vertical bars.
 
     >>> print(markdown_table(["data", "score"], [["iris", "0.95"]]))
     | data | score |
     |:--|--:|
     | iris | 0.95 |
+    >>> print(markdown_table(["p(y|x)"], []).splitlines()[0])
+    | p(y\\|x) |
     """
     rule = "|:--|" + "--:|" * (len(header) - 1)
-    lines = ["| " + " | ".join(cells) + " |" for cells in [header, *rows]]
+    lines = [
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in [header, *rows]
+    ]
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
