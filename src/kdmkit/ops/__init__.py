@@ -1,6 +1,7 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
+from kdmkit.ops.background import attend_beside
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
@@ -37,6 +38,7 @@ __all__ = [
     "Sum",
     "Term",
     "attend",
+    "attend_beside",
     "choose_backend",
     "combine",
     "common_dtype",
