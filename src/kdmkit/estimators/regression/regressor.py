@@ -227,10 +227,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         """The mean of p(y|x), and its standard deviation where asked."""
 
         def answer(rows: Tensor) -> Tensor:
-            if not return_std:
-                return self.module_.mean(rows).unsqueeze(-1)
-            rho = self.module_(rows)
-            return torch.stack([rho.mean, rho.stddev], -1)
+            return torch.stack(self.module_.moments(rows, spread=return_std), -1)
 
         answers = self._rowwise(answer, self._inputs(X))
         if self._flat_target:
