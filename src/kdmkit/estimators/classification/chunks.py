@@ -39,8 +39,8 @@ class ChunkedClassifier(JointClassifier, ABC):
         """Learns from one more chunk of rows.
 
         The model is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many rows
-        it is the model of `fit` on all of them. Every call takes as long as a fit to the sample, which stays in
-        memory; `kdmkit.save` leaves it out.
+        it is the model of `fit` on all of them. Every call takes as long as a fit to the sample, which stays
+        in memory; `kdmkit.save` leaves it out.
 
         Args:
             X, y: rows and labels.
