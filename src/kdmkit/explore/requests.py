@@ -193,6 +193,9 @@ class Explained(BaseModel):
 
 
 class ImageView(BaseModel):
+    """Images: `low` and `high` are black and white, `box` (top, left, bottom, right) is the part that drawings
+    fill, `ink` is their mean brightness from 0 (black) to 1 (white)."""
+
     kind: Literal["images"]
     name: str
     height: int
@@ -200,6 +203,7 @@ class ImageView(BaseModel):
     low: float
     high: float
     box: tuple[int, int, int, int]
+    ink: float
     classes: list[Value]
 
 
