@@ -20,14 +20,14 @@ from kdmkit.training import Table
 )
 def test_the_number_of_steps_follows_the_number_of_rows(rows: int, steps: int) -> None:
     """Fifteen epochs, from 400 to 1,500 steps, in whole epochs."""
-    options = table_options(rows, {}, 0.0)
+    options = table_options(rows, {})
     per_epoch = math.ceil(rows / options.batch_size)
     assert options.max_epochs * per_epoch == pytest.approx(steps, abs=per_epoch)
     assert options.tolerance > 0
 
 
 def test_chosen_settings_stay() -> None:
-    options = table_options(1000, {"max_epochs": 3, "batch_size": 100, "learning_rate": 0.01}, 0.5)
+    options = table_options(1000, {"max_epochs": 3, "batch_size": 100, "learning_rate": 0.01})
     assert (options.max_epochs, options.batch_size, options.learning_rate) == (3, 100, 0.01)
 
 
@@ -36,9 +36,8 @@ def test_the_number_of_components_follows_the_number_of_rows() -> None:
     assert found == [4, 10, 31, 70, 128, 256]
 
 
-def test_fine_numbers_have_more_components_and_steps() -> None:
+def test_fine_numbers_have_more_components() -> None:
     assert TABLE_RECIPE.components(10_000, 0.5) == 150
-    assert TABLE_RECIPE.steps(10_000, 250, 0.5) == 900
 
 
 def test_numbers_with_many_values_are_fine() -> None:

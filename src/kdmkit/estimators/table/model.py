@@ -103,7 +103,7 @@ def train_layer(
         )
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
-    options = _shortened(table_options(n, settings.options, fine_share(train)), share)
+    options = _shortened(table_options(n, settings.options), share)
     some = _some_rows(train, TABLE_RECIPE.start_rows, torch.Generator().manual_seed(settings.seed))
     history = fit_tree(
         layer,
@@ -149,10 +149,10 @@ def _is_fine(value: Tensor, observed: Mapping[str, Tensor] | None, name: str) ->
     return len(seen[seen.isfinite()].unique()) > math.sqrt(len(value))
 
 
-def table_options(n_rows: int, chosen: Mapping[str, Any], fine: float) -> FitOptions:
-    """Settings of the loop for a tree of so many training rows and such a share of fine numbers."""
+def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
+    """Settings of the loop for a tree of so many training rows."""
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
-    steps = TABLE_RECIPE.steps(n_rows, batch, fine)
+    steps = TABLE_RECIPE.steps(n_rows, batch)
     defaults = {"tolerance": TABLE_RECIPE.tolerance, "averaging": TABLE_RECIPE.averaging}
     return tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
 

@@ -25,8 +25,7 @@ class TableRecipe:
             the training rows by heart.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
         averaging: horizon of the averaged weights, as a share of all steps.
-        epochs, fewest_steps, most_steps: of a tree, each in proportion to 1 + s. The schedule ends before the
-            tree overfits.
+        epochs, fewest_steps, most_steps: of a tree. The schedule ends before the tree overfits.
         tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
             Later weights have the smaller learning rate: their draws are more like real rows.
         start_rows: rows that the tree of columns and the first components are taken from, at most; of more
@@ -71,10 +70,9 @@ class TableRecipe:
             name: min(self.most_shrinkage, self.shrinkage * found) for name, found in concentrations.items()
         }
 
-    def steps(self, n_rows: int, batch_size: int, fine_share: float) -> int:
+    def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""
-        found = min(self.most_steps, max(self.fewest_steps, self.epochs * n_rows / batch_size))
-        return math.ceil((1 + fine_share) * found)
+        return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
 
     def target_steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of the training for targets."""
