@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, TreeKDM
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -59,6 +59,7 @@ __all__ = [
     "OneOf",
     "Ordinal",
     "Periodic",
+    "PreparedKDM",
     "QuantileNormal",
     "Rounded",
     "Transformed",

@@ -129,6 +129,10 @@ class LocationScale(WithBandwidth, ABC):
     def coordinates(self, index: Sequence[int]) -> LocationScale:
         return self.with_bandwidth(self.bandwidth.coordinates(index))
 
+    def take(self, index: Int[Tensor, " k"] | slice) -> LocationScale:
+        """The kernel of some components."""
+        return self.with_bandwidth(self.bandwidth.take(index)) if self.per_component else self
+
     def scale(self, like: Tensor) -> Tensor:
         """The bandwidth in the dtype and on the device of `like`."""
         return self.bandwidth.value.to(like)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kdmkit._core.checks import check_choice, check_count, in_memory
-from kdmkit.distributions import KDM
+from kdmkit.distributions import KDM, PreparedKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
@@ -86,6 +86,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
     learning_rate: float = 2e-2
     validation_fraction: float = 0.0
 
+    _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Fits the density to the rows of X; a row of weight 2 counts as two equal rows of weight 1."""
         check_choice("method", self.method, ("nonparametric", "likelihood"))
@@ -148,10 +150,24 @@ class KDMDensity(DensityMixin, KDMEstimator):
         log_weights = torch.log_softmax(layer.logits.detach(), -1)
         return KDM(layer.components["x"].detach(), None, kernel, log_weights=log_weights)
 
-    def score_samples(self, X: Any) -> Array:
-        """log p(x) of every row."""
+    def score_samples(self, X: Any, *, rtol: float | None = None) -> Array:
+        """log p(x) of every row.
+
+        Args:
+            rtol: None is exact. Otherwise p(x) is too small by at most this share of it (apart from
+                rounding), and components that contribute nearly nothing are left out: faster where they are
+                many and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
+        """
         x = self._rows(X)
-        return self._rowwise(self._answers()["score_samples"], x)
+        if rtol is None:
+            return self._rowwise(self._answers()["score_samples"], x)
+        if self._prepared is None or self._prepared[0] is not self.module_:
+            self._prepared = self.module_, PreparedKDM(self.kdm_)
+        prepared = self._prepared[1]
+        return np.asarray(prepared.log_prob(x.double().to(self._device), rtol=rtol).cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_prepared": None}
 
     def _answers(self) -> dict[str, Answer]:
         return {"score_samples": lambda rows: self.module_().log_prob(rows.double())}
