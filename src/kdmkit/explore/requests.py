@@ -193,8 +193,10 @@ class Explained(BaseModel):
 
 
 class ImageView(BaseModel):
-    """Images: `low` and `high` are black and white, `box` (top, left, bottom, right) is the part that drawings
-    fill, `ink` is their mean brightness from 0 (black) to 1 (white)."""
+    """Images: `low` is black and `high` is white.
+
+    `box` (top, left, bottom, right) is the part that drawings fill, `ink` their mean brightness from 0 to 1.
+    """
 
     kind: Literal["images"]
     name: str
