@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_instance, check_number
+from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
@@ -75,7 +76,8 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more.
+        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more. A mapping has α by
+            variable, of the edge to its parent.
         smoothing: β.
         masking: r.
         fading: φ, of the penalties.
@@ -92,7 +94,7 @@ class TreeObjective(DrawingModule):
         rows: Rows,
         *,
         n_steps: int,
-        shrinkage: float | None = None,
+        shrinkage: float | Mapping[str, float] | None = None,
         smoothing: float = TREE_RECIPE.smoothing,
         masking: float = TREE_RECIPE.masking,
         fading: float = TREE_RECIPE.fading,
@@ -109,11 +111,9 @@ class TreeObjective(DrawingModule):
         self.masking_fading = check_number("masking_fading", masking_fading, "a finite number ≥ 0")
         self.has_missing = has_missing or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        weights = {
-            "shrinkage": check_number("shrinkage", shrinkage, "a finite number ≥ 0"),
-            "smoothing": check_number("smoothing", smoothing, "a finite number ≥ 0"),
-        }
-        self.losses = _PenalisedLosses(layer, packing, rows, n, **weights)
+        by_edge = _by_edge(layer, shrinkage)
+        smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
+        self.losses = _PenalisedLosses(layer, packing, rows, n, shrinkage=by_edge, smoothing=smoothing)
         # Not a submodule: it has no state of its own.
         self._training_losses = Graphed(self.losses)
 
@@ -137,6 +137,8 @@ class TreeObjective(DrawingModule):
 class _PenalisedLosses(nn.Module):
     """The losses of rows whose hidden cells and whose strength of regularisation are given."""
 
+    shrinkage: Tensor
+
     def __init__(
         self,
         layer: TreeLayer,
@@ -144,12 +146,14 @@ class _PenalisedLosses(nn.Module):
         rows: Rows,
         n_rows: float,
         *,
-        shrinkage: float,
+        shrinkage: list[float],
         smoothing: float,
     ) -> None:
         super().__init__()
         self.layer, self.packing, self.n_rows = layer, packing, n_rows
-        self.shrinkage, self.smoothing = shrinkage, smoothing
+        self.shrinks, self.smoothing = any(shrinkage), smoothing
+        dtype = layer.weight_logits.dtype
+        self.register_buffer("shrinkage", torch.tensor(shrinkage, dtype=dtype), persistent=False)
         self._groups = layer.equal_kernels()
         self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
         for i, names in enumerate(self._levels):
@@ -173,10 +177,10 @@ class _PenalisedLosses(nn.Module):
 
     def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
         total = edges.new_zeros(())
-        if self.shrinkage:
+        if self.shrinks:
             with torch.no_grad():
-                child = self.layer.state_probs(edges)[1:]
-            total = total - self.shrinkage * (child * edges.log().sum(-2)).sum()
+                weights = self.shrinkage.unsqueeze(-1) * self.layer.state_probs(edges)[1:]
+            total = total - (weights * edges.log().sum(-2)).sum()
         if self.smoothing:
             for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
@@ -192,7 +196,7 @@ def fit_tree(
     validation: Table | None = None,
     *,
     options: FitOptions | None = None,
-    shrinkage: float | None = None,
+    shrinkage: float | Mapping[str, float] | None = None,
     smoothing: float = TREE_RECIPE.smoothing,
     masking: float = TREE_RECIPE.masking,
     fading: float = TREE_RECIPE.fading,
@@ -259,6 +263,16 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
         "clip_norm": None,
     }
     return FitOptions(**{**defaults, **changes})
+
+
+def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[float]:
+    """Pseudo-counts of every edge, in the order of `edge_probs`."""
+    children = list(layer.parents)[1:]
+    if not isinstance(shrinkage, Mapping):
+        return [check_number("shrinkage", shrinkage, "a finite number ≥ 0")] * len(children)
+    if set(shrinkage) != set(children):
+        raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
+    return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
 
 
 def _effective_rows(rows: Rows) -> float:
