@@ -14,7 +14,7 @@ import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.bins import grid_bins, round_edges
+from kdmkit.estimators.table.answers.bins import grid_bins, readable_end, round_edges
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.printing import written
 from kdmkit.estimators.table.queries.conditions import Range, as_given
@@ -233,7 +233,9 @@ class Answer(BaseAnswer):
             return {str(level): probs[level] for level in shown_levels}
         ranges = self.bins()
         masses = self.histogram(ranges).tolist()
-        return {f"{shown(low)} – {shown(high)}": p for (low, high), p in zip(ranges, masses, strict=True)}
+        ends = [(low, readable_end(low, high, after)) for (low, high), (after, _) in pairwise(ranges)]
+        labels = [f"{shown(low)} – {shown(high)}" for low, high in [*ends, ranges[-1]]]
+        return dict(zip(labels, masses, strict=True))
 
     def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:
         """Adjacent closed ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.
