@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from kdmkit.training import TREE_RECIPE
 
@@ -30,11 +29,11 @@ class TableRecipe:
         start_rows: rows that the tree of columns and the first components are taken from, at most; of more
             rows a uniform sample.
         flat_rate: the learning rate of a flat joint.
-        target_epochs, fewest_target_steps, most_target_steps: of the training for targets.
+        target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
-        target_rate: the learning rate for targets.
-        target_tolerance: as `tolerance`. The schedule runs to its end, because validation losses of single
-            epochs differ by chance; the weights also have to be better than those at the start.
+        target_spread, most_spread: with targets, edges have pseudo-rows of their own: `edge_spread` times the
+            first number, at most the second. The states of columns depend on one another more than their
+            bins do, so the first number is small.
     """
 
     rows_per_component: int = 16
@@ -50,12 +49,10 @@ class TableRecipe:
     tolerance: float = 0.05
     start_rows: int = 100_000
     flat_rate: float = 2e-2
-    target_epochs: int = 10
-    fewest_target_steps: int = 300
-    most_target_steps: int = 750
-    target_weight: float = 20.0
-    target_rate: float = 3e-2
-    target_tolerance: float = 1.0
+    target_preference: float = 3.0
+    target_weight: float = 5.0
+    target_spread: float = 1 / 15
+    most_spread: float = 100.0
 
     def components(self, n_rows: int) -> int:
         """The number of components of every column for so many rows."""
@@ -69,16 +66,6 @@ class TableRecipe:
     def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""
         return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
-
-    def target_steps(self, n_rows: int, batch_size: int) -> int:
-        """Steps of the training for targets."""
-        wanted = math.ceil(self.target_epochs * n_rows / batch_size)
-        return min(self.most_target_steps, max(self.fewest_target_steps, wanted))
-
-    @property
-    def target_loop(self) -> dict[str, Any]:
-        """Settings of the loop for targets."""
-        return {"learning_rate": self.target_rate, "patience": None, "tolerance": self.target_tolerance}
 
 
 TABLE_RECIPE = TableRecipe()
