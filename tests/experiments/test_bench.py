@@ -39,6 +39,8 @@ def test_densities_agree() -> None:
     truth = peers.kdmkit_density(p.double())
     assert worst_error(peers.sklearn_density(p)(), truth) < 1e-4
     assert worst_error(peers.mixture_density(p), truth) < 1e-5
+    for name, peer in Case("pruned density", 20, 50, 3, 1, CPU).peers().items():
+        assert worst_error(peer(p)(), truth) < (1e-3 if "rtol" in name else 1e-5)
 
 
 def test_lines_and_table(tmp_path: Path) -> None:

@@ -52,32 +52,6 @@ def learn_tree(
     return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
 
 
-def edge_spread(
-    parents: Mapping[str, str | None],
-    variables: Sequence[Variable],
-    data: Mapping[str, Tensor],
-    observed: Mapping[str, Bool[Tensor, " n"]],
-    weights: Float[Tensor, " n"] | None = None,
-) -> Float[Tensor, " n_edges"]:
-    """How many pseudo-rows p(child) is worth beside the rows of p(child | parent), by edge; at most 1e6.
-
-    Distributions over b bins that are drawn from a Dirichlet distribution, with A pseudo-rows around their
-    mean, tell about (b − 1)/2A nats. So A = (b − 1)/(2·I) for an edge of mutual information I: columns that
-    hardly depend on one another are worth many pseudo-rows.
-
-    Args:
-        parents: a tree, as `TreeLayer.parents`; edges are in its order.
-        variables, data, observed, weights: as in `learn_tree`.
-    """
-    codes = {v.name: bin_codes(v, data[v.name].cpu(), _mask(observed.get(v.name))) for v in variables}
-    information = mutual_information(list(codes.values()), None if weights is None else weights.cpu())
-    place = {name: i for i, name in enumerate(codes)}
-    edges = [(child, parent) for child, parent in parents.items() if parent is not None]
-    between = torch.tensor([float(information[place[a], place[b]]) for a, b in edges])
-    bins = torch.tensor([float(codes[child].max()) for child, _ in edges])
-    return (0.5 * bins / between.clamp_min(1e-12)).clamp_max(1e6)
-
-
 def _mask(observed: Tensor | None) -> Tensor | None:
     return None if observed is None else observed.cpu()
 

@@ -1,9 +1,11 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
+from kdmkit.ops.block_order import block_order
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
+from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.relative import RelativeScores
 from kdmkit.ops.terms import (
     ComponentDistance,
@@ -30,6 +32,7 @@ __all__ = [
     "LogSum",
     "Lookup",
     "Masked",
+    "PrunedSum",
     "RelativeScores",
     "Restricted",
     "Score",
@@ -37,6 +40,7 @@ __all__ = [
     "Sum",
     "Term",
     "attend",
+    "block_order",
     "choose_backend",
     "combine",
     "common_dtype",

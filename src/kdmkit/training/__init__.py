@@ -1,6 +1,7 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
 from kdmkit.training.checkpoint import fingerprint
+from kdmkit.training.concentration import edge_concentrations
 from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
@@ -33,6 +34,7 @@ __all__ = [
     "TreeRecipe",
     "cross_entropy",
     "derive_seed",
+    "edge_concentrations",
     "encode_rows",
     "expected_nll",
     "fingerprint",

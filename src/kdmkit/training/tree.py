@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +80,8 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α, one for all edges or one for each, in the order of the layer's `parents`; None is
-            min(2.5, 450·√k/n): few rows and many states need more.
+        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more. A mapping has α by
+            variable, of the edge to its parent.
         smoothing: β.
         masking: r.
         fading: φ, of the penalties.
@@ -100,7 +100,7 @@ class TreeObjective(DrawingModule):
         rows: Rows,
         *,
         n_steps: int,
-        shrinkage: float | Sequence[float] | None = None,
+        shrinkage: float | Mapping[str, float] | None = None,
         smoothing: float = TREE_RECIPE.smoothing,
         masking: float = TREE_RECIPE.masking,
         fading: float = TREE_RECIPE.fading,
@@ -120,13 +120,13 @@ class TreeObjective(DrawingModule):
         self.masking_fading = check_number("masking_fading", masking_fading, "a finite number ≥ 0")
         self.has_missing = has_missing or bool(targets) or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        weights: dict[str, Any] = {
-            "shrinkage": _by_edge(shrinkage, layer),
-            "smoothing": check_number("smoothing", smoothing, "a finite number ≥ 0"),
-        }
+        by_edge = _by_edge(layer, shrinkage)
+        smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
         is_target = torch.tensor([name in targets.names for name in packing.places])
         self.register_buffer("is_target", is_target, persistent=False)
-        self.losses = _PenalisedLosses(layer, packing, rows, n, targets, **weights)
+        self.losses = _PenalisedLosses(
+            layer, packing, rows, n, targets, shrinkage=by_edge, smoothing=smoothing
+        )
         # Not a submodule: it has no state of its own.
         self._training_losses = Graphed(self.losses)
 
@@ -161,14 +161,14 @@ class _PenalisedLosses(nn.Module):
         n_rows: float,
         targets: Targets,
         *,
-        shrinkage: Float[Tensor, " n_edges"],
+        shrinkage: list[float],
         smoothing: float,
     ) -> None:
         super().__init__()
         self.layer, self.packing, self.n_rows = layer, packing, n_rows
-        self.smoothing, self.targets = smoothing, targets
-        self.has_shrinkage = bool((shrinkage > 0).any())
-        self.register_buffer("shrinkage", shrinkage.unsqueeze(-1), persistent=False)
+        self.shrinks, self.smoothing, self.targets = any(shrinkage), smoothing, targets
+        dtype = layer.weight_logits.dtype
+        self.register_buffer("shrinkage", torch.tensor(shrinkage, dtype=dtype), persistent=False)
         self._groups = layer.equal_kernels()
         self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
         for i, names in enumerate(self._levels):
@@ -196,10 +196,10 @@ class _PenalisedLosses(nn.Module):
 
     def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
         total = edges.new_zeros(())
-        if self.has_shrinkage:
+        if self.shrinks:
             with torch.no_grad():
-                child = self.layer.state_probs(edges)[1:]
-            total = total - (self.shrinkage * child * edges.log().sum(-2)).sum()
+                weights = self.shrinkage.unsqueeze(-1) * self.layer.state_probs(edges)[1:]
+            total = total - (weights * edges.log().sum(-2)).sum()
         if self.smoothing:
             for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
@@ -215,7 +215,7 @@ def fit_tree(
     validation: Table | None = None,
     *,
     options: FitOptions | None = None,
-    shrinkage: float | Sequence[float] | None = None,
+    shrinkage: float | Mapping[str, float] | None = None,
     smoothing: float = TREE_RECIPE.smoothing,
     masking: float = TREE_RECIPE.masking,
     fading: float = TREE_RECIPE.fading,
@@ -290,16 +290,14 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
     return FitOptions(**{**defaults, **changes})
 
 
-def _by_edge(shrinkage: float | Sequence[float], layer: TreeLayer) -> Float[Tensor, " n_edges"]:
-    """The pseudo-counts of every edge."""
-    n_edges, wanted = len(layer.edge_logits), "finite numbers ≥ 0"
-    values = list(shrinkage) if isinstance(shrinkage, Sequence) else [shrinkage] * n_edges
-    if len(values) != n_edges:
-        raise ValueError(
-            bad_argument("shrinkage", f"one number, or one for each of {n_edges} edges", len(values))
-        )
-    checked = [check_number("shrinkage", value, wanted) for value in values]
-    return torch.tensor(checked, dtype=layer.edge_logits.dtype)
+def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[float]:
+    """Pseudo-counts of every edge, in the order of `edge_probs`."""
+    children = list(layer.parents)[1:]
+    if not isinstance(shrinkage, Mapping):
+        return [check_number("shrinkage", shrinkage, "a finite number ≥ 0")] * len(children)
+    if set(shrinkage) != set(children):
+        raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
+    return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
 
 
 def _effective_rows(rows: Rows) -> float:

@@ -229,3 +229,6 @@ def test_lines_of_other_defaults_are_not_reported():
     assert tables.is_current({"method": "kdm", "settings": {**recipe, "most_rows": 9}})
     assert not tables.is_current({"method": "kdm", "settings": {"recipe": {**recipe["recipe"], "tree": {}}}})
     assert tables.is_current({"method": "boosting", "settings": {}})
+    weight = "target_weight"  # changes nothing where no target is named
+    assert weight not in recipe["recipe"]["table"]
+    assert weight in methods.settings("kdm-targets")["recipe"]["table"]

@@ -17,8 +17,17 @@ from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer, Variable
-from kdmkit.nn.tree_structure import edge_spread, learn_tree
-from kdmkit.training import TREE_RECIPE, FitOptions, Table, Targets, fit_joint, fit_tree, tree_options
+from kdmkit.nn.tree_structure import learn_tree
+from kdmkit.training import (
+    TREE_RECIPE,
+    FitOptions,
+    Table,
+    Targets,
+    edge_concentrations,
+    fit_joint,
+    fit_tree,
+    tree_options,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def fit_model(
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = part_of(rows, weights, keep)
     validation = None if held is None else part_of(rows, weights, held)
-    k = settings.n_components or TABLE_RECIPE.components(n)
+    k = settings.n_components or TABLE_RECIPE.components(n, fine_share(train))
     layer = start_layer(schema, train, k, settings)
     return layer, train_layer(layer, train, validation, settings)
 
@@ -107,32 +116,19 @@ def train_layer(
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
     options = _shortened(table_options(n, settings.options), share)
+    some = _some_rows(train, TABLE_RECIPE.start_rows, torch.Generator().manual_seed(settings.seed))
     targets = Targets(settings.targets, TABLE_RECIPE.target_weight) if settings.targets else None
-    least = TABLE_RECIPE.pseudo_rows(n, layer.n_components)
-    pseudo_rows = _pseudo_rows_by_edge(layer, train, least, settings.seed) if settings.targets else least
     return fit_tree(
         layer,
         train,
         validation,
         options=options,
-        shrinkage=pseudo_rows,
+        shrinkage=TABLE_RECIPE.pseudo_rows(edge_concentrations(layer, some)),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,
         identity=settings.identity,
     )
-
-
-def _pseudo_rows_by_edge(layer: TreeLayer, train: Table, least: float, seed: int) -> list[float]:
-    """More pseudo-rows for edges between columns that hardly depend on one another.
-
-    Such edges would otherwise tell of a target what is true of the training rows alone.
-    """
-    some = _some_rows(train, TABLE_RECIPE.start_rows, torch.Generator().manual_seed(seed))
-    variables = list(layer.variables.values())
-    spread = edge_spread(layer.parents, variables, some.columns, some.observed or {}, some.weights)
-    found: list[float] = (TABLE_RECIPE.target_spread * spread).clamp(least, TABLE_RECIPE.most_spread).tolist()
-    return found
 
 
 def _shortened(options: FitOptions, share: float) -> FitOptions:
@@ -145,6 +141,23 @@ def _shortened(options: FitOptions, share: float) -> FitOptions:
         learning_rate=math.sqrt(share) * options.learning_rate,
         patience=patience,
     )
+
+
+def fine_share(table: Table) -> float:
+    """The share of fine numbers among the variables: those with more different values than √(rows).
+
+    Of more than 100,000 rows the first ones are looked at.
+    """
+    most = TABLE_RECIPE.start_rows
+    found = [_is_fine(value[:most], table.observed, name) for name, value in table.columns.items()]
+    return sum(found) / len(found)
+
+
+def _is_fine(value: Tensor, observed: Mapping[str, Tensor] | None, name: str) -> bool:
+    if not value.is_floating_point() or value[0].numel() > 1:
+        return False
+    seen = value[(observed or {})[name][: len(value)]] if name in (observed or {}) else value
+    return len(seen[seen.isfinite()].unique()) > math.sqrt(len(value))
 
 
 def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:

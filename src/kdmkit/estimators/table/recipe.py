@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from kdmkit.training import TREE_RECIPE
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,10 @@ class TableRecipe:
     Args:
         rows_per_component, components_per_root, most_components: n rows have at most n divided by the first,
             √n times the second, and the third number of components. With √n components an edge has about as
-            many parameters as there are rows.
-        fewest_pseudo_rows: of every state of a parent.
+            many parameters as there are rows. The second grows in proportion to 1 + s, with s the share of
+            fine numbers among the columns: those with more than √n different values, which need more states.
+        shrinkage, most_shrinkage: pseudo-rows of every state of a parent. The first is multiplied by the
+            concentration of the edge (`edge_concentrations`): a weak dependence is shrunk more.
         fading: the power of 1 − t/T that penalties follow. They stay: the last steps would otherwise learn
             the training rows by heart.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
@@ -31,15 +32,13 @@ class TableRecipe:
         flat_rate: the learning rate of a flat joint.
         target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
-        target_spread, most_spread: with targets, edges have pseudo-rows of their own: `edge_spread` times the
-            first number, at most the second. The states of columns depend on one another more than their
-            bins do, so the first number is small.
     """
 
     rows_per_component: int = 16
     components_per_root: float = 1.0
     most_components: int = 256
-    fewest_pseudo_rows: float = 1.0
+    shrinkage: float = 0.05
+    most_shrinkage: float = 5.0
     fading: float = 0.0
     masking_fading: float = 2.0
     averaging: float = 0.2
@@ -51,17 +50,17 @@ class TableRecipe:
     flat_rate: float = 2e-2
     target_preference: float = 3.0
     target_weight: float = 5.0
-    target_spread: float = 1 / 15
-    most_spread: float = 100.0
 
-    def components(self, n_rows: int) -> int:
-        """The number of components of every column for so many rows."""
-        root = int(self.components_per_root * math.sqrt(n_rows))
+    def components(self, n_rows: int, fine_share: float) -> int:
+        """The number of components of every column for so many rows and such a share of fine numbers."""
+        root = int((1 + fine_share) * self.components_per_root * math.sqrt(n_rows))
         return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
 
-    def pseudo_rows(self, n_rows: int, n_components: int) -> float:
-        """Pseudo-rows of every state of a parent."""
-        return max(self.fewest_pseudo_rows, TREE_RECIPE.pseudo_counts(n_rows, n_components))
+    def pseudo_rows(self, concentrations: Mapping[str, float]) -> dict[str, float]:
+        """Pseudo-rows of every state of a parent, by variable, of the edge to its parent."""
+        return {
+            name: min(self.most_shrinkage, self.shrinkage * found) for name, found in concentrations.items()
+        }
 
     def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.distributions.quantiles import Knots
-from kdmkit.kernels import Kernel
+from kdmkit.estimators.table.answers.turns import Turn
+from kdmkit.kernels import Kernel, Periodic
 
 # Lists of regions whose masses are kept.
 _KEPT = 4
@@ -52,6 +54,11 @@ class Pieces:
     @cached_property
     def knots(self) -> Knots:
         return Knots.of(self.kernel, self.components)
+
+    @cached_property
+    def turn(self) -> Turn:
+        """Of digits that go round: the kernel has a period."""
+        return Turn(cast(Periodic, self.kernel), self.components)
 
     def masses(self, regions: Hashable, compute: Callable[[], Float[Tensor, "n m"]]) -> Float[Tensor, "n m"]:
         """Of n regions; computed once for each of the last lists of regions."""

@@ -19,6 +19,7 @@ from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interval
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.codecs.parts import CirclePart
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Kernel
@@ -41,13 +42,12 @@ def infer(
     joint: Joint,
     variables: Sequence[str],
     evidence: Mapping[str, Tensor | Region],
-    observed: Mapping[str, Tensor] | None = None,
 ) -> tuple[Any, Tensor | None]:
     """The distribution of some variables given evidence, and log p(evidence); None where there is none."""
     if not evidence:
         return joint.marginal(*variables), None
     target = variables[0] if len(variables) == 1 else tuple(variables)
-    rho = joint.infer(target=target, observed=observed, **evidence)
+    rho = joint.infer(target=target, **evidence)
     return rho, rho.log_evidence
 
 
@@ -156,10 +156,15 @@ class Posterior:
             steps = LevelSteps(torch.from_numpy(self.probs()))
             central = steps.reach(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
             return self._levels(nearest_interval(steps, coverage, central).numpy())
-        if 0 in self._rows:
+        if 0 in self._rows or self._goes_round:
             return self.quantile(ends.tolist())
         found = nearest_interval(self._mixture, coverage, self._reach(ends))
         return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
+
+    @property
+    def _goes_round(self) -> bool:
+        """Whether values are times of day, too many for levels."""
+        return isinstance(getattr(self.codec, "part", None), CirclePart)
 
     @property
     def _rank(self) -> int:
@@ -175,6 +180,10 @@ class Posterior:
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
+        if self._goes_round:
+            levels = torch.from_numpy(q).reshape(-1, *[1] * self._rank).to(rho.components.device)
+            found = [self.pieces.turn.first_of(rho.log_weights, level.expand(self._rows)) for level in levels]
+            return torch.stack([digit for digit, *_ in found]).reshape(*q.shape, *self._rows, 1).double()
         return self._reach(q).x.reshape(*q.shape, *self._rows, *rho.event_shape)
 
     def _reach(self, q: np.ndarray) -> Reached:
