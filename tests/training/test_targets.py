@@ -57,20 +57,6 @@ def test_penalties_count_as_often_as_rows() -> None:
     torch.testing.assert_close(with_targets, 4 * without, atol=1e-4, rtol=1e-4)
 
 
-@torch.no_grad()
-def test_edges_have_pseudo_rows_of_their_own() -> None:
-    layer, table = layer_and_table()
-    losses = []
-    for shrinkage in ([2.0, 0.0], [0.0, 2.0], 2.0):
-        settings = {"masking": 0.0, "fading": 0.0, "smoothing": 0.0, "shrinkage": shrinkage}
-        objective, rows = objective_for(layer, table, [["y"]], **settings)
-        losses.append(objective.train()(*rows) - objective.eval()(*rows))
-    torch.testing.assert_close(losses[0] + losses[1], losses[2], atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(losses[0], losses[1])
-    with pytest.raises(ValueError, match="shrinkage: expected one number, or one for each of 2 edges"):
-        objective_for(layer, table, [["y"]], shrinkage=[1.0])
-
-
 def test_training_lowers_the_loss_of_targets() -> None:
     layer, table = layer_and_table()
     objective, rows = objective_for(layer, table, [["y"]])
