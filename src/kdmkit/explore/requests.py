@@ -193,6 +193,11 @@ class Explained(BaseModel):
 
 
 class ImageView(BaseModel):
+    """Images: `low` is black and `high` is white.
+
+    `box` (top, left, bottom, right) is the part that drawings fill, `ink` their mean brightness from 0 to 1.
+    """
+
     kind: Literal["images"]
     name: str
     height: int
@@ -200,6 +205,7 @@ class ImageView(BaseModel):
     low: float
     high: float
     box: tuple[int, int, int, int]
+    ink: float
     classes: list[Value]
 
 

@@ -1,7 +1,7 @@
 // The card of a column: its numbers, its chart, and what is known of it.
 
 import { Histogram, Levels } from "./charts.js";
-import { el, write } from "./dom.js";
+import { el, set, write } from "./dom.js";
 import { read } from "./values.js";
 
 /**
@@ -109,7 +109,7 @@ export class Card {
   hold(condition) {
     const known = condition !== null && !condition.missing;
     this.node.classList.toggle("is-held", known);
-    this.missing.setAttribute("aria-pressed", String(Boolean(condition?.missing)));
+    set(this.missing, "aria-pressed", String(Boolean(condition?.missing)));
     this.clear.disabled = condition === null;
   }
 
@@ -133,7 +133,7 @@ export class Card {
     else if (condition?.missing) text = "missing";
     else if (this.now.hidden) text = `${this.column.labels.length} levels`;
     write(this.status, text);
-    this.node.title = now.beyond && !known ? `${now.beyond} lie beyond the chart` : "";
+    set(this.node, "title", now.beyond && !known ? `${now.beyond} lie beyond the chart` : "");
     this.hold(condition);
   }
 

@@ -146,8 +146,9 @@ class Answer(BaseAnswer):
 
         Of a density it is the central interval. Single values with probabilities of their own are inside or
         outside as a whole: the interval is the one near the central one whose probability is nearest to
-        `coverage`. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least that
-        much. Of levels without an order it is a list, the most probable ones with at least that much.
+        `coverage`, and `probability(interval(coverage))` tells what it holds: where one value has 97 %, no
+        interval holds less. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least
+        the coverage. Of levels without an order it is a list, the most probable ones with at least as much.
 
         Args:
             coverage: the probability that the value lies inside.
@@ -217,6 +218,8 @@ class Answer(BaseAnswer):
             found["mean"] = self.mean
         if codec.ordered:
             found |= {"median": self.median, "90 % interval": self.interval(0.9)}
+        if self._posterior.has_masses:
+            found["probability inside"] = float(self._posterior.interval_mass(0.9))
         if self._posterior.levels is not None and not codec.numeric:
             found["probs"] = self.probs
         return found
