@@ -48,8 +48,9 @@ class KDMTable(DensityMixin, TableEstimator):
             recognised. `columns_` tells what every column was taken for.
         model: `"tree"`, every column has components of its own and neighbours in a tree of columns are tied;
             or `"flat"`, all columns share their components.
-        targets: columns that will be predicted (model `"tree"`). Their conditional likelihood given random
-            subsets of the others takes part in the loss; every question stays exact and consistent.
+        targets: columns that will be predicted (model `"tree"`). They have more neighbours in the tree, and
+            their conditional likelihood given random subsets of the others takes part in the loss; every
+            question stays exact and consistent.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: rows to learn from; of more rows a uniform sample is taken, None takes all. The default has
             rows enough for a pass of the automatic number of training steps without a row twice.
