@@ -159,7 +159,7 @@ class Posterior:
     def interval(self, coverage: float) -> Array:
         """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
         self._check(self.codec.ordered, "intervals", "an ordered column")
-        if not self.has_levels and (0 in self._rows or self._goes_round):
+        if not self.has_levels and (0 in self._rows or self.goes_round):
             return self.quantile(_tails(coverage).tolist())
         ends = self._held(coverage).ends
         if self.has_levels:
@@ -186,7 +186,7 @@ class Posterior:
         return nearest_interval(steps, coverage, central)
 
     @property
-    def _goes_round(self) -> bool:
+    def goes_round(self) -> bool:
         """Whether values are times of day, too many for levels."""
         return isinstance(getattr(self.codec, "part", None), CirclePart)
 
@@ -204,7 +204,7 @@ class Posterior:
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
-        if self._goes_round:
+        if self.goes_round:
             levels = torch.from_numpy(q).reshape(-1, *[1] * self._rank).to(rho.components.device)
             found = [self.pieces.turn.first_of(rho.log_weights, level.expand(self._rows)) for level in levels]
             return torch.stack([digit for digit, *_ in found]).reshape(*q.shape, *self._rows, 1).double()
