@@ -119,6 +119,14 @@ class TableModel:
             self._kept.popitem(last=False)
         return found
 
+    def held(self, asked: r.Evidence) -> dict[str, Any]:
+        """Cards of the columns of which something is known, except of those that are held to one level."""
+        given = asked.known()
+        known = [name for name in self._prior if given.get(name) is not None]
+        several = [n for n in known if self.bins[n] is not None or isinstance(given[n], tuple | list)]
+        answers = self.table.marginals(given, several) if several else {}
+        return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
+
     def _log_evidence(self, given: dict[str, Any], answers: dict[str, Answer]) -> float:
         if answers:
             return next(iter(answers.values())).log_evidence
