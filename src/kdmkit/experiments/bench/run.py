@@ -11,6 +11,7 @@ import torch
 
 from kdmkit.experiments.bench.cases import Case, cpu_cases, cuda_cases, growth_cases
 from kdmkit.experiments.bench.fitting import EpochCase, epoch_cases
+from kdmkit.experiments.bench.history import keep
 from kdmkit.experiments.bench.report import report, save_growth
 from kdmkit.experiments.common import Report, Task, read_rows, run_tasks, write_report
 
@@ -26,7 +27,7 @@ def run(
     growth: bool = True,
     verbose: bool = True,
 ) -> Report:
-    """Benchmarks one device from the start; on a CPU with two threads.
+    """Benchmarks one device from the start; on a CPU with two threads. Earlier lines go to the history.
 
     Args:
         folder: where `bench-<device>.jsonl`, `.md` and `.png` go.
@@ -41,7 +42,7 @@ def run(
         grown = growth_cases(torch.device(device))
         asked += tasks(grown, min(seconds, _GROWTH_SECONDS), growth=True)
     path = folder / f"bench-{device}.jsonl"
-    path.unlink(missing_ok=True)
+    keep(path)
     threads = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(2)
