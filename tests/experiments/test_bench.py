@@ -13,7 +13,7 @@ from kdmkit.experiments.bench.fitting import EpochCase
 from kdmkit.experiments.bench.history import compare, history_of, keep
 from kdmkit.experiments.bench.measure import extra_memory, worst_error
 from kdmkit.experiments.bench.peers import Inputs
-from kdmkit.experiments.bench.run import summarize, tasks
+from kdmkit.experiments.bench.run import run, summarize, tasks
 from kdmkit.experiments.common import read_rows, run_tasks
 from kdmkit.experiments.common.lines import append_row
 
@@ -97,11 +97,13 @@ def _line(case: str, median: float, *, threads: int = 2) -> dict[str, Any]:
 def test_history_and_comparison(tmp_path: Path) -> None:
     path = tmp_path / "bench-cpu.jsonl"
     for lines in ([("a", 9.0), ("b", 1.0)], [("a", 1.0), ("b", 1.0), ("c", 1.0)], [("a", 2.0), ("b", 1.1)]):
-        keep(path)
+        keep(path, {"a", "b", "c", "other machine"})
         for case, median in lines:
             append_row(path, _line(case, median))
         append_row(path, _line("other machine", 1.0, threads=len(lines)))
     assert len(read_rows(history_of(path))) == 7
+    keep(path, {"none"})
+    assert len(read_rows(path)) == 3
     report = compare(tmp_path, "cpu")
     assert [(row[0], *row[2:]) for row in report.rows] == [
         ("a", "1,000", "2,000", "2.00", "slower"),
@@ -109,3 +111,17 @@ def test_history_and_comparison(tmp_path: Path) -> None:
         ("other machine", "1,000", "1,000", "1.00", "same"),
     ]
     assert "| a | kdmkit |" in (tmp_path / "bench-cpu-compared.md").read_text(encoding="utf-8")
+
+
+def test_some_cases_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [Case("attend", 8, 16, 4, 3, CPU), Case("density", 8, 16, 4, 3, CPU)]
+    monkeypatch.setitem(run.__globals__, "cpu_cases", lambda: cases)
+    monkeypatch.setitem(run.__globals__, "epoch_cases", list)
+    for text in ("attend", "density", "density"):
+        run(tmp_path, device="cpu", seconds=0.01, growth=False, only=text, verbose=False)
+    kinds = [row["kind"] for row in read_rows(tmp_path / "bench-cpu.jsonl")]
+    assert kinds == ["attend"] * kinds.count("attend") + ["density"] * kinds.count("density")
+    earlier = read_rows(tmp_path / "bench-cpu-history.jsonl")
+    assert [row["kind"] for row in earlier] == ["density"] * kinds.count("density")
+    with pytest.raises(ValueError, match="only: expected part of the name of a case"):
+        run(tmp_path, device="cpu", only="nothing")

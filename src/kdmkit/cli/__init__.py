@@ -69,6 +69,7 @@ def bench(
     ] = 3.0,
     growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
     device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
+    only: Annotated[str, typer.Option(help="Measure the cases with this text in their name.")] = "",
     only_report: OnlyReport = False,
     compare: Annotated[
         bool, typer.Option(help="Compare the last benchmark with earlier ones on this kind of machine.")
@@ -87,5 +88,5 @@ def bench(
         if compare:
             show_report(partial(bench.compare, output, each))
             continue
-        run = partial(bench.run, output, device=each, seconds=seconds, growth=growth)
+        run = partial(bench.run, output, device=each, seconds=seconds, growth=growth, only=only)
         show_report(partial(bench.summarize, output, each) if only_report else run)

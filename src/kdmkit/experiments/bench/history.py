@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from kdmkit.experiments.bench.report import milliseconds
 from kdmkit.experiments.common import Report, Row, provenance, read_rows, write_report
-from kdmkit.experiments.common.lines import append_row
+from kdmkit.experiments.common.lines import append_row, remove_rows
 
 HEADER = ["case", "peer", "before, ms", "now, ms", "now / before", "verdict"]
 # Medians on one machine differ by this much from run to run.
@@ -20,11 +20,12 @@ def history_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}-history.jsonl")
 
 
-def keep(path: Path) -> None:
-    """Moves the lines of the last benchmark to the history."""
-    for row in read_rows(path):
+def keep(path: Path, cases: Collection[str]) -> None:
+    """Moves the lines of some cases from the last benchmark to the history."""
+    rows = [row for row in read_rows(path) if row["case"] in cases]
+    for row in rows:
         append_row(history_of(path), row)
-    path.unlink(missing_ok=True)
+    remove_rows([{"case": row["case"]} for row in rows], path)
 
 
 def compare(folder: Path, device: str) -> Report:
