@@ -1,6 +1,7 @@
 """The benchmark's parts at sizes that take no time: peers agree, records are whole, the table reads."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,15 @@ def test_history_and_comparison(tmp_path: Path) -> None:
 
 
 def test_some_cases_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [Case("attend", 8, 16, 4, 3, CPU), Case("density", 8, 16, 4, 3, CPU)]
-    monkeypatch.setitem(run.__globals__, "cpu_cases", lambda: cases)
-    monkeypatch.setitem(run.__globals__, "epoch_cases", list)
+    cases = [Case("attend", 8, 16, 4, 3, CPU), Case("pruned density", 8, 16, 4, 3, CPU)]
+    module = sys.modules["kdmkit.experiments.bench.run"]
+    monkeypatch.setattr(module, "cpu_cases", lambda: cases)
+    monkeypatch.setattr(module, "epoch_cases", list)
     for text in ("attend", "density", "density"):
         run(tmp_path, device="cpu", seconds=0.01, growth=False, only=text, verbose=False)
     kinds = [row["kind"] for row in read_rows(tmp_path / "bench-cpu.jsonl")]
-    assert kinds == ["attend"] * kinds.count("attend") + ["density"] * kinds.count("density")
+    assert kinds == ["attend"] * kinds.count("attend") + ["pruned density"] * 3
     earlier = read_rows(tmp_path / "bench-cpu-history.jsonl")
-    assert [row["kind"] for row in earlier] == ["density"] * kinds.count("density")
+    assert [row["kind"] for row in earlier] == ["pruned density"] * 3
     with pytest.raises(ValueError, match="only: expected part of the name of a case"):
         run(tmp_path, device="cpu", only="nothing")
