@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         KDMProportionClassifier,
         KDMRegressor,
         KDMTable,
+        merge,
     )
     from kdmkit.serialize import load, save
 
@@ -70,6 +71,7 @@ __all__ = [
     "find_atoms",
     "find_resolution",
     "load",
+    "merge",
     "metrics",
     "nn",
     "ops",
@@ -84,7 +86,7 @@ _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable"),
+        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
         "kdmkit.estimators",
     ),
 }

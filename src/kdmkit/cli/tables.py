@@ -98,6 +98,9 @@ def fit(
         start = time.perf_counter()
         table.fit(path)
         save(table, output)
+    for column in table.columns_.values():
+        if not column.variables and column.kind != "empty":  # a warning tells of these
+            errors.print(f"left out: {column.name!r} ({column.reason})", markup=False, highlight=False)
     if table.columns_.origin:
         errors.print(table.columns_.origin, highlight=False)
     errors.print(f"fitted in {time.perf_counter() - start:.0f} s, wrote {output}", highlight=False)

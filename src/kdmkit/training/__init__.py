@@ -11,7 +11,7 @@ from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.table import Packing, Table
-from kdmkit.training.targets import TargetObjective, fit_targets
+from kdmkit.training.targets import Targets
 from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tree, tree_options
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Rows",
     "Schedule",
     "Table",
-    "TargetObjective",
+    "Targets",
     "TreeObjective",
     "TreeRecipe",
     "cross_entropy",
@@ -40,7 +40,6 @@ __all__ = [
     "fingerprint",
     "fit",
     "fit_joint",
-    "fit_targets",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",

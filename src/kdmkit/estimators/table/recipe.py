@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,8 @@ class TableRecipe:
         start_rows: rows that the tree of columns and the first components are taken from, at most; of more
             rows a uniform sample.
         flat_rate: the learning rate of a flat joint.
-        target_epochs, fewest_target_steps, most_target_steps: of the training for targets.
+        target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
-        target_rate: the learning rate for targets.
-        target_tolerance: as `tolerance`. The schedule runs to its end, because validation losses of single
-            epochs differ by chance; the weights also have to be better than those at the start.
     """
 
     rows_per_component: int = 16
@@ -52,12 +48,8 @@ class TableRecipe:
     tolerance: float = 0.05
     start_rows: int = 100_000
     flat_rate: float = 2e-2
-    target_epochs: int = 10
-    fewest_target_steps: int = 300
-    most_target_steps: int = 750
-    target_weight: float = 20.0
-    target_rate: float = 3e-2
-    target_tolerance: float = 1.0
+    target_preference: float = 3.0
+    target_weight: float = 5.0
 
     def components(self, n_rows: int, fine_share: float) -> int:
         """The number of components of every column for so many rows and such a share of fine numbers."""
@@ -73,16 +65,6 @@ class TableRecipe:
     def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""
         return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
-
-    def target_steps(self, n_rows: int, batch_size: int) -> int:
-        """Steps of the training for targets."""
-        wanted = math.ceil(self.target_epochs * n_rows / batch_size)
-        return min(self.most_target_steps, max(self.fewest_target_steps, wanted))
-
-    @property
-    def target_loop(self) -> dict[str, Any]:
-        """Settings of the loop for targets."""
-        return {"learning_rate": self.target_rate, "patience": None, "tolerance": self.target_tolerance}
 
 
 TABLE_RECIPE = TableRecipe()

@@ -16,7 +16,7 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interval
+from kdmkit.estimators.table.answers.intervals import Held, LevelSteps, nearest_interval
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known
 from kdmkit.estimators.table.codecs.parts import CirclePart
@@ -77,6 +77,7 @@ class Posterior:
     def __init__(self, column: Column, rho: Any, pieces: Pieces | None = None) -> None:
         self.column, self.rho, self.codec = column, rho, column.codec
         self._pieces = pieces
+        self._intervals: dict[float, Held] = {}
 
     @property
     def levels(self) -> Sequence[Any] | None:
@@ -86,6 +87,13 @@ class Posterior:
     @property
     def has_levels(self) -> bool:
         return self.levels is not None
+
+    @property
+    def has_masses(self) -> bool:
+        """Whether values of an ordered column have probabilities: then intervals rarely hold the coverage."""
+        if self.has_levels:
+            return self.codec.ordered
+        return self.codec.numeric and bool(self.rho.kernel.has_atoms)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -154,15 +162,31 @@ class Posterior:
     def interval(self, coverage: float) -> Array:
         """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
         self._check(self.codec.ordered, "intervals", "an ordered column")
-        ends = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
+        if not self.has_levels and (0 in self._rows or self._goes_round):
+            return self.quantile(_tails(coverage).tolist())
+        ends = self._held(coverage).ends
         if self.has_levels:
-            steps = LevelSteps(torch.from_numpy(self.probs()))
-            central = steps.reach(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
-            return self._levels(nearest_interval(steps, coverage, central).numpy())
-        if 0 in self._rows or self._goes_round:
-            return self.quantile(ends.tolist())
-        found = nearest_interval(self._mixture, coverage, self._reach(ends))
-        return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
+            return self._levels(ends.numpy())
+        return self._each(self.codec.values, ends.reshape(2, *self._rows, *self.rho.event_shape))
+
+    def interval_mass(self, coverage: float) -> Array:
+        """The probability of `interval`, `(*batch,)`."""
+        wanted = "a column of numbers or of ordered levels"
+        self._check(self.codec.numeric or (self.codec.ordered and self.has_levels), "intervals", wanted)
+        return np.empty(self._rows) if 0 in self._rows else np.asarray(self._held(coverage).mass.cpu())
+
+    def _held(self, coverage: float) -> Held:
+        if coverage not in self._intervals:
+            self._intervals[coverage] = self._find_interval(coverage)
+        return self._intervals[coverage]
+
+    def _find_interval(self, coverage: float) -> Held:
+        tails = _tails(coverage)
+        if not self.has_levels:
+            return nearest_interval(self._mixture, coverage, self._reach(tails))
+        steps = LevelSteps(torch.from_numpy(self.probs()))
+        central = steps.reach(torch.from_numpy(tails).reshape(2, *[1] * self._rank))
+        return nearest_interval(steps, coverage, central)
 
     @property
     def _goes_round(self) -> bool:
@@ -319,6 +343,11 @@ class Posterior:
         """Draws `(n, *batch)` as values of the column."""
         draws = self.rho.sample((n,), generator=generator)
         return self._levels(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
+
+
+def _tails(coverage: float) -> np.ndarray:
+    """The levels of the ends of the central interval."""
+    return np.array([(1 - coverage) / 2, (1 + coverage) / 2])
 
 
 def as_region(kernel: Kernel, known: Any) -> Region:
