@@ -20,7 +20,7 @@ from kdmkit.estimators.common.rows import checked_rows
 class ChunkedClassifier(JointClassifier, ABC):
     """Base of classifiers with `partial_fit`."""
 
-    max_rows: int | None = 50_000
+    max_rows: int | None = 500_000
 
     _kept: KeptRows | None = field(init=False, default=None)
 

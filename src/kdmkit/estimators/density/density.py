@@ -88,7 +88,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     batch_size: int = 256
     learning_rate: float = 2e-2
     validation_fraction: float = 0.0
-    max_rows: int | None = 50_000
+    max_rows: int | None = 500_000
 
     _kept: KeptRows | None = field(init=False, default=None)
     _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
