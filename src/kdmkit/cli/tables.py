@@ -28,7 +28,7 @@ Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; none
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-_KINDS = "Kinds: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier, text."
+_KINDS = "float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier, text"
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -67,7 +67,7 @@ def fit(
     target: Annotated[list[str] | None, typer.Option(help="A column to predict; may be repeated.")] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--type", help=f"What a column is, zip=category; may be repeated. {_KINDS}."),
+        typer.Option("--type", help=f"What a column is, zip=category; may be repeated. Kinds: {_KINDS}."),
     ] = None,
     model: Annotated[Literal["tree", "flat"], typer.Option(help="How columns are tied.")] = "tree",
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
