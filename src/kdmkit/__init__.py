@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, TreeKDM
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         KDMProportionClassifier,
         KDMRegressor,
         KDMTable,
+        merge,
     )
     from kdmkit.serialize import load, save
 
@@ -59,6 +60,7 @@ __all__ = [
     "OneOf",
     "Ordinal",
     "Periodic",
+    "PreparedKDM",
     "QuantileNormal",
     "Rounded",
     "Transformed",
@@ -69,6 +71,7 @@ __all__ = [
     "find_atoms",
     "find_resolution",
     "load",
+    "merge",
     "metrics",
     "nn",
     "ops",
@@ -83,7 +86,7 @@ _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     **dict.fromkeys(
-        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable"),
+        ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
         "kdmkit.estimators",
     ),
 }

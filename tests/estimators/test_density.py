@@ -1,6 +1,7 @@
 """Densities: exactness of the non-parametric one, quality of the learned one."""
 
 import math
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -36,6 +37,21 @@ def test_nonparametric_is_kernel_density(weighted: bool) -> None:
     wanted = special.logsumexp(np.log(share) - squares - math.log(2 * math.pi * 0.3**2), axis=1)
     np.testing.assert_allclose(model.score_samples(points), wanted, rtol=1e-12)
     assert model.score(points) == pytest.approx(wanted.mean())
+
+
+@pytest.mark.parametrize("parameters", [{}, {"sigma": 0.05}, {"method": "likelihood", "max_epochs": 2}])
+def test_scores_with_a_stated_error(parameters: dict[str, Any]) -> None:
+    X, _ = moons(600)
+    model = kdm.KDMDensity(random_state=0, **parameters).fit(X)
+    exact, found = model.score_samples(X), model.score_samples(X, rtol=1e-3)
+    assert (exact - found).min() > -1e-9
+    assert 0 <= (exact - found).max() < 1e-3
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied._prepared is None
+    np.testing.assert_array_equal(copied.score_samples(X, rtol=1e-3), found)
+    model.fit(X[:300])
+    refitted = model.score_samples(X, rtol=1e-3)
+    np.testing.assert_allclose(refitted, model.score_samples(X), atol=1e-3)
 
 
 @pytest.mark.parametrize("rule", ["scott", "silverman"])

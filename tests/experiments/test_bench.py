@@ -1,7 +1,9 @@
 """The benchmark's parts at sizes that take no time: peers agree, records are whole, the table reads."""
 
 import math
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +11,12 @@ import torch
 from kdmkit.experiments.bench import peers
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.fitting import EpochCase
+from kdmkit.experiments.bench.history import compare, history_of, keep
 from kdmkit.experiments.bench.measure import extra_memory, worst_error
 from kdmkit.experiments.bench.peers import Inputs
-from kdmkit.experiments.bench.run import summarize, tasks
+from kdmkit.experiments.bench.run import run, summarize, tasks
 from kdmkit.experiments.common import read_rows, run_tasks
+from kdmkit.experiments.common.lines import append_row
 
 CPU = torch.device("cpu")
 
@@ -39,6 +43,8 @@ def test_densities_agree() -> None:
     truth = peers.kdmkit_density(p.double())
     assert worst_error(peers.sklearn_density(p)(), truth) < 1e-4
     assert worst_error(peers.mixture_density(p), truth) < 1e-5
+    for name, peer in Case("pruned density", 20, 50, 3, 1, CPU).peers().items():
+        assert worst_error(peer(p)(), truth) < (1e-3 if "rtol" in name else 1e-5)
 
 
 def test_lines_and_table(tmp_path: Path) -> None:
@@ -81,3 +87,43 @@ def test_every_kind_runs(kind: str) -> None:
     found = {name: peer for name, peer in case.peers().items() if "compile" not in name}
     assert len(found) >= 2
     assert all(bool(torch.isfinite(peer(case.inputs())()).all()) for peer in found.values())
+
+
+def _line(case: str, median: float, *, threads: int = 2) -> dict[str, Any]:
+    timing = {"median": median, "low": 0.95 * median, "high": 1.05 * median}
+    where = {"machine": {"cpu": "one", "threads": threads}, "versions": {"kdmkit": "0"}}
+    return {"format": 1, "case": case, "peer": "kdmkit", "growth": False, **timing, **where}
+
+
+def test_history_and_comparison(tmp_path: Path) -> None:
+    path = tmp_path / "bench-cpu.jsonl"
+    for lines in ([("a", 9.0), ("b", 1.0)], [("a", 1.0), ("b", 1.0), ("c", 1.0)], [("a", 2.0), ("b", 1.1)]):
+        keep(path, {"a", "b", "c", "other machine"})
+        for case, median in lines:
+            append_row(path, _line(case, median))
+        append_row(path, _line("other machine", 1.0, threads=len(lines)))
+    assert len(read_rows(history_of(path))) == 7
+    keep(path, {"none"})
+    assert len(read_rows(path)) == 3
+    report = compare(tmp_path, "cpu")
+    assert [(row[0], *row[2:]) for row in report.rows] == [
+        ("a", "1,000", "2,000", "2.00", "slower"),
+        ("b", "1,000", "1,100", "1.10", "same"),
+        ("other machine", "1,000", "1,000", "1.00", "same"),
+    ]
+    assert "| a | kdmkit |" in (tmp_path / "bench-cpu-compared.md").read_text(encoding="utf-8")
+
+
+def test_some_cases_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [Case("attend", 8, 16, 4, 3, CPU), Case("pruned density", 8, 16, 4, 3, CPU)]
+    module = sys.modules["kdmkit.experiments.bench.run"]
+    monkeypatch.setattr(module, "cpu_cases", lambda: cases)
+    monkeypatch.setattr(module, "epoch_cases", list)
+    for text in ("attend", "density", "density"):
+        run(tmp_path, device="cpu", seconds=0.01, growth=False, only=text, verbose=False)
+    kinds = [row["kind"] for row in read_rows(tmp_path / "bench-cpu.jsonl")]
+    assert kinds == ["attend"] * kinds.count("attend") + ["pruned density"] * 3
+    earlier = read_rows(tmp_path / "bench-cpu-history.jsonl")
+    assert [row["kind"] for row in earlier] == ["pruned density"] * 3
+    with pytest.raises(ValueError, match="only: expected part of the name of a case"):
+        run(tmp_path, device="cpu", only="nothing")

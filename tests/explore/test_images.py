@@ -21,6 +21,7 @@ def test_the_description_of_the_images(client: TestClient) -> None:
     top, left, bottom, right = view.box
     assert (top, bottom) == (0, 7)
     assert 0 < left < right < 7
+    assert view.ink == pytest.approx(load_digits().data[:300].mean() / 16, abs=0.01)
 
 
 def test_an_image_is_read_as_the_library_reads_it(client: TestClient, classifier: kdm.KDMClassifier) -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit import cli
 from kdmkit.explore import Server, example_models
 from kdmkit.explore import serve as serving
+from kdmkit.explore.threads import in_one_thread
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -47,12 +58,83 @@ def test_a_table_is_shown_beside_a_notebook(table: kdm.KDMTable, monkeypatch: py
         get(server, "/")
 
 
+def test_answers_leave_at_once(table: kdm.KDMTable) -> None:
+    """Without TCP_NODELAY the body of an answer waits some 40 ms behind its header."""
+    server = Server({"table": table}).start()
+    try:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        ) as connection:
+            connection.request("GET", "/")
+            connection.getresponse().read()
+            (open_one,) = server._server.server_state.connections
+            accepted = open_one.transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    finally:
+        server.stop()
+
+
+def test_questions_take_one_thread_and_leave_others_theirs() -> None:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(1) as asked:
+            assert asked.submit(in_one_thread, torch.get_num_threads).result() == 1
+        assert torch.get_num_threads() == 2
+        with ThreadPoolExecutor(1) as new:
+            assert new.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(usual)
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ValueError, match="host, port: expected an address that is free"):
             Server({"table": object}, port=taken.getsockname()[1])
+
+
+_TWO_WORKERS = """
+import time
+from kdmkit.explore import Server
+server = Server({"table": lambda: time.sleep(60)}, workers=2)
+print(server.url, flush=True)
+server.run()
+"""
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.05)
+    return is_so()
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process is gone, or only waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are listed in /proc")
+def test_workers_answer_and_end_with_the_first_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", _TWO_WORKERS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        page = process.stdout.readline().partition("#")[0]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert within(20, lambda: bool(children.read_text()))
+        (child,) = children.read_text().split()
+        os.kill(process.pid, signal.SIGSTOP)  # now the other one has to answer
+        try:
+            with urllib.request.urlopen(page, timeout=20) as response:
+                assert response.status == 200
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        process.terminate()
+    assert within(20, lambda: has_ended(child))
 
 
 def test_the_command_needs_a_model_that_is_there(tmp_path: Path) -> None:

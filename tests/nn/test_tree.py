@@ -281,6 +281,23 @@ def test_the_tree_of_a_wide_table():
     assert len(links(parents) & neighbours) >= 47
 
 
+def test_a_target_has_more_neighbours_where_its_information_counts_more():
+    """y follows from x1, x2, x3, which are close to one another: one neighbour is enough for the joint."""
+    generator = seeded(3)
+    common = torch.randn(4000, 1, generator=generator)
+    data = {f"x{i}": common + 0.5 * torch.randn(4000, 1, generator=generator) for i in range(3)}
+    score = sum(data.values())[:, 0] + torch.randn(4000, generator=generator)
+    data["y"] = (score > 3).long()
+    columns = [Variable(f"x{i}", kdm.RBF(1.0), 1) for i in range(3)] + [Variable("y", kdm.Levels(2), ())]
+    degree = {
+        preference: sum(
+            "y" in link for link in links(learn_tree(columns, data, {}, targets=["y"], preference=preference))
+        )
+        for preference in (1.0, 10.0)
+    }
+    assert degree == {1.0: 1, 10.0: 3}
+
+
 # ---- starting values
 
 

@@ -17,7 +17,7 @@ import kdmkit as kdm
 from helpers import normal, seeded
 from kdmkit.nn import TreeLayer, Variable
 from kdmkit.training import FlatObjective, Packing, Table, TreeObjective
-from kdmkit.training.targets import TargetObjective
+from kdmkit.training.targets import Targets
 
 from .test_flat import columns as flat_columns
 from .test_flat import started as started_joint
@@ -90,8 +90,9 @@ def test_a_step_of_a_tree():
 def test_a_step_for_targets(targets):
     layer, data = mixed_tree()
     packing = Packing(layer, Table(data))
-    made = TargetObjective(layer, packing, targets, weight=2.0)
-    check_step(made.losses, *packing.rows(Table(data)).tensors)
+    rows = packing.rows(Table(data))
+    made = TreeObjective(layer, packing, rows, n_steps=10, targets=Targets(targets, 2.0))
+    check_step(made.losses, *rows.tensors, torch.tensor(0.5, dtype=torch.float64))
 
 
 def test_a_step_of_a_flat_joint():

@@ -69,7 +69,11 @@ def bench(
     ] = 3.0,
     growth: Annotated[bool, typer.Option(help="Measure how cost grows with size, too.")] = True,
     device: Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Measure this device only.")] = None,
+    only: Annotated[str, typer.Option(help="Measure the cases with this text in their name.")] = "",
     only_report: OnlyReport = False,
+    compare: Annotated[
+        bool, typer.Option(help="Compare the last benchmark with earlier ones on this kind of machine.")
+    ] = False,
 ) -> None:
     """Times the reductions, compared with other implementations, on the CPU and on a CUDA device."""
     import torch
@@ -77,9 +81,12 @@ def bench(
     from kdmkit.experiments import bench
 
     cuda = torch.cuda.is_available()
-    if device == "cuda" and not (cuda or only_report):
+    if device == "cuda" and not (cuda or only_report or compare):
         raise typer.BadParameter("expected 'cpu' where there is no CUDA device, got 'cuda'")
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if cuda else ("cpu",)
     for each in devices if device is None else (device,):
-        run = partial(bench.run, output, device=each, seconds=seconds, growth=growth)
+        if compare:
+            show_report(partial(bench.compare, output, each))
+            continue
+        run = partial(bench.run, output, device=each, seconds=seconds, growth=growth, only=only)
         show_report(partial(bench.summarize, output, each) if only_report else run)

@@ -59,11 +59,6 @@ def _saved(path: Path) -> Any:
 
 
 def _load(path: Path) -> Any:
-    import torch
-
     from kdmkit import load
 
-    # A question is many small tensors: several threads for each would wait for each other. Questions of
-    # several people are computed side by side.
-    torch.set_num_threads(1)
     return load(path)

@@ -25,6 +25,7 @@ from kdmkit.explore.errors import InvalidError, RequestError
 from kdmkit.explore.models import Models
 from kdmkit.explore.responses import csv_response, json_response, problem
 from kdmkit.explore.security import Guard
+from kdmkit.explore.threads import in_one_thread
 
 # Questions that are computed at the same time.
 _AT_ONCE = 1
@@ -63,7 +64,7 @@ def create_app(
         if not limiter:  # belongs to the event loop
             limiter.append(anyio.CapacityLimiter(_AT_ONCE))
         try:
-            return await anyio.to_thread.run_sync(call, *arguments, limiter=limiter[0])
+            return await anyio.to_thread.run_sync(in_one_thread, call, *arguments, limiter=limiter[0])
         except (ValueError, TypeError, OverflowError) as error:
             raise InvalidError(str(error)[:_LONGEST]) from error
 

@@ -10,6 +10,11 @@ import numpy as np
 
 from kdmkit.explore.models import Entry
 
+# Deformed copies of every digit, how far they are turned and moved (in pixels), and the bandwidth of
+# components in standard deviations of pixels. Of 28 models of the first 1,200 digits none reads more of the
+# others (96.8 %), and this one finds fewer than 5 % of them novel.
+_COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
+
 
 def example_models() -> dict[str, Entry]:
     """Penguins and digits, which are fitted while the page opens: this takes some seconds."""
@@ -41,11 +46,28 @@ def fit_penguins() -> Any:
 
 
 def fit_digits(n: int | None = None) -> Any:
-    """A joint KDM of scikit-learn's digits, or of the first n; without an ensemble it is there in seconds."""
+    """A joint KDM of scikit-learn's digits, or of the first n: every image is a component.
+
+    Deformed copies stand for the ways in which other people write, here with a mouse.
+    """
     from sklearn.datasets import load_digits
 
     from kdmkit.estimators import KDMClassifier
 
     X, y = load_digits(return_X_y=True)
-    model = KDMClassifier(trend=None, generative_weight=1.0, max_epochs=20, random_state=0)
-    return model.fit(X[:n], y[:n])
+    X, y, rng = X[:n], y[:n], np.random.default_rng(0)
+    images = [X, *(np.stack([_deformed(row, rng) for row in X]) for _ in range(_COPIES))]
+    model = KDMClassifier("nonparametric", sigma=_SIGMA)
+    return model.fit(np.concatenate(images), np.tile(y, len(images)))
+
+
+def _deformed(row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An image of 8 × 8 pixels, slightly turned, stretched, slanted and moved."""
+    from scipy import ndimage
+
+    turn = np.eye(2) + rng.normal(0.0, _TURN, (2, 2))
+    turn[1, 0] += rng.normal(0.0, _TURN)
+    middle = np.full(2, 3.5)
+    offset = middle - turn @ middle + rng.normal(0.0, _MOVE, 2)
+    moved = ndimage.affine_transform(row.reshape(8, 8), turn, offset, order=1)
+    return np.asarray(moved.reshape(-1).clip(0.0, 16.0))

@@ -43,6 +43,7 @@ class ImageModel:
         typical = drawn if model.module_.encoder is not None else model.joint_.components["x"].cpu().numpy()
         self.low, self.high = _bounds(typical)
         self.box = _frame(typical.mean(0).reshape(shape))
+        self.ink = float((typical.mean() - self.low) / (self.high - self.low))
 
     def view(self) -> dict[str, Any]:
         height, width = self.shape
@@ -54,6 +55,7 @@ class ImageModel:
             "low": self.low,
             "high": self.high,
             "box": list(self.box),
+            "ink": self.ink,
             "classes": [plain(label) for label in self.model.classes_.tolist()],
         }
 

@@ -143,6 +143,12 @@ class Marginals(BaseModel):
     texts: Texts
 
 
+class Held(BaseModel):
+    """The columns of which something is known, except of those that are held to one level."""
+
+    cards: dict[str, Card]
+
+
 class TableView(BaseModel):
     kind: Literal["table"]
     name: str
@@ -193,6 +199,11 @@ class Explained(BaseModel):
 
 
 class ImageView(BaseModel):
+    """Images: `low` is black and `high` is white.
+
+    `box` (top, left, bottom, right) is the part that drawings fill, `ink` their mean brightness from 0 to 1.
+    """
+
     kind: Literal["images"]
     name: str
     height: int
@@ -200,6 +211,7 @@ class ImageView(BaseModel):
     low: float
     high: float
     box: tuple[int, int, int, int]
+    ink: float
     classes: list[Value]
 
 

@@ -53,7 +53,8 @@ def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Te
     inside = (width > 0) & (width < 2 * math.pi)
     # The arc from 0 to 1 in the place of those that have no ends.
     arc = torch.where(inside, start, 0.0), torch.where(inside, end, 1.0), torch.where(inside, width, 1.0)
-    mass = _LogArcMass.apply if only_reverse_mode() else composed_log_arc_mass
+    explicit = torch.is_grad_enabled() and only_reverse_mode()
+    mass = _LogArcMass.apply if explicit else composed_log_arc_mass
     value: Tensor = mass(*arc, kappa)
     return torch.where(inside, value, torch.where(width > 0, 0.0, -math.inf))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_number, check_positive
@@ -74,6 +74,12 @@ class Bandwidth(nn.Module, ABC):
         one_for_all = not self.shape or self.shape[-1] == 1
         value = self.value.clone() if one_for_all else self.value[..., list(index)]
         return FixedBandwidth(self.name, value, validate=False)
+
+    def take(self, index: Int[Tensor, " k"] | slice) -> Bandwidth:
+        """The bandwidth of some components."""
+        if not self.per_component:
+            return self
+        return FixedBandwidth(self.name, self.value[..., index, :], validate=False)
 
     def arranged(self, place: Callable[[Tensor], Tensor]) -> Bandwidth:
         """The bandwidth with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.precision import compute_dtype
 from kdmkit._core.shapes import broadcast, pick
-from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
+from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth, as_bandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance
 from kdmkit.kernels.parameters import WithBandwidth
@@ -128,6 +128,28 @@ class LocationScale(WithBandwidth, ABC):
 
     def coordinates(self, index: Sequence[int]) -> LocationScale:
         return self.with_bandwidth(self.bandwidth.coordinates(index))
+
+    def take(self, index: Int[Tensor, " k"] | slice) -> LocationScale:
+        """The kernel of some components."""
+        return self.with_bandwidth(self.bandwidth.take(index)) if self.per_component else self
+
+    def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
+        """One kernel for the components of both, one after the other.
+
+        Bandwidths that differ become those of every component.
+
+        Args:
+            sizes: the numbers of components of this kernel and of the other.
+        """
+        if not isinstance(other, type(self)):
+            self._cannot(f"one of the class {type(other).__name__}, which the other density has")
+        values = [kernel.bandwidth.value.detach().cpu() for kernel in (self, other)]
+        if not self.per_component and torch.equal(*values):
+            return self
+        columns = [value if value.ndim else value.unsqueeze(0) for value in values]
+        d = max(value.shape[-1] for value in columns)
+        rows = [value.expand(size, d) for value, size in zip(columns, sizes, strict=True)]
+        return self.with_bandwidth(as_bandwidth(self.bandwidth.name, torch.cat(rows), None, trainable=False))
 
     def scale(self, like: Tensor) -> Tensor:
         """The bandwidth in the dtype and on the device of `like`."""

@@ -136,6 +136,14 @@ class RBF(LocationScale):
         sigma = FixedBandwidth("sigma", factor.diagonal().reciprocal(), validate=False)
         return RBF(sigma, shear=factor.tril(-1) if len(rows) > 1 else None)
 
+    def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
+        own, its = self.metric, other.metric if isinstance(other, RBF) else None
+        if own is None and its is None:
+            return super().joined(other, sizes)
+        if own is None or its is None or not torch.equal(own, its):
+            self._cannot("one without a metric, or with that of the other density")
+        return self
+
     @property
     def noise_variance(self) -> Float[Tensor, "*shape"]:
         if self.shear is not None:

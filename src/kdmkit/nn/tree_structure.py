@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ def learn_tree(
     data: Mapping[str, Tensor],
     observed: Mapping[str, Bool[Tensor, " n"]],
     weights: Float[Tensor, " n"] | None = None,
+    *,
+    targets: Collection[str] = (),
+    preference: float = 1.0,
 ) -> dict[str, str | None]:
     """The parent of every variable in a maximum spanning tree of pairwise mutual information.
 
@@ -36,11 +39,16 @@ def learn_tree(
         data: by variable, `(n, *event)`, or labels `(n,)`.
         observed: by variable, False where the value is missing; a variable without a mask has all values.
         weights: of the rows.
+        targets: variables that will be predicted.
+        preference: information between a target and another variable counts this many times. So more
+            variables are neighbours of a target, and what they tell of it need not pass through others.
     """
     codes = [bin_codes(v, data[v.name].cpu(), _mask(observed.get(v.name))) for v in variables]
     information = mutual_information(codes, None if weights is None else weights.cpu())
-    parents = spanning_tree(information)
     names = [variable.name for variable in variables]
+    is_target = torch.tensor([name in targets for name in names])
+    at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
+    parents = spanning_tree(torch.where(at_target, preference * information, information))
     return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
 
 

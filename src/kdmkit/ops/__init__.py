@@ -2,9 +2,11 @@
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
 from kdmkit.ops.background import attend_beside
+from kdmkit.ops.block_order import block_order
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
+from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.relative import RelativeScores
 from kdmkit.ops.terms import (
     ComponentDistance,
@@ -31,6 +33,7 @@ __all__ = [
     "LogSum",
     "Lookup",
     "Masked",
+    "PrunedSum",
     "RelativeScores",
     "Restricted",
     "Score",
@@ -39,6 +42,7 @@ __all__ = [
     "Term",
     "attend",
     "attend_beside",
+    "block_order",
     "choose_backend",
     "combine",
     "common_dtype",

@@ -41,6 +41,7 @@ _FITTED: dict[str, Any] = {
     "classes_": np.ndarray,
     "class_prior_": np.ndarray,
     "feature_names_in_": np.ndarray,
+    "n_samples_seen_": int,
     "_seed": int,
     "_n_draws": int,
     "_flat_target": bool,

@@ -1,6 +1,7 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
 from kdmkit.training.checkpoint import fingerprint
+from kdmkit.training.concentration import edge_concentrations
 from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
@@ -10,7 +11,7 @@ from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.table import Packing, Table
-from kdmkit.training.targets import TargetObjective, fit_targets
+from kdmkit.training.targets import Targets
 from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tree, tree_options
 
 __all__ = [
@@ -28,17 +29,17 @@ __all__ = [
     "Rows",
     "Schedule",
     "Table",
-    "TargetObjective",
+    "Targets",
     "TreeObjective",
     "TreeRecipe",
     "cross_entropy",
     "derive_seed",
+    "edge_concentrations",
     "encode_rows",
     "expected_nll",
     "fingerprint",
     "fit",
     "fit_joint",
-    "fit_targets",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",

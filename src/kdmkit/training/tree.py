@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import check_instance, check_number
+from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
 from kdmkit.training.table import Packing, Table, packed_rows
+from kdmkit.training.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class TreeObjective(DrawingModule):
       −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
     - cells: a cell is hidden with probability r·(1 − t/T)^ψ, and integrated out.
 
+    With targets, `Targets` says what takes the place of log p; the penalties count as often as the rows, and
+    cells of targets are not hidden.
+
     With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 the penalties remain, as a
     prior does: weights of the last steps overfit less.
 
@@ -75,15 +80,18 @@ class TreeObjective(DrawingModule):
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
-        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more.
+        shrinkage: α; None is min(2.5, 450·√k/n): few rows and many states need more. A mapping has α by
+            variable, of the edge to its parent.
         smoothing: β.
         masking: r.
         fading: φ, of the penalties.
         masking_fading: ψ, of hidden cells.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
+        targets: variables that will be predicted.
     """
 
     step: Tensor
+    is_target: Tensor
 
     def __init__(
         self,
@@ -92,14 +100,17 @@ class TreeObjective(DrawingModule):
         rows: Rows,
         *,
         n_steps: int,
-        shrinkage: float | None = None,
+        shrinkage: float | Mapping[str, float] | None = None,
         smoothing: float = TREE_RECIPE.smoothing,
         masking: float = TREE_RECIPE.masking,
         fading: float = TREE_RECIPE.fading,
         masking_fading: float = TREE_RECIPE.fading,
         has_missing: bool = False,
+        targets: Targets | None = None,
     ) -> None:
         super().__init__()
+        targets = Targets() if targets is None else targets
+        targets.check(layer)
         n = _effective_rows(rows)
         if shrinkage is None:
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
@@ -107,13 +118,15 @@ class TreeObjective(DrawingModule):
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.fading = check_number("fading", fading, "a finite number ≥ 0")
         self.masking_fading = check_number("masking_fading", masking_fading, "a finite number ≥ 0")
-        self.has_missing = has_missing or not bool(rows.tensors[2].all())
+        self.has_missing = has_missing or bool(targets) or not bool(rows.tensors[2].all())
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        weights = {
-            "shrinkage": check_number("shrinkage", shrinkage, "a finite number ≥ 0"),
-            "smoothing": check_number("smoothing", smoothing, "a finite number ≥ 0"),
-        }
-        self.losses = _PenalisedLosses(layer, packing, rows, n, **weights)
+        by_edge = _by_edge(layer, shrinkage)
+        smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
+        is_target = torch.tensor([name in targets.names for name in packing.places])
+        self.register_buffer("is_target", is_target, persistent=False)
+        self.losses = _PenalisedLosses(
+            layer, packing, rows, n, targets, shrinkage=by_edge, smoothing=smoothing
+        )
         # Not a submodule: it has no state of its own.
         self._training_losses = Graphed(self.losses)
 
@@ -129,7 +142,8 @@ class TreeObjective(DrawingModule):
         left = 1 - self.step.double() / self.n_steps
         self.step += 1
         if self.masking:
-            seen = seen & (self.uniform(seen) >= self.masking * left**self.masking_fading)
+            shown = self.uniform(seen) >= self.masking * left**self.masking_fading
+            seen = seen & (shown | self.is_target)
         found: Tensor = self._training_losses(codes, numbers, seen, left**self.fading)
         return found
 
@@ -137,19 +151,24 @@ class TreeObjective(DrawingModule):
 class _PenalisedLosses(nn.Module):
     """The losses of rows whose hidden cells and whose strength of regularisation are given."""
 
+    shrinkage: Tensor
+
     def __init__(
         self,
         layer: TreeLayer,
         packing: Packing,
         rows: Rows,
         n_rows: float,
+        targets: Targets,
         *,
-        shrinkage: float,
+        shrinkage: list[float],
         smoothing: float,
     ) -> None:
         super().__init__()
         self.layer, self.packing, self.n_rows = layer, packing, n_rows
-        self.shrinkage, self.smoothing = shrinkage, smoothing
+        self.shrinks, self.smoothing, self.targets = any(shrinkage), smoothing, targets
+        dtype = layer.weight_logits.dtype
+        self.register_buffer("shrinkage", torch.tensor(shrinkage, dtype=dtype), persistent=False)
         self._groups = layer.equal_kernels()
         self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
         for i, names in enumerate(self._levels):
@@ -160,7 +179,8 @@ class _PenalisedLosses(nn.Module):
     def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
         edges = self.layer.edge_probs()
         losses = self._log_losses(codes, numbers, seen, edges)
-        return losses + (strength / self.n_rows).to(losses.dtype) * self._penalty(edges)
+        share = strength * self.targets.scale / self.n_rows
+        return losses + share.to(losses.dtype) * self._penalty(edges)
 
     def without_penalty(self, codes: Tensor, numbers: Tensor, seen: Tensor | None) -> Float[Tensor, " n"]:
         return self._log_losses(codes, numbers, seen, self.layer.edge_probs())
@@ -169,14 +189,17 @@ class _PenalisedLosses(nn.Module):
         self, codes: Tensor, numbers: Tensor, seen: Tensor | None, edges: Tensor
     ) -> Float[Tensor, " n"]:
         values, masks = self.packing.unpack(codes, numbers, seen)
-        return -self.layer.row_log_prob(values, masks, groups=self._groups, edges=edges)
+        shared: dict[str, Any] = {"groups": self._groups, "edges": edges}
+        if self.targets and masks is not None:
+            return -self.targets.row_log_likelihood(self.layer, values, masks, **shared)
+        return -self.layer.row_log_prob(values, masks, **shared)
 
     def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
         total = edges.new_zeros(())
-        if self.shrinkage:
+        if self.shrinks:
             with torch.no_grad():
-                child = self.layer.state_probs(edges)[1:]
-            total = total - self.shrinkage * (child * edges.log().sum(-2)).sum()
+                weights = self.shrinkage.unsqueeze(-1) * self.layer.state_probs(edges)[1:]
+            total = total - (weights * edges.log().sum(-2)).sum()
         if self.smoothing:
             for i, names in enumerate(self._levels):
                 components = torch.stack([self.layer.components[name] for name in names])
@@ -192,11 +215,12 @@ def fit_tree(
     validation: Table | None = None,
     *,
     options: FitOptions | None = None,
-    shrinkage: float | None = None,
+    shrinkage: float | Mapping[str, float] | None = None,
     smoothing: float = TREE_RECIPE.smoothing,
     masking: float = TREE_RECIPE.masking,
     fading: float = TREE_RECIPE.fading,
     masking_fading: float = TREE_RECIPE.fading,
+    targets: Targets | None = None,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -211,6 +235,7 @@ def fit_tree(
             regularisation remains where it fades: a fit without them then ends with almost none.
         options: settings of the loop; None is `tree_options(len(rows))`.
         shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
+        targets: variables that will be predicted: their conditional likelihoods take part in the loss.
         identity: what else a checkpoint depends on.
 
     >>> import kdmkit as kdm
@@ -234,8 +259,12 @@ def fit_tree(
     }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     has_missing = held is not None and not bool(held.tensors[2].all())
-    objective = TreeObjective(layer, packing, rows, n_steps=n_steps, has_missing=has_missing, **settings)
+    objective = TreeObjective(
+        layer, packing, rows, n_steps=n_steps, has_missing=has_missing, targets=targets, **settings
+    )
     described = {"parents": layer.parents, **settings, **(identity or {})}
+    if targets:
+        described["targets"] = targets.config()
     with expected_streams():
         return fit(objective, rows, held, options=options, identity=described, description="tree")
 
@@ -259,6 +288,16 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
         "clip_norm": None,
     }
     return FitOptions(**{**defaults, **changes})
+
+
+def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[float]:
+    """Pseudo-counts of every edge, in the order of `edge_probs`."""
+    children = list(layer.parents)[1:]
+    if not isinstance(shrinkage, Mapping):
+        return [check_number("shrinkage", shrinkage, "a finite number ≥ 0")] * len(children)
+    if set(shrinkage) != set(children):
+        raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
+    return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
 
 
 def _effective_rows(rows: Rows) -> float:

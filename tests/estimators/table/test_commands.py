@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit import cli
+from kdmkit.estimators.table.codecs.kinds import KINDS
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -48,6 +49,21 @@ def test_fit_describe_and_ask(parcels: Any, tmp_path: Path, unchecked: None) -> 
     assert facts["columns"]["fee"]["kind"] == "float"
     assert len(facts["dependence"]) == 3
     assert "huge" in run("ask", model, "P(size | weight > 8)")
+
+
+def test_fit_tells_what_is_left_out(parcels: Any, tmp_path: Path, unchecked: None) -> None:
+    frame = parcels[["id", "weight", "size"]].assign(
+        price=[f"${1000 + i:,}.50" for i in range(400)], unit="kg"
+    )
+    frame.to_csv(tmp_path / "parcels.csv", index=False)
+    told = run("fit", tmp_path / "parcels.csv", "-o", tmp_path / "m", "--components", 2, "--epochs", 1)
+    assert "left out: 'id' (identifier: a different text in every row)" in told
+    assert "they look like numbers: write '$1,000.50' with" in " ".join(told.split())
+    assert "left out: 'unit' (constant: one value only)" in told
+    assert "'weight'" not in told
+    error = run("ask", tmp_path / "m", "P(price | weight > 3)", code=2)
+    assert "expected a column of the model, got 'price', which is left out (identifier" in error
+    assert "  ^^^^^" in error
 
 
 def test_answers_as_json_and_as_text(model: Path, table: kdm.KDMTable, unchecked: None) -> None:
@@ -119,3 +135,8 @@ def test_errors_are_told_in_one_line(
 
 def test_version() -> None:
     assert run("--version").strip() == f"kdmkit {kdm.__version__}"
+
+
+def test_help_lists_all_kinds() -> None:
+    told = run("fit", "--help")
+    assert all(kind in told for kind in KINDS)

@@ -39,6 +39,30 @@ def test_digits_after_a_leading_zero_are_texts(tmp_path: Path, monkeypatch: pyte
     assert first["code"][0].as_py() == "00123"
 
 
+def test_more_digits_than_an_integer_has_are_texts(tmp_path: Path) -> None:
+    """As floating-point numbers they would be other numbers."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b,c\n{2**63},{2**63 - 1},{-(2**63) - 1}\n{2**63 + 1},1,2\n", "utf-8")
+    table = read_file(path)
+    assert table["a"].to_pylist() == [str(2**63), str(2**63 + 1)]
+    assert table["b"].to_pylist() == [2**63 - 1, 1]
+    assert table["c"].to_pylist() == [str(-(2**63) - 1), "2"]
+
+
+@pytest.mark.parametrize("block", [1 << 24, 64])
+def test_decimal_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(files, "_BLOCK", block)
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "price;day;note\n" + "1,25;01.02.2024;a,b\n-3,5;02.02.2024;c\n7;03.02.2024;2.5\n" * 5, "utf-8"
+    )
+    assert read_file(path)["price"].to_pylist()[:3] == [1.25, -3.5, 7.0]
+    cells = [cell for batch in read_batches(path) for cell in batch["price"].to_pylist()]
+    assert cells == [1.25, -3.5, 7.0] * 5
+    path.write_text('price,n\n"1,25",1\n"3,5",2\n', "utf-8")  # commas separate cells: 1,25 may be 125
+    assert read_file(path)["price"].to_pylist() == ["1,25", "3,5"]
+
+
 def test_compressed_csv(tmp_path: Path) -> None:
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(TEXT.encode()))

@@ -13,7 +13,7 @@ from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interv
 
 def ends_of(rho: Any, coverage: float, rank: int = 0) -> torch.Tensor:
     tails = torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
-    return nearest_interval(rho, coverage, rho.reach(tails.reshape(2, *[1] * rank)))
+    return nearest_interval(rho, coverage, rho.reach(tails.reshape(2, *[1] * rank))).ends
 
 
 def mixture(kernel: kdm.Kernel, components: Any) -> Univariate:
@@ -98,6 +98,27 @@ def test_answers_hold_their_coverage(table: kdm.KDMTable, unchecked: None) -> No
         at_least = answer.probability((answer.quantile(0.05), answer.quantile(0.95)))
         assert abs(answer.probability((low, high)) - 0.9) <= min(off, at_least - 0.9 + 1e-5)
     assert table.query("fee").interval(0.5) == (0.0, 0.0)
+
+
+def test_what_intervals_hold_is_told(table: kdm.KDMTable, unchecked: None) -> None:
+    rows = {"items": [0, 6, 3], "fragile": [True, False, None], "size": ["small", "huge", None]}
+    for name in ("fee", "weight", "items", "size"):
+        rest = {other: cells for other, cells in rows.items() if other != name}
+        told = table.interval_probability(rest, name, coverage=0.8) if name != "size" else None
+        for i in range(3):
+            answer = table.query(name, {other: cells[i] for other, cells in rest.items()})
+            if told is None:
+                assert "probability inside" not in answer.summary()
+                continue
+            assert told[i] == pytest.approx(answer.probability(answer.interval(0.8)), abs=2e-5)
+            inside = answer.summary().get("probability inside")
+            assert (inside is None) == (name == "weight")
+            assert inside is None or inside == pytest.approx(
+                answer.probability(answer.interval(0.9)), abs=2e-5
+            )
+    assert table.interval_probability({"fragile": []}, "items").shape == (0,)
+    with pytest.raises(TypeError, match="intervals of 'sent': expected a column of numbers"):
+        table.interval_probability(rows, "sent")
 
 
 def test_rows_and_questions_have_the_same_intervals(table: kdm.KDMTable, unchecked: None) -> None:

@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table import TABLE_RECIPE
-from kdmkit.estimators.table.model import table_options
+from kdmkit.estimators.table.model import fine_share, table_options
+from kdmkit.training import Table
 
 
 @pytest.mark.parametrize(
@@ -30,8 +32,24 @@ def test_chosen_settings_stay() -> None:
 
 
 def test_the_number_of_components_follows_the_number_of_rows() -> None:
-    found = [TABLE_RECIPE.components(rows) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
+    found = [TABLE_RECIPE.components(rows, 0.0) for rows in (10, 160, 1000, 5000, 16_384, 10**6)]
     assert found == [4, 10, 31, 70, 128, 256]
+
+
+def test_fine_numbers_have_more_components() -> None:
+    assert TABLE_RECIPE.components(10_000, 0.5) == 150
+
+
+def test_numbers_with_many_values_are_fine() -> None:
+    """More than √100 = 10 different values that are observed; codes are never fine."""
+    values = torch.arange(100.0).unsqueeze(-1)
+    columns = {"many": values, "ten": values % 10, "hidden": values, "codes": torch.arange(100)}
+    assert fine_share(Table(columns, {"hidden": torch.arange(100) < 5})) == 0.25
+    assert fine_share(Table({"gaps": torch.full((100, 1), torch.nan)})) == 0
+
+
+def test_weak_dependences_are_shrunk_more() -> None:
+    assert TABLE_RECIPE.pseudo_rows({"a": 1.0, "b": 20.0, "c": 10_000.0}) == {"a": 0.05, "b": 1.0, "c": 5.0}
 
 
 def test_a_fit_to_the_end_does_not_learn_noise_by_heart() -> None:

@@ -1,5 +1,6 @@
 """Batches through a fitted table: the answers of the whole, with one batch in memory."""
 
+import datetime
 import resource
 import subprocess
 import sys
@@ -59,6 +60,28 @@ def test_imputed_rows(table: kdm.KDMTable, arrow: Any, parcels: Any, unchecked: 
     )
     assert found["size"].to_pylist() == whole["size"].to_pylist()
     assert found["weight"].to_numpy() == pytest.approx(whole["weight"].to_numpy(), abs=1e-5)
+
+
+def test_whole_numbers_of_a_csv_file_are_filled_in_with_fractions(
+    table: kdm.KDMTable, tmp_path: Path, unchecked: None
+) -> None:
+    """Weights have fractions; that those of a file are whole is chance."""
+    path = tmp_path / "new.csv"
+    path.write_text("size,weight,items\nsmall,1,2\nhuge,,3\nlarge,4,\n", "utf-8")
+    (found,) = table.stream("impute", path)
+    weights = found["weight"].to_pylist()
+    assert weights[::2] == [1.0, 4.0]
+    assert weights[1] != round(weights[1])
+    assert pa.types.is_integer(found["items"].type)
+
+
+def test_dates_without_a_time_are_predicted_as_dates(unchecked: None) -> None:
+    days = [datetime.date(2024, 1, 1 + i % 28) for i in range(60)]
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(
+        pa.table({"day": days, "x": np.arange(60.0)})
+    )
+    (found,) = table.stream("predict", [pa.table({"x": [3.0]})], target="day", interval=0.9)
+    assert {str(field.type) for field in found.schema} == {"date32[day]"}
 
 
 def test_draws_of_batches_differ_and_repeat(table: kdm.KDMTable, unchecked: None) -> None:

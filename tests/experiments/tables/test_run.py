@@ -54,6 +54,8 @@ def test_every_part_is_measured_reported_and_not_fitted_twice(tmp_path, monkeypa
     assert found["prediction", "boosting"]["auc"] > 0.9
     assert found["imputation", "mean and mode"]["nrmse"] == pytest.approx(1, abs=0.1)
     assert 0 < found["intervals", "kdm"]["coverage"] <= 1
+    assert found["intervals", "kdm"]["claimed"] == pytest.approx(0.9, abs=0.02)  # MAGIC's are densities
+    assert found["intervals", "kdm"]["claimed_other"] == pytest.approx(0.9, abs=0.02)
     assert found["queries", "kdm"]["query_ms_p95"] >= found["queries", "kdm"]["query_ms_p50"] > 0
     text = report.files[1].read_text("utf-8")
     for part in parts.PARTS:
@@ -166,6 +168,19 @@ class Intervals(KDMTable):
         assert target not in X
         return np.tile([-1.645, 1.645], (len(X["kind"]), 1))
 
+    def interval_probability(self, X: Any, target: str, coverage: float = 0.9) -> Any:
+        return np.full(len(X["kind"]), coverage)
+
+
+class Zeros(Intervals):
+    """Answers 0, of which every second row is sure."""
+
+    def predict_interval(self, X: Any, target: str, coverage: float = 0.9) -> Any:
+        return np.zeros((len(X["kind"]), 2))
+
+    def interval_probability(self, X: Any, target: str, coverage: float = 0.9) -> Any:
+        return np.where(np.arange(len(X["kind"])) % 2, 0.98, 0.86)
+
 
 def test_coverage_is_the_share_of_cells_within_their_interval():
     table = rows(4000, 0)
@@ -173,7 +188,19 @@ def test_coverage_is_the_share_of_cells_within_their_interval():
     found = answers.interval_scores(Intervals(), table)
     assert found["coverage_by_column"] == {"noise": found["coverage"]}
     assert found["coverage"] == pytest.approx(0.9, abs=0.02)
+    assert [found["claimed"], found["claimed_other"]] == pytest.approx([0.9, 0.9])
+    assert found["coverage_other"] == pytest.approx(found["coverage"])
     assert found["width"] == pytest.approx(3.29, abs=0.15)
+
+
+def test_cells_that_are_sure_are_told_apart():
+    table = rows(200, 0)
+    table["noise"][1::4] = 0.0
+    found = answers.interval_scores(Zeros(), table)
+    assert found["claimed"] == pytest.approx(0.92)
+    assert found["coverage"] == pytest.approx(0.25)
+    assert found["claimed_other"] == pytest.approx(0.86)
+    assert found["coverage_other"] == 0.0
 
 
 def test_independent_columns_have_the_cells_of_the_rows():
@@ -229,3 +256,6 @@ def test_lines_of_other_defaults_are_not_reported():
     assert tables.is_current({"method": "kdm", "settings": {**recipe, "most_rows": 9}})
     assert not tables.is_current({"method": "kdm", "settings": {"recipe": {**recipe["recipe"], "tree": {}}}})
     assert tables.is_current({"method": "boosting", "settings": {}})
+    weight = "target_weight"  # changes nothing where no target is named
+    assert weight not in recipe["recipe"]["table"]
+    assert weight in methods.settings("kdm-targets")["recipe"]["table"]

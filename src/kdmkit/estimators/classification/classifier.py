@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, in_memory
 from kdmkit.distributions import KDM, JointKDM
+from kdmkit.estimators.classification.chunks import ChunkedClassifier
 from kdmkit.estimators.classification.memory import fit_label_memory
 from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
 from kdmkit.estimators.classification.phases import ClassifierFit
@@ -23,7 +24,7 @@ from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.encoders import is_built_in
-from kdmkit.estimators.common.labels import JointClassifier, normalized
+from kdmkit.estimators.common.labels import normalized
 from kdmkit.estimators.common.rows import FLOATS, checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.targets import min_target_std
 from kdmkit.estimators.common.trend import TrendEstimator
@@ -46,7 +47,7 @@ _LEAST_STD = 0.01
 
 
 @dataclass(eq=False, repr=False)
-class KDMClassifier(TrendEstimator, JointClassifier):
+class KDMClassifier(TrendEstimator, ChunkedClassifier):
     """Classification by a joint distribution, which also scores novelty and generates samples of a class.
 
     p(x, y) = Σ_j p_j·f_j(x)·π_j(y|x) with a Gaussian f_j about each component x_j and its label distribution
@@ -99,6 +100,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
             are kept.
         validation_fraction: share of the rows to validate on; used only without a trend.
+        max_rows: rows that `partial_fit` keeps and learns from; None keeps all.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.
@@ -112,6 +114,7 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         history_: one entry per epoch. `pretraining_history_` (also of the trend), `head_history_` and
             `decoder_history_` are those of the other phases.
         module_: the fitted `kdmkit.nn.Predictor`.
+        n_samples_seen_: the number of rows of positive weight in the fit, or in all chunks.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -137,16 +140,20 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         self._check_parameters()
         X, y = checked_rows(self, X, y, allow_nd=self._takes_anything)
         check_classification_targets(y)
+        self._kept, self.n_samples_seen_ = None, self._learn(X, y, sample_weight, None)
+        return self
+
+    def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
         weights, X, y = weighted_rows(sample_weight, X, y)
-        classes, codes = np.unique(y, return_inverse=True)
+        classes = np.unique(y) if classes is None else classes
         if len(classes) < 2:
             raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
-        x, labels = to_tensor(X), torch.from_numpy(codes).long()
+        x, labels = to_tensor(X), torch.from_numpy(np.searchsorted(classes, y)).long()
         with self._seeded():
             learn = self._nonparametric if self.method == "nonparametric" else self._learned
             self._keep(learn(x, labels, weights, len(classes)))
         self.classes_ = classes
-        return self
+        return len(x)
 
     def _check_parameters(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood", "discriminative"))
@@ -177,7 +184,8 @@ class KDMClassifier(TrendEstimator, JointClassifier):
         rows, w = merge_rows(x, weights, labels)
         z, labels = scaler(x[rows]), labels[rows]
         rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
-        sigma = choose_sigma(rule, z, w, labels)
+        # A first chunk may have one label, which says nothing about the bandwidth.
+        sigma = choose_sigma(rule, z, w, labels if bool((labels != labels[0]).any()) else None)
         options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
         layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
         layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())

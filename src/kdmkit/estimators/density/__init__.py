@@ -1,5 +1,6 @@
 """Density estimation."""
 
 from kdmkit.estimators.density.density import KDMDensity
+from kdmkit.estimators.density.merge import merge
 
-__all__ = ["KDMDensity"]
+__all__ = ["KDMDensity", "merge"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kdmkit._core.checks import check_choice, check_count, in_memory
-from kdmkit.distributions import KDM
+from kdmkit.distributions import KDM, PreparedKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.chunks import KeptRows, add_chunk
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
@@ -59,6 +60,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
             the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
+        max_rows: rows that `partial_fit` keeps and learns from; None keeps all.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of the fit and of `sample`.
@@ -67,6 +69,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     Attributes:
         kdm_: the fitted `kdmkit.KDM`.
         history_: one entry per epoch (likelihood).
+        n_samples_seen_: the number of rows of positive weight in the fit, or in all chunks.
 
     >>> from sklearn.datasets import make_moons
     >>> X, _ = make_moons(300, noise=0.1, random_state=0)
@@ -85,18 +88,47 @@ class KDMDensity(DensityMixin, KDMEstimator):
     batch_size: int = 256
     learning_rate: float = 2e-2
     validation_fraction: float = 0.0
+    max_rows: int | None = 500_000
+
+    _kept: KeptRows | None = field(init=False, default=None)
+    _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Fits the density to the rows of X; a row of weight 2 counts as two equal rows of weight 1."""
+        self._check_choices()
+        X = checked_rows(self, X)
+        self._kept, self.n_samples_seen_ = None, self._learn(X, sample_weight)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
+        """Learns from one more chunk of rows.
+
+        The density is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many
+        it is that of `fit` on all of them; then new rows replace earlier ones. Every call takes as long as a
+        fit to the sample, which stays in memory; `kdmkit.save` leaves it out.
+
+        Args:
+            sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
+        """
+        self._check_choices()
+        X = checked_rows(self, X, reset=self._kept is None)
+        kept = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows)
+        self._learn(kept.X, kept.sample_weight)
+        self._kept, self.n_samples_seen_ = kept, kept.n_seen
+        return self
+
+    def _check_choices(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood"))
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
-        X = checked_rows(self, X)
+
+    def _learn(self, X: Array, sample_weight: Any) -> int:
+        """Fits the density to checked rows; returns how many of them have a positive weight."""
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
             learn = self._nonparametric if self.method == "nonparametric" else self._likelihood
             self._keep(learn(x, weights))
-        return self
+        return len(x)
 
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         rows, w = merge_rows(x, weights)
@@ -148,10 +180,24 @@ class KDMDensity(DensityMixin, KDMEstimator):
         log_weights = torch.log_softmax(layer.logits.detach(), -1)
         return KDM(layer.components["x"].detach(), None, kernel, log_weights=log_weights)
 
-    def score_samples(self, X: Any) -> Array:
-        """log p(x) of every row."""
+    def score_samples(self, X: Any, *, rtol: float | None = None) -> Array:
+        """log p(x) of every row.
+
+        Args:
+            rtol: None is exact. Otherwise p(x) is too small by at most this share of it (apart from
+                rounding), and components that contribute nearly nothing are left out: faster where they are
+                many and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
+        """
         x = self._rows(X)
-        return self._rowwise(self._answers()["score_samples"], x)
+        if rtol is None:
+            return self._rowwise(self._answers()["score_samples"], x)
+        if self._prepared is None or self._prepared[0] is not self.module_:
+            self._prepared = self.module_, PreparedKDM(self.kdm_)
+        prepared = self._prepared[1]
+        return np.asarray(prepared.log_prob(x.double().to(self._device), rtol=rtol).cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_prepared": None}
 
     def _answers(self) -> dict[str, Answer]:
         return {"score_samples": lambda rows: self.module_().log_prob(rows.double())}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,8 +16,18 @@ from kdmkit.distributions import TreeKDM
 from kdmkit.estimators.common.rows import split_index
 from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Encoded, Schema
-from kdmkit.nn import JointLayer, KDMLayer, TreeLayer
-from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_targets, fit_tree, tree_options
+from kdmkit.nn import JointLayer, KDMLayer, TreeLayer, Variable
+from kdmkit.nn.tree_structure import learn_tree
+from kdmkit.training import (
+    TREE_RECIPE,
+    FitOptions,
+    Table,
+    Targets,
+    edge_concentrations,
+    fit_joint,
+    fit_tree,
+    tree_options,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def fit_model(
     keep, held = split_index(n, settings.validation_fraction, settings.seed)
     train = part_of(rows, weights, keep)
     validation = None if held is None else part_of(rows, weights, held)
-    k = settings.n_components or TABLE_RECIPE.components(n)
+    k = settings.n_components or TABLE_RECIPE.components(n, fine_share(train))
     layer = start_layer(schema, train, k, settings)
     return layer, train_layer(layer, train, validation, settings)
 
@@ -66,7 +75,8 @@ def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -
     train = _some_rows(train, TABLE_RECIPE.start_rows, generator)
     variables = schema.variables(k)
     if settings.model == "tree" or len(variables) == 1:
-        tree = TreeLayer(variables, k, generator=generator)
+        parents = _tree_for_targets(variables, train, settings.targets) if settings.targets else None
+        tree = TreeLayer(variables, k, parents=parents, generator=generator)
         tree.initialize(
             observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
         )
@@ -76,6 +86,17 @@ def start_layer(schema: Schema, train: Table, k: int, settings: ModelSettings) -
     start: dict[str, Any] = _complete(train, generator)
     joint.initialize(generator=generator, **start)
     return joint
+
+
+def _tree_for_targets(
+    variables: Sequence[Variable], train: Table, targets: Sequence[tuple[str, ...]]
+) -> dict[str, str | None]:
+    """The parents of a tree whose targets have more neighbours than information alone would give them."""
+    names = {name for group in targets for name in group}
+    preference = TABLE_RECIPE.target_preference
+    return learn_tree(
+        variables, train.columns, train.observed or {}, train.weights, targets=names, preference=preference
+    )
 
 
 def train_layer(
@@ -95,19 +116,19 @@ def train_layer(
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
     options = _shortened(table_options(n, settings.options), share)
-    history = fit_tree(
+    some = _some_rows(train, TABLE_RECIPE.start_rows, torch.Generator().manual_seed(settings.seed))
+    targets = Targets(settings.targets, TABLE_RECIPE.target_weight) if settings.targets else None
+    return fit_tree(
         layer,
         train,
         validation,
         options=options,
-        shrinkage=TABLE_RECIPE.pseudo_rows(n, layer.n_components),
+        shrinkage=TABLE_RECIPE.pseudo_rows(edge_concentrations(layer, some)),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
+        targets=targets,
         identity=settings.identity,
     )
-    if settings.targets:
-        history += _fit_targets(layer, train, validation, settings, share)
-    return history
 
 
 def _shortened(options: FitOptions, share: float) -> FitOptions:
@@ -122,34 +143,29 @@ def _shortened(options: FitOptions, share: float) -> FitOptions:
     )
 
 
+def fine_share(table: Table) -> float:
+    """The share of fine numbers among the variables: those with more different values than √(rows).
+
+    Of more than 100,000 rows the first ones are looked at.
+    """
+    most = TABLE_RECIPE.start_rows
+    found = [_is_fine(value[:most], table.observed, name) for name, value in table.columns.items()]
+    return sum(found) / len(found)
+
+
+def _is_fine(value: Tensor, observed: Mapping[str, Tensor] | None, name: str) -> bool:
+    if not value.is_floating_point() or value[0].numel() > 1:
+        return False
+    seen = value[(observed or {})[name][: len(value)]] if name in (observed or {}) else value
+    return len(seen[seen.isfinite()].unique()) > math.sqrt(len(value))
+
+
 def table_options(n_rows: int, chosen: Mapping[str, Any]) -> FitOptions:
     """Settings of the loop for a tree of so many training rows."""
     batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
     steps = TABLE_RECIPE.steps(n_rows, batch)
     defaults = {"tolerance": TABLE_RECIPE.tolerance, "averaging": TABLE_RECIPE.averaging}
     return tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
-
-
-def _fit_targets(
-    layer: TreeLayer, train: Table, validation: Table | None, settings: ModelSettings, share: float
-) -> list[dict[str, float]]:
-    """Trains a fitted tree further for its targets; checkpoints have a folder of their own."""
-    chosen = dict(settings.options)
-    if chosen.get("checkpoint_dir") is not None:
-        chosen["checkpoint_dir"] = Path(chosen["checkpoint_dir"]) / "targets"
-    n = len(next(iter(train.columns.values())))
-    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
-    steps = TABLE_RECIPE.target_steps(n, batch)
-    options = tree_options(n, steps=steps, **{**TABLE_RECIPE.target_loop, **chosen})
-    return fit_targets(
-        layer,
-        settings.targets,
-        train,
-        validation,
-        options=_shortened(options, share),
-        weight=TABLE_RECIPE.target_weight,
-        identity=settings.identity,
-    )
 
 
 def distribution_of(layer: KDMLayer) -> Any:

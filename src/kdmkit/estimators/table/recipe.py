@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from kdmkit.training import TREE_RECIPE
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,10 @@ class TableRecipe:
     Args:
         rows_per_component, components_per_root, most_components: n rows have at most n divided by the first,
             √n times the second, and the third number of components. With √n components an edge has about as
-            many parameters as there are rows.
-        fewest_pseudo_rows: of every state of a parent.
+            many parameters as there are rows. The second grows in proportion to 1 + s, with s the share of
+            fine numbers among the columns: those with more than √n different values, which need more states.
+        shrinkage, most_shrinkage: pseudo-rows of every state of a parent. The first is multiplied by the
+            concentration of the edge (`edge_concentrations`): a weak dependence is shrunk more.
         fading: the power of 1 − t/T that penalties follow. They stay: the last steps would otherwise learn
             the training rows by heart.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
@@ -30,17 +30,15 @@ class TableRecipe:
         start_rows: rows that the tree of columns and the first components are taken from, at most; of more
             rows a uniform sample.
         flat_rate: the learning rate of a flat joint.
-        target_epochs, fewest_target_steps, most_target_steps: of the training for targets.
+        target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
-        target_rate: the learning rate for targets.
-        target_tolerance: as `tolerance`. The schedule runs to its end, because validation losses of single
-            epochs differ by chance; the weights also have to be better than those at the start.
     """
 
     rows_per_component: int = 16
     components_per_root: float = 1.0
     most_components: int = 256
-    fewest_pseudo_rows: float = 1.0
+    shrinkage: float = 0.05
+    most_shrinkage: float = 5.0
     fading: float = 0.0
     masking_fading: float = 2.0
     averaging: float = 0.2
@@ -50,35 +48,23 @@ class TableRecipe:
     tolerance: float = 0.05
     start_rows: int = 100_000
     flat_rate: float = 2e-2
-    target_epochs: int = 10
-    fewest_target_steps: int = 300
-    most_target_steps: int = 750
-    target_weight: float = 20.0
-    target_rate: float = 3e-2
-    target_tolerance: float = 1.0
+    target_preference: float = 3.0
+    target_weight: float = 5.0
 
-    def components(self, n_rows: int) -> int:
-        """The number of components of every column for so many rows."""
-        root = int(self.components_per_root * math.sqrt(n_rows))
+    def components(self, n_rows: int, fine_share: float) -> int:
+        """The number of components of every column for so many rows and such a share of fine numbers."""
+        root = int((1 + fine_share) * self.components_per_root * math.sqrt(n_rows))
         return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
 
-    def pseudo_rows(self, n_rows: int, n_components: int) -> float:
-        """Pseudo-rows of every state of a parent."""
-        return max(self.fewest_pseudo_rows, TREE_RECIPE.pseudo_counts(n_rows, n_components))
+    def pseudo_rows(self, concentrations: Mapping[str, float]) -> dict[str, float]:
+        """Pseudo-rows of every state of a parent, by variable, of the edge to its parent."""
+        return {
+            name: min(self.most_shrinkage, self.shrinkage * found) for name, found in concentrations.items()
+        }
 
     def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""
         return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
-
-    def target_steps(self, n_rows: int, batch_size: int) -> int:
-        """Steps of the training for targets."""
-        wanted = math.ceil(self.target_epochs * n_rows / batch_size)
-        return min(self.most_target_steps, max(self.fewest_target_steps, wanted))
-
-    @property
-    def target_loop(self) -> dict[str, Any]:
-        """Settings of the loop for targets."""
-        return {"learning_rate": self.target_rate, "patience": None, "tolerance": self.target_tolerance}
 
 
 TABLE_RECIPE = TableRecipe()

@@ -58,6 +58,11 @@ class Column:
     storage: Storage
 
     @property
+    def reason(self) -> str:
+        """What it was taken for, and why."""
+        return f"{self.kind}: {self.why}"
+
+    @property
     def line(self) -> tuple[str, ...]:
         """What is printed of the column, below `COLUMN_HEADER`."""
         return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
@@ -248,8 +253,7 @@ class Schema:
         if name in self.modelled:
             return self.modelled[name]
         if name in self.columns:
-            column = self.columns[name]
-            got = f"{name!r}, which is left out ({column.kind}: {column.why})"
+            got = f"{name!r}, which is left out ({self.columns[name].reason})"
         else:
             got = f"{name!r}{did_you_mean(name, self.modelled)}"
         raise ValueError(bad_argument(argument, "a column of the model", got))

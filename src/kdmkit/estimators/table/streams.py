@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit._core.files import replacing
+from kdmkit.estimators.table.frames.files import checked_path, is_parquet
 from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.sampling import as_arrow, batches_of
 
@@ -37,6 +39,8 @@ def predicted(
     if interval is not None:
         ends = table.predict_interval(batch, target, coverage=interval)
         columns |= {f"{target} low": ends[:, 0], f"{target} high": ends[:, 1]}
+    if table.schema_.columns[target].storage.unit == "D":
+        columns = {name: dates.astype("datetime64[D]") for name, dates in columns.items()}
     if proba:
         probs = table.predict_proba(batch, target)
         columns |= {f"P({level})": probs[:, i] for i, level in enumerate(table.levels(target))}
@@ -75,7 +79,20 @@ def stream(table: Any, what: str, data: Any, *, batch_size: int, **options: Any)
         return sampled(table, batch_size=batch_size, **options)
     if data is None:
         raise ValueError(bad_argument("data", "a path, or an iterable of frames or Arrow batches", "None"))
-    return map(partial(_OF_BATCHES[what], table, **options), batches_of(data, batch_size))
+    batches: Iterable[Any] = batches_of(data, batch_size)
+    if isinstance(data, str | os.PathLike) and not is_parquet(checked_path(data)):
+        batches = map(partial(_with_fractions, table), batches)
+    return map(partial(_OF_BATCHES[what], table, **options), batches)
+
+
+def _with_fractions(table: Any, batch: Any) -> Any:
+    """A batch of a CSV file: whole numbers that the table knows with fractions have them here, too."""
+    arrow = need("pyarrow")
+    for i, field in enumerate(batch.schema):
+        known = table.schema_.columns.get(field.name)
+        if known is not None and known.storage.base == "float" and arrow.types.is_integer(field.type):
+            batch = batch.set_column(i, field.name, batch.column(i).cast(arrow.float64()))
+    return batch
 
 
 # ---- files

@@ -48,8 +48,9 @@ class KDMTable(DensityMixin, TableEstimator):
             recognised. `columns_` tells what every column was taken for.
         model: `"tree"`, every column has components of its own and neighbours in a tree of columns are tied;
             or `"flat"`, all columns share their components.
-        targets: columns that will be predicted (model `"tree"`). Their conditional likelihood given random
-            subsets of the others takes part in the loss; every question stays exact and consistent.
+        targets: columns that will be predicted (model `"tree"`). They have more neighbours in the tree, and
+            their conditional likelihood given random subsets of the others takes part in the loss; every
+            question stays exact and consistent.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: rows to learn from; of more rows a uniform sample is taken, None takes all. The default has
             rows enough for a pass of the automatic number of training steps without a row twice.
@@ -188,9 +189,29 @@ class KDMTable(DensityMixin, TableEstimator):
         return self._rows_of(X, target, Posterior.probs)
 
     def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
-        """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`."""
+        """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`.
+
+        `interval_probability` tells what each holds.
+        """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         return self._rows_of(X, target, lambda rho: np.moveaxis(rho.interval(coverage), 0, -1))
+
+    def interval_probability(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
+        """What each interval of `predict_interval` holds according to the model, `(rows,)`.
+
+        Of a density it is the coverage. Values with a probability of their own are inside or outside as a
+        whole: no interval holds less than one of them. Compare its mean with the share of true values inside.
+
+        >>> import numpy as np
+        >>> fee = np.repeat([0.0, 3.5], [195, 5])
+        >>> table = KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"fee": fee})
+        >>> answer = table.query("fee")
+        >>> (held,) = table.interval_probability({"fee": [np.nan]}, "fee")
+        >>> bool(abs(held - answer.probability(answer.interval(0.9))) < 1e-6)
+        True
+        """
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        return self._rows_of(X, target, lambda rho: rho.interval_mass(coverage))
 
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:

@@ -36,8 +36,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        values = f", {self.v} values" if self.kind != "density" else ""
+        values = f", {self.v} values" if not self._is_density else ""
         return f"{self.kind} {self.n:,} × {self.m:,}, d={self.d}{values}"
+
+    @property
+    def _is_density(self) -> bool:
+        return self.kind.endswith("density")
 
     @property
     def key(self) -> dict[str, Any]:
@@ -48,7 +52,7 @@ class Case:
         p = Inputs.random(self.n, self.m, self.d, self.v, self.device)
         # Densities are estimated with Scott's bandwidth, as a user would.
         scott = math.sqrt(2) * self.m ** (-1 / (self.d + 4))
-        return replace(p, sigma=scott) if self.kind == "density" else p
+        return replace(p, sigma=scott) if self._is_density else p
 
     def fits(self, floats_per_pair: float) -> bool:
         return 4 * floats_per_pair * self.n * self.m <= _LARGEST[self.device.type]
@@ -58,6 +62,7 @@ class Case:
         kinds = {
             "training step": self._steps,
             "density": self._densities,
+            "pruned density": self._pruned,
             "attend": self._attends,
             "attend, forward and backward": self._both_ways,
         }
@@ -94,6 +99,13 @@ class Case:
             found["torch MixtureSameFamily"] = _later(peers.mixture_density)
         return found
 
+    def _pruned(self) -> dict[str, Peer]:
+        return {
+            "kdmkit": _later(peers.kdmkit_density),
+            "kdmkit, rtol=1e-3": peers.prepared_density,
+            "kdmkit, rtol=1e-3, with the preparation": _later(peers.preparing_density),
+        }
+
     def _attends(self) -> dict[str, Peer]:
         found = {"kdmkit": _later(peers.kdmkit_attend)}
         if self.fits(2.3):
@@ -124,7 +136,7 @@ class Case:
     def truth(self, p: Inputs) -> Tensor | None:
         """The answer to the first queries in float64."""
         few = replace(p, x=p.x[:64], labels=p.labels[:64]).double()
-        if self.kind == "density":
+        if self._is_density:
             return peers.kdmkit_density(few)
         return peers.plain_attend(few) if self.kind.startswith("attend") else None
 
@@ -154,6 +166,9 @@ def cpu_cases() -> list[Case]:
         Case("density", 10_000, 100_000, 8, 1, cpu),
         Case("density", 10_000, 100_000, 2, 1, cpu),
         Case("density", 100_000, 1_000_000, 2, 1, cpu),
+        Case("pruned density", 10_000, 10_000_000, 2, 1, cpu),
+        Case("pruned density", 1_000, 1_000_000, 8, 1, cpu),
+        Case("pruned density", 200, 1_000_000, 64, 1, cpu),
         Case("attend", 4096, 100_000, 16, 10, cpu),
     ]
 

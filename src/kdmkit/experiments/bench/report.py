@@ -26,15 +26,15 @@ def report(rows: Sequence[Row]) -> Report:
 def _cells(row: Row, ours: Row) -> list[str]:
     return [
         row["peer"],
-        _ms(row["median"]),
-        f"{_ms(row['low'])} – {_ms(row['high'])}",
+        milliseconds(row["median"]),
+        f"{milliseconds(row['low'])} – {milliseconds(row['high'])}",
         f"{row['median'] / ours['median']:.2f}",
         "" if row["extra_bytes"] is None else f"{row['extra_bytes'] / 1e6:.0f}",
         "" if row["error"] is None else f"{row['error']:.1e}",
     ]
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     ms = 1e3 * seconds
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 

@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 
+from kdmkit._core.checks import bad_argument
 from kdmkit.experiments.bench.cases import Case, cpu_cases, cuda_cases, growth_cases
 from kdmkit.experiments.bench.fitting import EpochCase, epoch_cases
+from kdmkit.experiments.bench.history import keep
 from kdmkit.experiments.bench.report import report, save_growth
 from kdmkit.experiments.common import Report, Task, read_rows, run_tasks, write_report
 
@@ -24,15 +26,17 @@ def run(
     device: Literal["cpu", "cuda"],
     seconds: float = 3.0,
     growth: bool = True,
+    only: str = "",
     verbose: bool = True,
 ) -> Report:
-    """Benchmarks one device from the start; on a CPU with two threads.
+    """Benchmarks one device; on a CPU with two threads. Earlier lines of the same cases go to the history.
 
     Args:
         folder: where `bench-<device>.jsonl`, `.md` and `.png` go.
         device: what to measure.
         seconds: spent on repetitions of each measurement.
         growth: whether to measure how cost grows, too.
+        only: measures the cases with this text in their name; lines of others stay as they are.
         verbose: whether to show progress.
     """
     cases: list[Case | EpochCase] = [*cpu_cases(), *epoch_cases()] if device == "cpu" else [*cuda_cases()]
@@ -40,8 +44,11 @@ def run(
     if growth:
         grown = growth_cases(torch.device(device))
         asked += tasks(grown, min(seconds, _GROWTH_SECONDS), growth=True)
+    asked = [task for task in asked if only in task.key["case"]]
+    if not asked:
+        raise ValueError(bad_argument("only", "part of the name of a case", repr(only)))
     path = folder / f"bench-{device}.jsonl"
-    path.unlink(missing_ok=True)
+    keep(path, {task.key["case"] for task in asked})
     threads = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(2)

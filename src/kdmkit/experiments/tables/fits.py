@@ -77,7 +77,7 @@ def make(fit: Fit, data: TableData, work_dir: Path, processes: int = 1) -> Path:
         processes: that fit at the same time; a part of the facts.
     """
     folder = fit.folder(work_dir)
-    settings = methods.settings(fit.method)
+    settings = methods.settings(methods.TARGETS if fit.variant == "targets" else fit.method)
     if not _is_made(folder, settings):
         if fit.device == "cuda" and not torch.cuda.is_available():
             wanted = f"fits of that device in {work_dir}, where this machine has none"

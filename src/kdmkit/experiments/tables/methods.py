@@ -23,7 +23,10 @@ def settings(method: str) -> dict[str, Any]:
     """What outdates a line of a method when it changes; peers have their defaults."""
     if method not in (*TABLES, TARGETS):
         return {}
-    recipe = {"table": asdict(TABLE_RECIPE), "tree": asdict(TREE_RECIPE)}
+    table = asdict(TABLE_RECIPE)
+    if method != TARGETS:
+        table = {name: value for name, value in table.items() if "target" not in name}
+    recipe = {"table": table, "tree": asdict(TREE_RECIPE)}
     return {"recipe": recipe, **TABLES.get(method, {})}
 
 

@@ -24,7 +24,13 @@ _COLUMNS: dict[PartName, _Cells] = {
     "copying": (("DCR share", "dcr_share", ".3f"), ("fit, s", "fit_seconds", ".0f")),
     "prediction": (("AUC", "auc", ".4f"), ("fit, s", "fit_seconds", ".0f")),
     "imputation": (("NRMSE", "nrmse", ".4f"), ("accuracy", "accuracy", ".4f"), ("s", "seconds", ".0f")),
-    "intervals": (("coverage", "coverage", ".3f"), ("width", "width", ".3f")),
+    "intervals": (
+        ("coverage", "coverage", ".3f"),
+        ("claimed", "claimed", ".3f"),
+        ("coverage of others", "coverage_other", ".3f"),
+        ("claimed of others", "claimed_other", ".3f"),
+        ("width", "width", ".3f"),
+    ),
     "queries": (
         ("median, ms", "query_ms_p50", ".1f"),
         ("95 %, ms", "query_ms_p95", ".1f"),
@@ -53,8 +59,10 @@ _NOTES: dict[PartName, str] = {
     "rows (at most 10,000) and fills in the same rows. Means over columns: error of numbers over the "
     "standard deviation, share of right categories. The rank is the mean over both scores, among the "
     "methods that have them.",
-    "intervals": "Share of held-out numbers within central 90 % intervals given the rest of their row (at "
-    "most 2,000 test rows), and width in standard deviations of the column.",
+    "intervals": "Share of held-out numbers within 90 % intervals given the rest of their row (at most "
+    "2,000 test rows); the probability that the model gives to the same intervals; and width in standard "
+    "deviations of the column. Where one value has more than 90 %, no interval holds less: the others are "
+    "the cells without such a value.",
     "queries": "One question with one to four conditions and its answer: probabilities of levels, or mean "
     "and 90 % interval of a number.",
 }

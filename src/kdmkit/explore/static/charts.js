@@ -1,6 +1,6 @@
 // Charts of one column: a histogram with a range to drag, and a list of levels to pick.
 
-import { el, svg, write } from "./dom.js";
+import { el, set, svg, write } from "./dom.js";
 
 const WIDTH = 240;
 const HEIGHT = 84;
@@ -15,6 +15,14 @@ function outline(masses, top) {
     path += `L${(i * step).toFixed(2)} ${y}L${((i + 1) * step).toFixed(2)} ${y}`;
   });
   return `${path}L${WIDTH} ${HEIGHT}Z`;
+}
+
+/** The ends of the axis; numbers are rounded to a hundredth of the range. */
+function ends({ bins, labels }) {
+  const [low, high] = [bins[0][0], bins.at(-1)[1]];
+  if (typeof low !== "number" || low === high) return [labels[0].split(" – ")[0], labels.at(-1).split(" – ").at(-1)];
+  const digits = Math.min(20, Math.max(0, 2 - Math.floor(Math.log10(high - low))));
+  return [low, high].map((value) => String(Number(value.toFixed(digits))));
 }
 
 /**
@@ -36,8 +44,7 @@ export class Histogram {
     this.low = this.thumb("from", 0, 0);
     this.high = this.thumb("to", this.n, this.n);
     this.hover = el("output", { class: "hover" });
-    const first = column.labels[0].split(" – ")[0];
-    const last = column.labels[this.n - 1].split(" – ").at(-1);
+    const [first, last] = ends(column);
     this.axis = el("div", { class: "axis" }, el("span", { text: first }), this.hover, el("span", { text: last }));
     this.area = el("div", { class: "area" }, this.svg);
     this.node = el("div", { class: "histogram" }, this.area,
@@ -74,8 +81,8 @@ export class Histogram {
     this.low.value = from;
     this.high.value = to;
     const all = from === 0 && to === this.n;
-    this.held.setAttribute("x", (from / this.n) * WIDTH);
-    this.held.setAttribute("width", all ? 0 : ((to - from) / this.n) * WIDTH);
+    set(this.held, "x", String((from / this.n) * WIDTH));
+    set(this.held, "width", String(all ? 0 : ((to - from) / this.n) * WIDTH));
     this.low.setAttribute("aria-valuetext", from === 0 ? "no bound" : this.column.labels[from].split(" – ")[0]);
     this.high.setAttribute("aria-valuetext", to === this.n ? "no bound" : this.column.labels[to - 1].split(" – ").at(-1));
   }
@@ -113,8 +120,8 @@ export class Histogram {
   draw(card) {
     this.after = card === null ? null : card.probabilities;
     const top = Math.max(...this.before, ...(this.after ?? [])) || 1;
-    this.beforePath.setAttribute("d", outline(this.before, top));
-    this.afterPath.setAttribute("d", this.after === null ? "" : outline(this.after, top));
+    set(this.beforePath, "d", outline(this.before, top));
+    set(this.afterPath, "d", this.after === null ? "" : outline(this.after, top));
   }
 
   reset() {
@@ -136,12 +143,13 @@ export class Levels {
     for (const i of order) {
       const box = el("input", { type: "checkbox", change: () => pick(this.chosen()) });
       const before = el("span", { class: "bar before" });
+      before.style.width = `${100 * this.before[i]}%`;
       const after = el("span", { class: "bar after" });
       const share = el("span", { class: "share" });
       this.node.append(el("label", { class: "level", title: column.labels[i] }, box,
         el("span", { class: "name", text: column.labels[i] || "(empty)" }),
         el("span", { class: "bars" }, before, after), share));
-      this.rows[i] = { box, before, after, share };
+      this.rows[i] = { box, after, share };
     }
     this.draw(null);
   }
@@ -154,8 +162,9 @@ export class Levels {
     const now = card ?? this.column.prior;
     this.node.classList.toggle("changed", card !== null);
     this.rows.forEach((row, i) => {
-      row.before.style.width = `${100 * this.before[i]}%`;
-      row.after.style.width = card === null ? "0" : `${100 * now.probabilities[i]}%`;
+      const width = card === null ? "0" : `${(100 * now.probabilities[i]).toFixed(2)}%`;
+      if (row.width !== width) row.after.style.width = width;
+      row.width = width;
       write(row.share, now.shares[i]);
     });
   }

@@ -27,6 +27,11 @@ export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Sets an attribute only where it changes: the browser lays out again what is set. */
+export function set(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
 /** Runs the last of many calls: one at a time, and the newest waiting one next. */
 export function newest(run) {
   let running = false;

@@ -86,29 +86,48 @@ class ImageView {
     this.read(pixels);
   }
 
-  /** The drawing at the size of the model's images: moved and scaled into the frame that those fill. */
+  /**
+   * The drawing at the size of the model's images: moved and scaled into the frame that those fill, with a pen that
+   * gives it as much ink as those have.
+   */
   scaled() {
-    const { width, height, box: [top, left, bottom, right], low, high } = this.model;
+    const { width, height, low, high, ink } = this.model;
+    const side = Math.max(width, height);
+    const [thin, thick] = [side / 10, side / 3.2];
+    let pen = 1.5 * (side / 8);
+    let shares = this.rastered(pen);
+    for (let round = 0; round < 4; round += 1) {
+      const found = shares.reduce((sum, share) => sum + share, 0) / shares.length;
+      const next = Math.min(thick, Math.max(thin, pen * (ink / found)));
+      if (Math.abs(next - pen) < 0.02 * pen) break;
+      pen = next;
+      shares = this.rastered(pen);
+    }
+    return shares.map((share) => Number((low + (high - low) * share).toFixed(3)));
+  }
+
+  /** The share of each pixel that lines of a width, in pixels, cover. */
+  rastered(pen) {
+    const { width, height, box: [top, left, bottom, right] } = this.model;
     const points = this.strokes.flat();
     const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];
     const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-    const fine = 8;
-    const pen = 1.5 * fine;
-    const room = [(right - left + 1) * fine - pen, (bottom - top + 1) * fine - pen];
+    const fine = Math.max(width, height) > 16 ? 4 : 8;
+    const room = [(right - left + 1 - pen) * fine, (bottom - top + 1 - pen) * fine];
     const scale = Math.min(room[0] / Math.max(x1 - x0, 1), room[1] / Math.max(y1 - y0, 1), (4 * fine * Math.max(width, height)) / PAD);
     const centre = [((left + right + 1) / 2) * fine, ((top + bottom + 1) / 2) * fine];
     const place = ([x, y]) => [centre[0] + (x - (x0 + x1) / 2) * scale, centre[1] + (y - (y0 + y1) / 2) * scale];
-    const canvas = el("canvas", { width: width * fine, height: height * fine });
-    const context = canvas.getContext("2d", { willReadFrequently: true });
-    paint(context, this.strokes, canvas.width, canvas.height, place, pen);
-    const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-    const pixels = new Array(width * height).fill(0);
-    for (let y = 0; y < canvas.height; y += 1) {
-      for (let x = 0; x < canvas.width; x += 1) {
-        pixels[Math.floor(y / fine) * width + Math.floor(x / fine)] += data[4 * (y * canvas.width + x)] / 255;
+    const [columns, rows] = [width * fine, height * fine];
+    this.fine ??= el("canvas", { width: columns, height: rows }).getContext("2d", { willReadFrequently: true });
+    paint(this.fine, this.strokes, columns, rows, place, pen * fine);
+    const { data } = this.fine.getImageData(0, 0, columns, rows);
+    const shares = new Array(width * height).fill(0);
+    for (let y = 0; y < rows; y += 1) {
+      for (let x = 0; x < columns; x += 1) {
+        shares[Math.floor(y / fine) * width + Math.floor(x / fine)] += data[4 * (y * columns + x)] / (255 * fine * fine);
       }
     }
-    return pixels.map((sum) => Number((low + (high - low) * (sum / (fine * fine))).toFixed(3)));
+    return shares;
   }
 
   showSeen(pixels) {

@@ -2,9 +2,12 @@
 
 import { askModel, tell } from "./api.js";
 import { Card } from "./card.js";
-import { el, newest, write } from "./dom.js";
+import { el, newest, set, write } from "./dom.js";
 import { DrawsPanel, NextPanel, RowPanel, TextPanel, TreePanel } from "./panels.js";
 import { conditionText } from "./values.js";
+
+// Milliseconds without a move after which a person pauses.
+const PAUSE = 120;
 
 export function showTable(root, model) {
   return new TableView(root, model);
@@ -73,6 +76,7 @@ class TableView {
   }
 
   async answer() {
+    clearTimeout(this.later);
     this.showKnown();
     const given = new Map(this.given);
     let found;
@@ -90,6 +94,7 @@ class TableView {
       card.node.classList.remove("stale");
       card.draw(changed ? found.cards[name] ?? null : null, given.get(name) ?? null);
     }
+    this.later = setTimeout(() => this.answerHeld(given), PAUSE);
     const known = [...given.values()].some((condition) => !condition.missing);
     write(this.usual, known ? usualText(found) : "");
     this.panels.text.show(found.texts);
@@ -98,16 +103,40 @@ class TableView {
     document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);
   }
 
+  /** The columns that are known in part: asked for once the person pauses. */
+  async answerHeld(given) {
+    if (![...given].some(([name, condition]) => this.cards.get(name).isPart(condition))) return;
+    try {
+      const { cards } = await askModel(this.model.name, "/held", { given: Object.fromEntries(given) });
+      const moved = JSON.stringify([...given]) !== JSON.stringify([...this.given]);
+      if (!moved) for (const [name, card] of Object.entries(cards)) this.cards.get(name).draw(card, given.get(name));
+    } catch {
+      // The other cards are right: those that are held stay without numbers.
+    }
+  }
+
+  /** What is known, one chip for each column. A chip that stays is only written again. */
   showKnown() {
-    const items = [...this.given].map(([name, condition]) => el("li", {},
-      el("button", {
-        type: "button", class: condition.missing ? "chip none" : "chip", text: conditionText(name, condition),
-        "aria-label": `Forget: ${conditionText(name, condition)}`,
-        click: () => { this.cards.get(name).put(null); this.set(name, null); },
-      })));
-    if (!items.length) items.push(el("li", { class: "muted", text: "Nothing is held. Drag across a chart, pick levels or type a value." }));
-    this.chips.replaceChildren(...items);
-    this.reset.disabled = this.given.size === 0;
+    const names = [...this.given.keys()];
+    if (this.chips.dataset.columns !== JSON.stringify(names)) {
+      this.chips.dataset.columns = JSON.stringify(names);
+      const hint = el("li", { class: "muted", text: "Nothing is held. Drag across a chart, pick levels or type a value." });
+      this.chips.replaceChildren(...(names.length ? names.map((name) => this.chip(name)) : [hint]));
+      this.reset.disabled = names.length === 0;
+    }
+    names.forEach((name, i) => {
+      const button = this.chips.children[i].firstElementChild;
+      const condition = this.given.get(name);
+      const text = conditionText(name, condition);
+      write(button, text);
+      set(button, "aria-label", `Forget: ${text}`);
+      button.classList.toggle("none", Boolean(condition.missing));
+    });
+  }
+
+  chip(name) {
+    const forget = () => { this.cards.get(name).put(null); this.set(name, null); };
+    return el("li", {}, el("button", { type: "button", class: "chip", click: forget }));
   }
 }
 

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.shapes import broadcast
+
 #: Where the tables of an edge lie: which stack, and which table of it.
 Place = tuple[int, int]
 
@@ -89,7 +91,7 @@ class Tables:
     @property
     def batch_shape(self) -> torch.Size:
         """The batch that tables broadcast to."""
-        return torch.broadcast_shapes(*(stack.shape[1:-2] for stack in self.stacks))
+        return broadcast(*(stack.shape[1:-2] for stack in self.stacks))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Tables:
         """The tables made of `function`'s values of all tensors."""

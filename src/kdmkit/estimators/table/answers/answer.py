@@ -14,7 +14,7 @@ import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.bins import grid_bins, round_edges
+from kdmkit.estimators.table.answers.bins import grid_bins, readable_end, round_edges
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.printing import written
 from kdmkit.estimators.table.queries.conditions import Range, as_given
@@ -146,8 +146,9 @@ class Answer(BaseAnswer):
 
         Of a density it is the central interval. Single values with probabilities of their own are inside or
         outside as a whole: the interval is the one near the central one whose probability is nearest to
-        `coverage`. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least that
-        much. Of levels without an order it is a list, the most probable ones with at least that much.
+        `coverage`, and `probability(interval(coverage))` tells what it holds: where one value has 97 %, no
+        interval holds less. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least
+        the coverage. Of levels without an order it is a list, the most probable ones with at least as much.
 
         Args:
             coverage: the probability that the value lies inside.
@@ -217,6 +218,8 @@ class Answer(BaseAnswer):
             found["mean"] = self.mean
         if codec.ordered:
             found |= {"median": self.median, "90 % interval": self.interval(0.9)}
+        if self._posterior.has_masses:
+            found["probability inside"] = float(self._posterior.interval_mass(0.9))
         if self._posterior.levels is not None and not codec.numeric:
             found["probs"] = self.probs
         return found
@@ -230,7 +233,9 @@ class Answer(BaseAnswer):
             return {str(level): probs[level] for level in shown_levels}
         ranges = self.bins()
         masses = self.histogram(ranges).tolist()
-        return {f"{shown(low)} – {shown(high)}": p for (low, high), p in zip(ranges, masses, strict=True)}
+        ends = [(low, readable_end(low, high, after)) for (low, high), (after, _) in pairwise(ranges)]
+        labels = [f"{shown(low)} – {shown(high)}" for low, high in [*ends, ranges[-1]]]
+        return dict(zip(labels, masses, strict=True))
 
     def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:
         """Adjacent closed ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.

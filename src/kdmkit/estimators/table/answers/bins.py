@@ -45,6 +45,22 @@ def round_edges(low: Any, high: Any, n: int) -> list[Any]:
     return [low, *(edge for edge in inner if low < edge < high), high]
 
 
+def readable_end(low: Any, high: Any, after: Any) -> Any:
+    """The upper end of a range as people write it, where the next range begins at `after`.
+
+    >>> readable_end(0.2, 0.39999998, 0.4)
+    0.4
+    >>> midnight = dt.datetime(2024, 5, 3)
+    >>> readable_end(dt.datetime(2024, 5, 1), midnight - dt.timedelta(microseconds=1), midnight)
+    datetime.date(2024, 5, 2)
+    """
+    if isinstance(high, dt.datetime) and high.time() == dt.time.max:
+        return high.date()
+    if isinstance(high, dt.datetime | dt.time):
+        return high.replace(microsecond=0)
+    return after if isinstance(high, float) and after - high < 1e-5 * (high - low) else high
+
+
 def _like(value: Any, number: float) -> Any:
     """A number of the type of a value, without the noise of floating-point sums."""
     return round(number) if isinstance(value, int) else float(f"{number:.12g}")

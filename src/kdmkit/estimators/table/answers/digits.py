@@ -11,6 +11,7 @@ from torch import Tensor
 from kdmkit.distributions import KDM
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.table.answers.pieces import Pieces
+from kdmkit.estimators.table.answers.turns import Turn
 from kdmkit.estimators.table.codecs.parts import CirclePart, NumberPart, Part
 from kdmkit.kernels.regions import Interval, Region
 
@@ -38,10 +39,10 @@ def first_digit(part: Part, rho: KDM, pieces: Pieces, level: Float[Tensor, "*row
     """
     if part.values is not None:
         return _among_codes(rho, pieces, part.values, level)
-    mixture = Univariate(rho.kernel, rho.components, rho.log_weights, pieces.knots)
     if isinstance(part, CirclePart):
-        return _on_circle(mixture, part.period, level)
+        return _on_circle(rho, pieces.turn, level)
     assert isinstance(part, NumberPart)
+    mixture = Univariate(rho.kernel, rho.components, rho.log_weights, pieces.knots)
     return _on_line(mixture, part, level)
 
 
@@ -60,29 +61,24 @@ def _among_codes(rho: KDM, pieces: Pieces, values: Any, level: Tensor) -> Digit:
 def _on_line(mixture: Univariate, part: NumberPart, level: Tensor) -> Digit:
     """Whole numbers. Where they have densities, a number stands for those half a step around it."""
     step = part.step / part.scale
-    reach = 0.0 if part.masses else 0.5 * step
-    x = mixture.quantile(level)
+    found = mixture.reach(level)
     # The first number whose cell ends at x or later.
-    event = x if part.masses else x + (0.5 - 1e-9) * step - reach
+    event = found.x if part.masses else found.x - 1e-9 * step
     number = torch.as_tensor(part.decode(event.unsqueeze(-1))).to(level)
     event = (number - part.shift) / part.scale
-    below, above = mixture.cdf(torch.stack([event + reach - step, event + reach])).double()
-    near = 0.25 * step if part.masses else reach
-    known = Interval((event - near).unsqueeze(-1), (event + near).unsqueeze(-1))
-    return Digit(number, _among(level, below, above), known)
+    if part.masses:
+        known = event.to(mixture.components.dtype).unsqueeze(-1)
+        return Digit(number, _among(level, found.below, found.upto), known)
+    ends = torch.stack([event - 0.5 * step, event + 0.5 * step])
+    below, above = mixture.cdf(ends).double()
+    return Digit(number, _among(level, below, above), Interval(*ends.unsqueeze(-1)))
 
 
-def _on_circle(mixture: Univariate, period: int, level: Tensor) -> Digit:
+def _on_circle(rho: KDM, turn: Turn, level: Tensor) -> Digit:
     """A number d has the arc from d − ½ to d + ½; that of 0 begins at the end of the circle."""
-    end = torch.full_like(level, period - 0.5)
-    before = 1 - mixture.cdf(end).double()
-    rest = level - before
-    x = mixture.quantile(rest.clamp(1e-12, 1 - 1e-12))
-    number = torch.where(rest <= 0, 0.0, (x - 0.5).ceil().clamp(0, period - 1))
-    edges = torch.stack([number - 0.5, number + 0.5])
-    below, above = mixture.cdf(edges.clamp(0, period - 0.5)).double() + before
-    below = torch.where(number == 0, 0.0, below)
-    known = Interval(edges[0].unsqueeze(-1), edges[1].unsqueeze(-1))
+    code, below, above = turn.first_of(rho.log_weights, level)
+    number = code.double()
+    known = Interval((number - 0.5).unsqueeze(-1), (number + 0.5).unsqueeze(-1))
     return Digit(number, _among(level, below, above), known)
 
 

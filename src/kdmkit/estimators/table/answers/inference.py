@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ class Inference:
         if evidence:
             rho, log_evidence = infer(self.joint, column.variables, evidence)
             total, share = _shares(log_evidence, others)
-            posterior = posterior_of(column, rho, share, self.pieces)
+            posterior = posterior_of(column, rho, share, self.pieces, partial(self.joint.infer, **evidence))
         else:
             posterior, total = self._prior(column), 0.0
         if own is None:
@@ -182,10 +182,13 @@ class Inference:
     def posterior(self, column: Column, rows: Encoded) -> Posterior:
         """The distribution of a column given the other columns of every row, `(rows,)`."""
         evidence, observed = others(rows, column)
-        rho, _ = infer(self.joint, column.variables, evidence, observed)
         if not evidence:
-            rho = rho.expand((rows.n_rows,))
-        return posterior_of(column, rho, None, self.pieces)
+            rho = self.joint.marginal(*column.variables).expand((rows.n_rows,))
+            return posterior_of(column, rho, None, self.pieces)
+        ask = partial(self.joint.infer, observed=observed, **evidence)
+        names = column.variables
+        rho = ask(target=names[0] if len(names) == 1 else names)
+        return posterior_of(column, rho, None, self.pieces, ask)
 
     def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -55,8 +55,20 @@ class LevelSteps:
         return x + (1 if up else -1)
 
 
-def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Tensor:
-    """Ends `(2, *batch)` of the interval, near the central one, whose mass is nearest to the coverage.
+class Held(NamedTuple):
+    """Intervals and what they hold.
+
+    Attributes:
+        ends: `(2, *batch)`.
+        mass: their probabilities, `(*batch,)`.
+    """
+
+    ends: Tensor
+    mass: Float[Tensor, "*batch"]
+
+
+def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Held:
+    """The interval, near the central one, whose mass is nearest to the coverage.
 
     The central interval is to leave (1 − coverage)/2 on either side. It leaves less where an end is an event
     with a probability of its own. Then the other end moves inwards, until the mass is the coverage; where
@@ -65,9 +77,9 @@ def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Tensor:
     Args:
         central: the quantiles of (1 ∓ coverage)/2, `(2, *batch)`.
     """
-    if not rho.has_atoms:
-        return central.x
     (low, high), below, upto = central.x, central.below[0], central.upto[1]
+    if not rho.has_atoms:
+        return Held(central.x, upto - below)
     inner = rho.reach(torch.stack([upto - coverage, below + coverage]))
     (lower, upper), after, before = inner.x, inner.upto[0], inner.below[1]
     ends = [(low, upper), (lower, high)]
@@ -76,8 +88,10 @@ def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Tensor:
         ends += [(low, rho.beside(upper, up=False)), (rho.beside(lower, up=True), high)]
         masses += [before - below, upto - after]
     lows, highs = (torch.stack(end) for end in zip(*ends, strict=True))
-    off = torch.where(lows <= highs, (torch.stack(masses) - coverage).abs(), torch.inf)
+    held = torch.stack(masses)
+    off = torch.where(lows <= highs, (held - coverage).abs(), torch.inf)
     # Of two that are equally near, the first, which holds the coverage.
     first = _TIE * torch.arange(len(off), dtype=off.dtype, device=off.device)
     best = (off + first.reshape(-1, *[1] * (off.ndim - 1))).argmin(0, keepdim=True)
-    return torch.cat([lows.gather(0, best), highs.gather(0, best)])
+    lows, highs, held = (part.gather(0, best) for part in (lows, highs, held))
+    return Held(torch.cat([lows, highs]), held.squeeze(0))

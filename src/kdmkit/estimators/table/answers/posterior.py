@@ -16,9 +16,10 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.table.answers.intervals import LevelSteps, nearest_interval
+from kdmkit.estimators.table.answers.intervals import Held, LevelSteps, nearest_interval
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.codecs.parts import CirclePart
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Kernel
@@ -26,6 +27,9 @@ from kdmkit.kernels.regions import Interval, OneOf, Region
 
 # Levels of quantiles that are searched together, ascending.
 _USUAL = (0.005, 0.05, 0.5, 0.95, 0.995)
+
+#: Boxes, stacked by variable, and for each the place of what it is a part of.
+Boxes = tuple[list[int], tuple[Known, ...]]
 
 
 class Joint(Protocol):
@@ -41,13 +45,12 @@ def infer(
     joint: Joint,
     variables: Sequence[str],
     evidence: Mapping[str, Tensor | Region],
-    observed: Mapping[str, Tensor] | None = None,
 ) -> tuple[Any, Tensor | None]:
     """The distribution of some variables given evidence, and log p(evidence); None where there is none."""
     if not evidence:
         return joint.marginal(*variables), None
     target = variables[0] if len(variables) == 1 else tuple(variables)
-    rho = joint.infer(target=target, observed=observed, **evidence)
+    rho = joint.infer(target=target, **evidence)
     return rho, rho.log_evidence
 
 
@@ -74,6 +77,7 @@ class Posterior:
     def __init__(self, column: Column, rho: Any, pieces: Pieces | None = None) -> None:
         self.column, self.rho, self.codec = column, rho, column.codec
         self._pieces = pieces
+        self._intervals: dict[float, Held] = {}
 
     @property
     def levels(self) -> Sequence[Any] | None:
@@ -83,6 +87,13 @@ class Posterior:
     @property
     def has_levels(self) -> bool:
         return self.levels is not None
+
+    @property
+    def has_masses(self) -> bool:
+        """Whether values of an ordered column have probabilities: then intervals rarely hold the coverage."""
+        if self.has_levels:
+            return self.codec.ordered
+        return self.codec.numeric and bool(self.rho.kernel.has_atoms)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -151,15 +162,36 @@ class Posterior:
     def interval(self, coverage: float) -> Array:
         """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
         self._check(self.codec.ordered, "intervals", "an ordered column")
-        ends = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
+        if not self.has_levels and (0 in self._rows or self.goes_round):
+            return self.quantile(_tails(coverage).tolist())
+        ends = self._held(coverage).ends
         if self.has_levels:
-            steps = LevelSteps(torch.from_numpy(self.probs()))
-            central = steps.reach(torch.from_numpy(ends).reshape(2, *[1] * self._rank))
-            return self._levels(nearest_interval(steps, coverage, central).numpy())
-        if 0 in self._rows:
-            return self.quantile(ends.tolist())
-        found = nearest_interval(self._mixture, coverage, self._reach(ends))
-        return self._each(self.codec.values, found.reshape(2, *self._rows, *self.rho.event_shape))
+            return self._levels(ends.numpy())
+        return self._each(self.codec.values, ends.reshape(2, *self._rows, *self.rho.event_shape))
+
+    def interval_mass(self, coverage: float) -> Array:
+        """The probability of `interval`, `(*batch,)`."""
+        wanted = "a column of numbers or of ordered levels"
+        self._check(self.codec.numeric or (self.codec.ordered and self.has_levels), "intervals", wanted)
+        return np.empty(self._rows) if 0 in self._rows else np.asarray(self._held(coverage).mass.cpu())
+
+    def _held(self, coverage: float) -> Held:
+        if coverage not in self._intervals:
+            self._intervals[coverage] = self._find_interval(coverage)
+        return self._intervals[coverage]
+
+    def _find_interval(self, coverage: float) -> Held:
+        tails = _tails(coverage)
+        if not self.has_levels:
+            return nearest_interval(self._mixture, coverage, self._reach(tails))
+        steps = LevelSteps(torch.from_numpy(self.probs()))
+        central = steps.reach(torch.from_numpy(tails).reshape(2, *[1] * self._rank))
+        return nearest_interval(steps, coverage, central)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether values are times of day, too many for levels."""
+        return isinstance(getattr(self.codec, "part", None), CirclePart)
 
     @property
     def _rank(self) -> int:
@@ -175,6 +207,10 @@ class Posterior:
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
+        if self.goes_round:
+            levels = torch.from_numpy(q).reshape(-1, *[1] * self._rank).to(rho.components.device)
+            found = [self.pieces.turn.first_of(rho.log_weights, level.expand(self._rows)) for level in levels]
+            return torch.stack([digit for digit, *_ in found]).reshape(*q.shape, *self._rows, 1).double()
         return self._reach(q).x.reshape(*q.shape, *self._rows, *rho.event_shape)
 
     def _reach(self, q: np.ndarray) -> Reached:
@@ -266,39 +302,52 @@ class Posterior:
 
     def probabilities(self, givens: Sequence[Any]) -> Array:
         """How probable each of some values, ranges or sets is, `(n, *batch)`."""
+        return self._summed(len(givens), self._boxes(givens))
+
+    def _boxes(self, givens: Sequence[Any]) -> Boxes:
+        """The boxes that values, ranges or sets consist of."""
         boxes = [(i, box) for i, given in enumerate(givens) for box in self.codec.region(given)]
-        found = np.zeros((len(givens), *self._rows))
-        np.add.at(found, [i for i, _ in boxes], self._masses([box for _, box in boxes]))
+        return [i for i, _ in boxes], self.codec.stack([box for _, box in boxes])
+
+    def _summed(self, n: int, boxes: Boxes) -> Array:
+        """The probabilities of n things that consist of boxes, `(n, *batch)`."""
+        places, known = boxes
+        found = np.zeros((n, *self._rows))
+        np.add.at(found, places, self._masses(len(places), known))
         return np.asarray(np.minimum(found, 1.0))
 
     def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
         """The probabilities of ranges, `(n, *batch)`; masses of components are kept for the next answer."""
         if self.rho is None or len(self.column.variables) > 1:
             return self.probabilities(bins)
-        masses = self.pieces.masses(bins, lambda: self._component_masses(bins))
+        masses = self.pieces.kept(bins, lambda: self._component_masses(bins))
         return np.moveaxis(np.asarray((self._weights @ masses.mT).cpu()), -1, 0).clip(0.0, 1.0)
 
     def _component_masses(self, bins: Sequence[tuple[Any, Any]]) -> Float[Tensor, "n m"]:
         """The mass of every component in every range."""
-        boxes = [(i, box) for i, given in enumerate(bins) for box in self.codec.region(given)]
-        (known,) = self.codec.stack([box for _, box in boxes])
+        places, (known,) = self._boxes(bins)
         log_masses = self.rho.kernel.log_mass(as_region(self.rho.kernel, known), self.rho.components)
         found = torch.zeros(len(bins), log_masses.shape[-1], dtype=torch.float64, device=log_masses.device)
-        place = torch.tensor([i for i, _ in boxes], device=found.device)
+        place = torch.tensor(places, device=found.device)
         return found.index_add_(0, place, log_masses.double().exp())
 
-    def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
-        """The probability of every box, `(boxes, *batch)`."""
-        (known,) = self.codec.stack(boxes)
-        if known is None:
-            return np.ones((len(boxes), *self._rows))
-        region = spread(as_region(self.rho.kernel, known), self._rank)
+    def _masses(self, n: int, known: Sequence[Known]) -> Array:
+        """The probability of each of n boxes, `(n, *batch)`."""
+        (own,) = known
+        if own is None:
+            return np.ones((n, *self._rows))
+        region = spread(as_region(self.rho.kernel, own), self._rank)
         return np.asarray(self.rho.log_mass(region).double().exp().cpu())
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         """Draws `(n, *batch)` as values of the column."""
         draws = self.rho.sample((n,), generator=generator)
         return self._levels(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
+
+
+def _tails(coverage: float) -> np.ndarray:
+    """The levels of the ends of the central interval."""
+    return np.array([(1 - coverage) / 2, (1 + coverage) / 2])
 
 
 def as_region(kernel: Kernel, known: Any) -> Region:

@@ -34,7 +34,7 @@ def syntax_of(column: Column) -> ColumnSyntax:
 
 
 def read_query(inference: Inference, text: str) -> Query:
-    return parse_query(text, _syntax(inference))
+    return parse_query(text, _syntax(inference), _left_out(inference))
 
 
 def read_given(inference: Inference, given: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_given(inference: Inference, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, str):
-        return known_by_column(inference, parse_conditions(given, _syntax(inference)))
+        return known_by_column(inference, parse_conditions(given, _syntax(inference), _left_out(inference)))
     check_instance("given", given, Mapping, "a mapping from column to what is known, or text")
     return {name: None if is_missing(value) else value for name, value in given.items()}
 
@@ -57,6 +57,12 @@ def known_by_column(inference: Inference, conditions: Mapping[str, Condition]) -
 
 def _syntax(inference: Inference) -> dict[str, ColumnSyntax]:
     return {name: syntax_of(column) for name, column in inference.columns.items()}
+
+
+def _left_out(inference: Inference) -> dict[str, str]:
+    """Columns that the model does not hold, and why."""
+    columns = inference.schema.columns.values()
+    return {column.name: column.reason for column in columns if not column.variables}
 
 
 def check_target(inference: Inference, target: Any) -> Column:

@@ -42,6 +42,10 @@ _ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber
 _TIME_NAME = re.compile(
     r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
 )
+# Numbers with signs of currencies, per cent, or separators of thousands.
+_SIGNED = re.compile(
+    r"[-+]?\s*(?:[$€£¥₹]|[A-Z]{3}\s)?\s*[-+]?(?:\d{1,3}(?:[.,'\s]\d{3})*|\d+)(?:[.,]\d+)?\s*(?:[$€£¥₹%]|[A-Z]{3})?"
+)
 _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 
@@ -113,11 +117,14 @@ def _rows_with_single_values(present: np.ndarray) -> float:
 
 
 def _hint(column: RawColumn) -> str:
-    """What to do about texts that are numbers."""
+    """What to do about texts that are numbers, or look like them."""
     try:
         as_numbers(column)
     except ValueError:
-        return ""
+        texts = column.present.tolist()
+        if not all(_SIGNED.fullmatch(text.strip()) for text in texts):
+            return ""
+        return f"; they look like numbers: write {texts[0]!r} with digits and a point alone"
     return f'; they read as numbers: types={{"{column.name}": "float"}}'
 
 

@@ -41,7 +41,7 @@ class NumberCodec(Codec):
     @classmethod
     def fit(cls, column: RawColumn, kind: str) -> NumberCodec:
         numbers = as_numbers(column)
-        numbers = numbers[~np.isnan(numbers)]
+        numbers = numbers[~np.isnan(numbers)] + 0.0  # −0 is 0
         part = fit_numbers(numbers, column.storage.digits)
         single = int((count(numbers).rows == 1).sum()) if part.values is not None else 0
         return cls(column.name, kind, column.storage.base, part, share=(single + 0.5) / (len(numbers) + 1))

@@ -19,8 +19,10 @@ _PARQUET = b"PAR1"
 #: Separators that a header may have; the first is taken where none occurs.
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD = 1 << 16
-# Digits after a leading zero name something: a postal code, an account.
-_CODE = re.compile(r"0\d+")
+# Digits after a leading zero name something: a postal code, an account. So do more than an integer has.
+_CODE = re.compile(r"0\d+|[+-]?\d{19,}")
+_INTEGERS = range(-(1 << 63), 1 << 63)
+_DECIMALS = {point: re.compile(rf"\s*[+-]?\d+\{point}\d+\s*") for point in ".,"}
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
@@ -55,9 +57,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """A file that exists and is not empty."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(
-            bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (no such file)")
-        )
+        what = "a folder" if path.is_dir() else "no such file"
+        raise FileNotFoundError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} ({what})"))
     if path.stat().st_size == 0:
         raise ValueError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (empty)"))
     return path
@@ -114,7 +115,7 @@ def _csv_types(path: Path) -> dict[str, Any]:
     for batch in _csv_batches(path, dict.fromkeys(names, arrow.string())):
         file = io.BytesIO()
         csv.write_csv(batch, file)
-        options = csv.ConvertOptions(strings_can_be_null=True)
+        options = csv.ConvertOptions(strings_can_be_null=True, decimal_point=_decimal_point(path))
         found = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
         types = {field.name: _common_type(types.get(field.name), field.type) for field in found}
     return {**types, **_codes(path)}
@@ -161,20 +162,41 @@ def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:
         "read_options": csv.ReadOptions(block_size=_BLOCK),
         "parse_options": csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         "convert_options": csv.ConvertOptions(
-            strings_can_be_null=True, column_types={**_codes(path), **(types or {})}
+            strings_can_be_null=True,
+            column_types={**_codes(path), **(types or {})},
+            decimal_point=_decimal_point(path),
         ),
     }
 
 
 def _codes(path: Path) -> dict[str, Any]:
-    """Columns of texts that numbers would lose: digits after a leading zero, somewhere in the first rows."""
+    """Columns whose digits numbers would lose, by the first rows: after a leading zero, or too many."""
+    header, cells = _first_rows(path)
+    coded = {name for row in cells for name, cell in zip(header, row, strict=False) if _is_code(cell)}
+    return dict.fromkeys(coded, need("pyarrow").string())
+
+
+def _is_code(cell: str) -> bool:
+    return bool(_CODE.fullmatch(cell)) and (cell[0] == "0" or int(cell) not in _INTEGERS)
+
+
+def _first_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the first rows of a text file; none where it is no CSV: reading it says so."""
     rows = text_rows.reader(_head(path).splitlines(keepends=True), delimiter=_delimiter(path))
     try:
         header, *cells = rows
-    except (ValueError, text_rows.Error):  # no header, or no CSV: reading it says so
-        return {}
-    coded = {name for row in cells for name, cell in zip(header, row, strict=False) if _CODE.fullmatch(cell)}
-    return dict.fromkeys(coded, need("pyarrow").string())
+    except (ValueError, text_rows.Error):
+        return [], []
+    return header, cells
+
+
+def _decimal_point(path: Path) -> str:
+    """A comma where cells are not separated by commas and more of the first numbers have one than a point."""
+    if _delimiter(path) == ",":
+        return "."
+    cells = [cell for row in _first_rows(path)[1] for cell in row]
+    counts = {point: sum(map(bool, map(pattern.fullmatch, cells))) for point, pattern in _DECIMALS.items()}
+    return max(".,", key=counts.__getitem__)
 
 
 def _delimiter(path: Path) -> str:

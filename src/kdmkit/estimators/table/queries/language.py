@@ -70,23 +70,27 @@ class Query:
     given: dict[str, Condition] = field(default_factory=dict)
 
 
-def parse_query(text: str, columns: Mapping[str, ColumnSyntax]) -> Query:
+def parse_query(
+    text: str, columns: Mapping[str, ColumnSyntax], left_out: Mapping[str, str] | None = None
+) -> Query:
     """The query that `text` states.
 
     >>> query = parse_query("P(price | 0.5 <= carat < 1)", {"price": ColumnSyntax(), "carat": ColumnSyntax()})
     >>> query.target, str(query.given["carat"])
     ('price', '[0.5, 1.0)')
     """
-    return _Parser(text, columns).query()
+    return _Parser(text, columns, left_out).query()
 
 
-def parse_conditions(text: str, columns: Mapping[str, ColumnSyntax]) -> dict[str, Condition]:
+def parse_conditions(
+    text: str, columns: Mapping[str, ColumnSyntax], left_out: Mapping[str, str] | None = None
+) -> dict[str, Condition]:
     """Conditions by column, as they stand behind the bar of a query.
 
     >>> parse_conditions("cut = ideal", {"cut": ColumnSyntax(levels=["Ideal", "Good"])})
     {'cut': Among(values=('Ideal',))}
     """
-    parser = _Parser(text, columns)
+    parser = _Parser(text, columns, left_out)
     conditions = parser.conditions()
     parser.expect_end()
     return conditions
@@ -95,8 +99,10 @@ def parse_conditions(text: str, columns: Mapping[str, ColumnSyntax]) -> dict[str
 class _Parser:
     """Reads tokens from left to right; every method leaves `place` behind what it has read."""
 
-    def __init__(self, text: str, columns: Mapping[str, ColumnSyntax]) -> None:
-        self.text, self.columns = text, columns
+    def __init__(
+        self, text: str, columns: Mapping[str, ColumnSyntax], left_out: Mapping[str, str] | None
+    ) -> None:
+        self.text, self.columns, self.left_out = text, columns, left_out or {}
         self.tokens, self.place = tokenize(text), 0
 
     # ---- moving
@@ -286,6 +292,9 @@ class _Parser:
         return token.text in self.columns
 
     def column(self, token: Token) -> str:
+        if token.text in self.left_out:
+            got = f"{token.text!r}, which is left out ({self.left_out[token.text]})"
+            raise self.error(token, "a column of the model", got)
         if not self.is_column(token):
             raise self.error(token, "a column", f"{token.text!r}{did_you_mean(token.text, self.columns)}")
         return token.text

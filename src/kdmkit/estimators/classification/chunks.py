@@ -1,0 +1,61 @@
+"""Classifiers that learn from chunks of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.chunks import KeptRows, add_chunk
+from kdmkit.estimators.common.labels import JointClassifier
+from kdmkit.estimators.common.rows import checked_rows
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ChunkedClassifier(JointClassifier, ABC):
+    """Base of classifiers with `partial_fit`."""
+
+    max_rows: int | None = 500_000
+
+    _kept: KeptRows | None = field(init=False, default=None)
+
+    @abstractmethod
+    def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
+        """Fits the model to checked rows; returns how many have a positive weight.
+
+        Args:
+            classes: None takes those of the rows.
+        """
+
+    @abstractmethod
+    def _check_parameters(self) -> None: ...
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learns from one more chunk of rows.
+
+        The model is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many rows
+        it is the model of `fit` on all of them. Every call takes as long as a fit to the sample, which stays
+        in memory; `kdmkit.save` leaves it out.
+
+        Args:
+            X, y: rows and labels.
+            classes: all labels, in the first call; later ones may leave it out.
+            sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
+        """
+        self._check_parameters()
+        X, y = checked_rows(self, X, y, allow_nd=self._takes_anything, reset=self._kept is None)
+        check_classification_targets(y)
+        _check_partial_fit_first_call(self, classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(bad_argument("y", f"labels of {self.classes_.tolist()}", unknown.tolist()))
+        kept = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows)
+        assert kept.y is not None
+        self._learn(kept.X, kept.y, kept.sample_weight, self.classes_)
+        self._kept, self.n_samples_seen_ = kept, kept.n_seen
+        return self

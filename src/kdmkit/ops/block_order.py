@@ -1,0 +1,47 @@
+"""An order of points in which every block of consecutive ones is near together."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# About the number of parts of a group along its widest dimension.
+_PARTS = 8
+
+
+def block_order(points: Float[Tensor, "m d"], size: int) -> Int[Tensor, " m"]:
+    """Numbers of the points in an order whose blocks `[i·size, (i + 1)·size)` are compact.
+
+    All points are sorted along the dimension in which they vary most and cut into about eight parts, each
+    part along its own widest dimension, and so on down to blocks: the leaves of a k-d tree.
+
+    >>> block_order(torch.tensor([[5.0], [1.0], [6.0], [2.0]]), 2)
+    tensor([1, 3, 0, 2])
+    """
+    m = len(points)
+    order = torch.arange(m, device=points.device)
+    blocks = max(1, math.ceil(m / size))
+    levels = max(1, round(math.log(blocks, _PARTS)))
+    parts = math.ceil(blocks ** (1 / levels))
+    for level in range(levels, 0, -1):
+        width = size * parts**level
+        # The last group may have fewer points than the others.
+        full = m - m % width
+        moved = torch.cat([_sorted(points[:full], 0, width), _sorted(points[full:], full, m - full)])
+        points, order = points[moved], order[moved]
+    return order
+
+
+def _sorted(points: Float[Tensor, "n d"], first: int, width: int) -> Int[Tensor, " n"]:
+    """Numbers of the points, from `first` on, each group of `width` sorted along its widest dimension."""
+    if not len(points):
+        return torch.empty(0, dtype=torch.long, device=points.device)
+    groups = points.view(-1, width, points.shape[1])
+    # Not the variance, whose squares may overflow.
+    widest = (groups - groups.mean(1, keepdim=True)).abs().mean(1).argmax(-1)
+    keys = groups.gather(2, widest.view(-1, 1, 1).expand(-1, width, 1)).squeeze(2)
+    starts = first + width * torch.arange(len(groups), device=points.device)
+    return (keys.argsort(1) + starts.unsqueeze(1)).flatten()

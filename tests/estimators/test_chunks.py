@@ -1,0 +1,153 @@
+"""Learning from chunks of rows, and joining densities that were fitted apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+import kdmkit as kdm
+from estimators.problems import moons
+from kdmkit.estimators.common.chunks import KeptRows
+
+pytestmark = pytest.mark.usefixtures("fast")
+
+CHUNKS = [slice(0, 60), slice(60, 61), slice(61, 200)]
+DENSITIES: list[dict[str, Any]] = [
+    {},
+    {"sigma": 0.4},
+    {"method": "likelihood", "max_epochs": 3, "covariance": "diag"},
+]
+
+
+def partly(model: Any, *arrays: Any, weights: Any = None, **first: Any) -> Any:
+    for i, chunk in enumerate(CHUNKS):
+        weight = None if weights is None else weights[chunk]
+        model.partial_fit(*(a[chunk] for a in arrays), sample_weight=weight, **(first if i == 0 else {}))
+    return model
+
+
+# ---- partial_fit
+
+
+@pytest.mark.parametrize("parameters", DENSITIES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_density_of_chunks_is_that_of_all_rows(parameters: dict[str, Any], weighted: bool) -> None:
+    X, _ = moons(200)
+    weights = np.random.default_rng(0).integers(0, 3, 200) if weighted else None
+    model = partly(kdm.KDMDensity(random_state=0, **parameters), X, weights=weights)
+    whole = kdm.KDMDensity(random_state=0, **parameters).fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(model.score_samples(X), whole.score_samples(X))
+    assert model.n_samples_seen_ == whole.n_samples_seen_ == (200 if weights is None else (weights > 0).sum())
+
+
+@pytest.mark.parametrize("method", ["nonparametric", "discriminative"])
+def test_classifier_of_chunks_is_that_of_all_rows(method: Any) -> None:
+    X, codes = moons(200)
+    y = np.array(["no", "yes"])[codes]
+    options: dict[str, Any] = {"method": method, "max_epochs": 2, "n_members": 3, "random_state": 0}
+    model = partly(kdm.KDMClassifier(**options), X, y, classes=["yes", "no"])
+    whole = kdm.KDMClassifier(**options).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.n_samples_seen_ == 200
+
+
+@pytest.mark.parametrize("method", ["nonparametric", "likelihood", "discriminative"])
+def test_classes_may_come_late(method: Any) -> None:
+    X, y = load_iris(return_X_y=True)
+    model = kdm.KDMClassifier(method=method, max_epochs=2, n_members=3, random_state=0)
+    model.partial_fit(X[:50], y[:50], classes=[0, 1, 2])
+    assert (model.predict(X[:50]) == 0).all()
+    assert model.predict_proba(X).shape == (150, 3)
+    assert np.isfinite(model.predict_proba(X)).all()
+    model.partial_fit(X[50:100], y[50:100])
+    model.partial_fit(X[100:], y[100:])
+    whole = kdm.KDMClassifier(method=method, max_epochs=2, n_members=3, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+
+
+def test_rows_are_replaced_within_the_budget() -> None:
+    rng = np.random.default_rng(0)
+    model = kdm.KDMDensity(sigma=0.3, max_rows=200, random_state=0)
+    means = np.arange(10.0)
+    for mean in means:
+        model.partial_fit(mean + rng.normal(size=(100, 1)))
+        assert model.kdm_.n_components <= 200
+    assert model.n_samples_seen_ == 1000
+    # Every chunk counts alike: the mean is 4.5, with a standard error of .22.
+    assert float(model.kdm_.mean) == pytest.approx(means.mean(), abs=0.7)
+
+
+def test_sample_is_uniform() -> None:
+    counts = np.zeros(40)
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        kept = KeptRows.of(np.arange(10.0)[:, None], None, None, rng)
+        for start in (10, 20, 30):
+            new = KeptRows.of(np.arange(start, start + 10.0)[:, None], None, None, rng)
+            kept = kept.join(new).at_most(8)
+        assert len(kept.X) == 8
+        counts[kept.X[:, 0].astype(int)] += 1
+    # 60 of 300 each; the standard deviation is 7.
+    assert abs(counts - 60).max() < 28
+
+
+def test_bad_chunks() -> None:
+    X, y = moons(100)
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        kdm.KDMClassifier().partial_fit(X, y)
+    model = kdm.KDMClassifier(method="nonparametric").partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(ValueError, match=r"y: expected labels of \[0, 1\], got \[7\]"):
+        model.partial_fit(X, np.full(100, 7))
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :1], y)
+    with pytest.raises(ValueError, match="max_rows: expected a whole number ≥ 1 or None"):
+        kdm.KDMDensity(max_rows=0).partial_fit(X)
+    with pytest.raises(ValueError, match=r"partial_fit: expected a new estimator, .* keep no rows"):
+        kdm.KDMDensity().fit(X).partial_fit(X)
+
+
+# ---- merge
+
+
+@pytest.mark.parametrize("first", DENSITIES)
+@pytest.mark.parametrize("second", DENSITIES)
+def test_merged_density_is_the_mixture(first: dict[str, Any], second: dict[str, Any], tmp_path: Path) -> None:
+    X, _ = moons(200)
+    a = kdm.KDMDensity(random_state=0, **first).fit(X[:50])
+    b = kdm.KDMDensity(random_state=0, **second).fit(X[50:])
+    wanted = np.logaddexp(np.log(0.25) + a.score_samples(X), np.log(0.75) + b.score_samples(X))
+    merged = kdm.merge(a, b)
+    np.testing.assert_allclose(merged.score_samples(X), wanted, rtol=1e-10, atol=1e-12)
+    assert merged.n_samples_seen_ == 200
+    assert merged.sample(3).shape == (3, 2)
+    kdm.save(merged, tmp_path / "merged.kdm")
+    np.testing.assert_array_equal(kdm.load(tmp_path / "merged.kdm").score_samples(X), merged.score_samples(X))
+    equal = np.logaddexp(a.score_samples(X), b.score_samples(X)) - np.log(2)
+    np.testing.assert_allclose(kdm.merge(a, b, weights=(3, 3)).score_samples(X), equal, rtol=1e-10)
+
+
+def test_merged_density_is_that_of_all_rows() -> None:
+    X, _ = moons(200)
+    rows = X[[*range(60), *range(30, 200)]]
+    a, b, whole = (kdm.KDMDensity(sigma=0.3).fit(part) for part in (rows[:60], rows[60:], rows))
+    np.testing.assert_allclose(kdm.merge(a, b).score_samples(X), whole.score_samples(X), rtol=1e-12)
+
+
+def test_metrics_and_bad_merges() -> None:
+    X, _ = moons(200)
+    options: dict[str, Any] = {"method": "likelihood", "max_epochs": 2, "random_state": 0}
+    a, b = kdm.KDMDensity(**options).fit(X[:100]), kdm.KDMDensity(**options).fit(X[100:])
+    np.testing.assert_allclose(kdm.merge(a, a).score_samples(X), a.score_samples(X), rtol=1e-10)
+    for other in (b, kdm.KDMDensity().fit(X)):
+        with pytest.raises(TypeError, match="expected one without a metric, or with that of the other"):
+            kdm.merge(a, other)
+    with pytest.raises(ValueError, match="b: expected a density of 2 columns, got 1"):
+        kdm.merge(a, kdm.KDMDensity().fit(X[:, :1]))
+    with pytest.raises(ValueError, match="weights: expected two numbers > 0, got"):
+        kdm.merge(a, a, weights=(1, 0))
+    del b.n_samples_seen_
+    with pytest.raises(ValueError, match="weights: expected two numbers > 0, since a density was saved"):
+        kdm.merge(b, b)
