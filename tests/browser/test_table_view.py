@@ -91,9 +91,27 @@ def test_a_typed_value_and_a_missing_cell(watched: Watched, table: kdm.KDMTable)
         page, lambda: (card(page, "weight").locator(".value").fill("2 to 5"), page.keyboard.press("Enter"))
     )
     check_numbers(page, table, {"weight": (2.0, 5.0)})
+    answered(page, lambda: type_value(page, "items", "15-25"))
+    assert page.locator(".chip", has_text="items").inner_text().startswith("items 15 – 25")
+    answered(page, lambda: card(page, "items").locator(".clear").click())
     answered(page, lambda: card(page, "weight").locator(".missing").click())
     assert page.locator(".chip").inner_text().startswith("weight missing")
     check_numbers(page, table, {})
+
+
+def test_held_cards_show_what_is_left(watched: Watched, table: kdm.KDMTable) -> None:
+    page = watched.open()
+    answered(page, lambda: card(page, "size").locator('.level[title="huge"] input').check())
+    assert card(page, "size").locator('.level[title="huge"] .share').inner_text() == "100.0%"
+    assert card(page, "size").locator('.level[title="small"] .share').inner_text() == "0.0%"
+    answered(page, lambda: type_value(page, "items", "15 to 25"))
+    given = {"size": "huge", "items": (15, 25)}
+    answer = table.query("items", given)
+    page.wait_for_selector(f'.card[data-column="items"] .mean:text-is("{shown(answer.mean)}")')
+    low, high = map(shown, answer.interval(0.9))
+    assert card(page, "items").locator(".interval").inner_text() == f"{low} – {high}"
+    assert card(page, "items").locator(".status").inner_text() == "held"
+    check_numbers(page, table, given)
 
 
 def test_the_keyboard_is_enough(watched: Watched, table: kdm.KDMTable) -> None:

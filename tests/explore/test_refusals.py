@@ -82,6 +82,7 @@ OTHERS: list[tuple[str, Any]] = [
     *(("parcels/explain", body) for body in ({}, {"csv": ""}, {"csv": 5}, {"csv": "x" * 300_000})),
     ("parcels/explain", {"csv": "size\nhuge\n", "row": 5}),
     ("parcels/explain", {"csv": "size\nhuge\n", "row": -1}),
+    ("parcels/explain", {"csv": "size,size\nhuge,small\n"}),
     ("parcels/explain", {"csv": "/etc/passwd"}),
     *(("digits/read", {"pixels": pixels}) for pixels in (None, "0", [[0] * 8] * 8, [None] * 64, [0] * 10**5)),
     *(("digits/images", body) for body in ({}, {"label": None}, {"label": 3, "n": 1000}, {"label": 30})),

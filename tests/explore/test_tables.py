@@ -57,6 +57,37 @@ def test_cards_have_the_numbers_of_queries(client: TestClient, table: kdm.KDMTab
             assert card["shares"] == [f"{answer.probs[level]:.1%}" for level in answer.levels or ()]
 
 
+@pytest.mark.parametrize("case", ["levels and a range", "an open range", "a value", "dates"])
+def test_held_cards_have_the_numbers_of_queries(client: TestClient, table: kdm.KDMTable, case: str) -> None:
+    asked, given = GIVEN[case]
+    found = ask(client, "/held", {"given": asked})
+    r.Held.model_validate(found)
+    assert set(found["cards"]) == set(given)
+    for name, card in found["cards"].items():
+        answer = table.query(name, given)
+        if card["mean"] is not None:
+            assert card["mean"] == shown(answer.mean)
+        if answer.ordered:
+            assert card["interval"] == [shown(end) for end in answer.interval(0.9)]
+        if card["shares"] is not None:
+            assert card["shares"] == [f"{answer.probs[level]:.1%}" for level in answer.levels or ()]
+        assert sum(card["probabilities"]) == pytest.approx(1.0, abs=0.01)
+
+
+def test_one_level_needs_no_held_card(client: TestClient) -> None:
+    assert ask(client, "/held", {"given": {"size": {"values": ["huge"]}}}) == {"cards": {}}
+
+
+def test_ranges_of_dates_are_converted_once(table: kdm.KDMTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (table.query("sent", {"size": size}) for size in ("huge", "small"))
+    bins = tuple(first.bins(7))
+    first.histogram(bins)
+    expected = [second.probability(span) for span in bins]
+    codec = table.schema_.columns["sent"].codec
+    monkeypatch.setattr(type(codec), "region", lambda *_: pytest.fail("converted again"))
+    assert second.histogram(bins) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("case", ["levels and a range", "a value"])
 def test_bars_are_probabilities_of_their_ranges(client: TestClient, table: kdm.KDMTable, case: str) -> None:
     asked, given = GIVEN[case]

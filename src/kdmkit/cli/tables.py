@@ -28,6 +28,9 @@ Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; none
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+_KINDS = "float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier, text"
+
+
 def add_commands(app: typer.Typer) -> None:
     """Registers the commands."""
     for command in (fit, describe, ask, predict, impute, score, sample):
@@ -63,7 +66,8 @@ def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
     target: Annotated[list[str] | None, typer.Option(help="A column to predict; may be repeated.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--type", help="What a column is, zip=category; may be repeated.")
+        list[str] | None,
+        typer.Option("--type", help=f"What a column is, zip=category; may be repeated. Kinds: {_KINDS}."),
     ] = None,
     model: Annotated[Literal["tree", "flat"], typer.Option(help="How columns are tied.")] = "tree",
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,

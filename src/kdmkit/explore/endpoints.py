@@ -47,6 +47,14 @@ ENDPOINTS = (
         "table",
     ),
     Endpoint(
+        "/held",
+        "The distribution of the columns that are known in part, given all that is known",
+        r.Held,
+        lambda model, asked: model.held(asked),
+        r.Evidence,
+        "table",
+    ),
+    Endpoint(
         "/links",
         "The tree of columns with the strength of every edge",
         r.Links,

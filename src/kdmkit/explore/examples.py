@@ -10,9 +10,10 @@ import numpy as np
 
 from kdmkit.explore.models import Entry
 
-# Deformed copies of every digit, and the bandwidth of components in standard deviations of pixels. Chosen on
-# the last 597 digits: of (3, 7) copies and (0.5, 0.7, 1, 1.4) the most are read, and 95 % are not novel.
-_COPIES, _SIGMA = 3, 1.0
+# Deformed copies of every digit, how far they are turned and moved (in pixels), and the bandwidth of
+# components in standard deviations of pixels. Of 28 models of the first 1,200 digits none reads more of the
+# others (96.8 %), and this one finds fewer than 5 % of them novel.
+_COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
 
 
 def example_models() -> dict[str, Entry]:
@@ -64,9 +65,9 @@ def _deformed(row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """An image of 8 × 8 pixels, slightly turned, stretched, slanted and moved."""
     from scipy import ndimage
 
-    turn = np.eye(2) + rng.normal(0.0, 0.08, (2, 2))
-    turn[1, 0] += rng.normal(0.0, 0.08)
+    turn = np.eye(2) + rng.normal(0.0, _TURN, (2, 2))
+    turn[1, 0] += rng.normal(0.0, _TURN)
     middle = np.full(2, 3.5)
-    offset = middle - turn @ middle + rng.normal(0.0, 0.4, 2)
+    offset = middle - turn @ middle + rng.normal(0.0, _MOVE, 2)
     moved = ndimage.affine_transform(row.reshape(8, 8), turn, offset, order=1)
     return np.asarray(moved.reshape(-1).clip(0.0, 16.0))

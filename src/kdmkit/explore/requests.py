@@ -143,6 +143,12 @@ class Marginals(BaseModel):
     texts: Texts
 
 
+class Held(BaseModel):
+    """The columns of which something is known, except of those that are held to one level."""
+
+    cards: dict[str, Card]
+
+
 class TableView(BaseModel):
     kind: Literal["table"]
     name: str

@@ -119,6 +119,14 @@ class TableModel:
             self._kept.popitem(last=False)
         return found
 
+    def held(self, asked: r.Evidence) -> dict[str, Any]:
+        """Cards of the columns of which something is known, except of those that are held to one level."""
+        given = asked.known()
+        known = [name for name in self._prior if given.get(name) is not None]
+        several = [n for n in known if self.bins[n] is not None or isinstance(given[n], tuple | list)]
+        answers = self.table.marginals(given, several) if several else {}
+        return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
+
     def _log_evidence(self, given: dict[str, Any], answers: dict[str, Answer]) -> float:
         if answers:
             return next(iter(answers.values())).log_evidence
@@ -181,11 +189,16 @@ class TableModel:
         """The cells of a row of CSV, the most surprising first."""
         rows = _read_csv(asked.csv)
         if not 0 <= asked.row < rows.num_rows:
-            raise ValueError(bad_argument("row", f"less than {rows.num_rows}", asked.row))
-        known = [name for name in rows.column_names if name in self._prior]
+            wanted = f"one of the {rows.num_rows} rows of the CSV"
+            raise ValueError(bad_argument("row", wanted, f"row {asked.row + 1}"))
+        names = rows.column_names
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(bad_argument("csv", "columns of different names", f"{twice!r} twice"))
+        known = [name for name in names if name in self._prior]
         if not known:
             wanted = f"a header line with columns of the table ({', '.join(list(self._prior)[:4])}, …)"
-            raise ValueError(bad_argument("csv", wanted, ", ".join(rows.column_names)[:200]))
+            raise ValueError(bad_argument("csv", wanted, ", ".join(names)[:200]))
         cells = self.table.explain(rows.slice(asked.row, 1).select(known))
         return {"n_rows": rows.num_rows, "cells": [_cell(cell) for cell in cells]}
 

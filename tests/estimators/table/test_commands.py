@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit import cli
+from kdmkit.estimators.table.codecs.kinds import KINDS
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -134,3 +135,8 @@ def test_errors_are_told_in_one_line(
 
 def test_version() -> None:
     assert run("--version").strip() == f"kdmkit {kdm.__version__}"
+
+
+def test_help_lists_all_kinds() -> None:
+    told = run("fit", "--help")
+    assert all(kind in told for kind in KINDS)

@@ -1,5 +1,6 @@
 """Quantiles of digits that go round, and of the dates that they belong to."""
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ def test_the_first_digit_that_reaches_a_level(numbers: int) -> None:
     assert reached.numpy() == pytest.approx(at.numpy(), abs=1e-9)
     assert bool((below < level).all())
     assert bool((level <= reached).all())
+    assert Turn(kernel, c, numbers).probs(weights[0].log()).cumsum(0).numpy() == pytest.approx(
+        upto[0].numpy(), abs=1e-9
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +89,20 @@ def test_times_are_the_first_that_reach_a_level(table: kdm.KDMTable, unchecked: 
         assert time == before or answer.probability((None, before)) < level + 1e-6
     assert answer.interval(0.9) == (answer.quantile(0.05), answer.quantile(0.95))
     assert table.predict({"shop": ["b"]}, "paid")[0] == answer.median
+
+
+def test_times_given_a_range_of_times(table: kdm.KDMTable, unchecked: None) -> None:
+    """Against the probabilities without the condition; a range from evening to morning goes over midnight."""
+    whole = table.query("paid", given={"shop": "b"})
+    for low, high in (("20:30", "22:00"), ("21:15", "06:00")):
+        mass = whole.probability((low, high))
+        within = table.query("paid", given={"shop": "b", "paid": (low, high)})
+        assert within.probability((low, high)) == pytest.approx(1, abs=1e-6)
+        assert within.probability((None, None)) == pytest.approx(1, abs=1e-6)
+        assert within.probability(("21:20", "21:40")) == pytest.approx(
+            whole.probability(("21:20", "21:40")) / mass, abs=1e-5
+        )
+        assert within.log_evidence - whole.log_evidence == pytest.approx(np.log(mass), abs=1e-4)
+        assert 0 < len(within.bars()) <= 12
+        assert len(within.sample(3)) == 3
+    assert table.query("P(paid | paid = 21:15)").median == datetime.time(21, 15)

@@ -25,8 +25,8 @@ export class Card {
     this.now = el("p", { class: "numbers" },
       el("span", { class: "number" }, el("span", { class: "caption", text: "mean" }), this.mean),
       el("span", { class: "number" }, el("span", { class: "caption", text: "90 %" }), this.interval));
-    this.was = el("p", { class: "was" });
-    this.status = el("p", { class: "status" });
+    this.was = el("span", { class: "was" });
+    this.status = el("span", { class: "status" });
     this.value = el("input", {
       type: "text", class: "value", spellcheck: "false", autocomplete: "off",
       placeholder: isList ? "level" : "value or range",
@@ -43,7 +43,7 @@ export class Card {
     this.node = el("article", { class: `card ${isList ? "list" : "ranged"}`, "data-column": column.name, "aria-label": column.name },
       el("header", {}, el("h2", { text: column.name, title: column.details }),
         el("span", { class: "kind", text: column.kind }), this.target),
-      el("div", { class: "figures" }, this.now, this.was, this.status), this.chart.node, form);
+      el("div", { class: "figures" }, this.now, el("p", { class: "second" }, this.status, this.was)), this.chart.node, form);
     this.draw(null, null);
   }
 
@@ -115,19 +115,20 @@ export class Card {
 
   // ---- what the model says
 
-  /** Draws an answer; `condition` is what is known of this column. */
+  /** Draws an answer; `condition` is what is known of this column. The numbers of held columns come a little later. */
   draw(card, condition) {
     const known = condition !== null && !condition.missing;
     const { prior } = this.column;
-    const now = card ?? prior;
-    this.chart.draw(known ? null : card);
-    this.now.hidden = known || now.mean === null && now.interval === null;
-    this.status.hidden = !known && !condition?.missing && !this.now.hidden;
-    write(this.mean, now.mean ?? "–");
-    write(this.interval, now.interval ? now.interval.join(" – ") : "–");
+    const drawn = known ? card ?? this.only(condition) : card;
+    const now = drawn ?? prior;
+    const waiting = known && drawn === null;
+    this.chart.draw(drawn);
+    this.now.hidden = now.mean === null && (now.interval === null || this.column.labels.length <= 2);
+    write(this.mean, waiting ? "–" : now.mean ?? "–");
+    write(this.interval, waiting || now.interval === null ? "–" : now.interval.join(" – "));
     this.mean.parentElement.hidden = now.mean === null;
-    const changed = card !== null && !known && (now.mean !== prior.mean || String(now.interval) !== String(prior.interval));
-    write(this.was, changed ? `before ${[prior.mean, prior.interval?.join(" – ")].filter(Boolean).join(", ")}` : "");
+    const changed = now.mean !== prior.mean || String(now.interval) !== String(prior.interval);
+    write(this.was, changed && !this.now.hidden ? `before ${[prior.mean, prior.interval?.join(" – ")].filter(Boolean).join(", ")}` : "");
     let text = "";
     if (known) text = "held";
     else if (condition?.missing) text = "missing";
@@ -135,6 +136,19 @@ export class Card {
     write(this.status, text);
     set(this.node, "title", now.beyond && !known ? `${now.beyond} lie beyond the chart` : "");
     this.hold(condition);
+  }
+
+  /** Whether a condition leaves several values of the column. */
+  isPart(condition) {
+    return !condition.missing && (this.column.levels === null || condition.values.length > 1);
+  }
+
+  /** The card of a column that is held to one of its levels; null of other conditions. */
+  only(condition) {
+    const { levels } = this.column;
+    if (this.isPart(condition)) return null;
+    const probabilities = levels.map((level) => Number(String(level) === String(condition.values[0])));
+    return { probabilities, shares: probabilities.map((p) => `${100 * p}.0%`), mean: null, interval: null, beyond: null };
   }
 
   markTarget(is) {

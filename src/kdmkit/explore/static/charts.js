@@ -17,6 +17,14 @@ function outline(masses, top) {
   return `${path}L${WIDTH} ${HEIGHT}Z`;
 }
 
+/** The ends of the axis; numbers are rounded to a hundredth of the range. */
+function ends({ bins, labels }) {
+  const [low, high] = [bins[0][0], bins.at(-1)[1]];
+  if (typeof low !== "number" || low === high) return [labels[0].split(" – ")[0], labels.at(-1).split(" – ").at(-1)];
+  const digits = Math.min(20, Math.max(0, 2 - Math.floor(Math.log10(high - low))));
+  return [low, high].map((value) => String(Number(value.toFixed(digits))));
+}
+
 /**
  * A histogram: before in grey, after in colour, and a range between two thumbs or by dragging across it.
  * `pick(first, last)` is called with the bins of the range; with null where all are in it.
@@ -36,8 +44,7 @@ export class Histogram {
     this.low = this.thumb("from", 0, 0);
     this.high = this.thumb("to", this.n, this.n);
     this.hover = el("output", { class: "hover" });
-    const first = column.labels[0].split(" – ")[0];
-    const last = column.labels[this.n - 1].split(" – ").at(-1);
+    const [first, last] = ends(column);
     this.axis = el("div", { class: "axis" }, el("span", { text: first }), this.hover, el("span", { text: last }));
     this.area = el("div", { class: "area" }, this.svg);
     this.node = el("div", { class: "histogram" }, this.area,

@@ -102,6 +102,10 @@ export class DrawsPanel {
 
   async download() {
     const n = Math.round(Number(this.n.value));
+    if (!(n >= 1 && n <= 10_000)) {
+      tell("Draws: type how many rows to save, from 1 to 10,000.");
+      return;
+    }
     const text = await run(this.save, () => askModel(this.ask.model, "/draws.csv", this.ask.body({ n })));
     if (text === null) return;
     const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
@@ -148,11 +152,13 @@ export class RowPanel {
       return;
     }
     const found = await run(this.button, () => askModel(this.ask.model, "/explain", body));
+    const empty = found === null || !found.cells.length;
+    this.place.hidden = empty;
+    this.hold.disabled = empty;
     if (found === null) return;
+    if (empty) tell("A row: all its cells are missing.");
     this.row.max = found.n_rows;
     this.cells = found.cells;
-    this.hold.disabled = false;
-    this.place.hidden = false;
     this.place.replaceChildren(el("table", { class: "cells" },
       el("thead", {}, el("tr", {}, ...["column", "value", "expected", "as odd"].map((name) => el("th", { text: name })))),
       el("tbody", {}, ...found.cells.map((cell) => el("tr", { class: cell.surprising ? "surprising" : null, title: `${cell.column}: ${cell.value}, expected ${cell.expected}` },

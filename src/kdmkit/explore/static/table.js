@@ -6,6 +6,9 @@ import { el, newest, set, write } from "./dom.js";
 import { DrawsPanel, NextPanel, RowPanel, TextPanel, TreePanel } from "./panels.js";
 import { conditionText } from "./values.js";
 
+// Milliseconds without a move after which a person pauses.
+const PAUSE = 120;
+
 export function showTable(root, model) {
   return new TableView(root, model);
 }
@@ -73,6 +76,7 @@ class TableView {
   }
 
   async answer() {
+    clearTimeout(this.later);
     this.showKnown();
     const given = new Map(this.given);
     let found;
@@ -90,12 +94,25 @@ class TableView {
       card.node.classList.remove("stale");
       card.draw(changed ? found.cards[name] ?? null : null, given.get(name) ?? null);
     }
+    this.later = setTimeout(() => this.answerHeld(given), PAUSE);
     const known = [...given.values()].some((condition) => !condition.missing);
     write(this.usual, known ? usualText(found) : "");
     this.panels.text.show(found.texts);
     this.panels.next.changed();
     this.panels.draws.changed();
     document.documentElement.dataset.answered = String(Number(document.documentElement.dataset.answered ?? 0) + 1);
+  }
+
+  /** The columns that are known in part: asked for once the person pauses. */
+  async answerHeld(given) {
+    if (![...given].some(([name, condition]) => this.cards.get(name).isPart(condition))) return;
+    try {
+      const { cards } = await askModel(this.model.name, "/held", { given: Object.fromEntries(given) });
+      const moved = JSON.stringify([...given]) !== JSON.stringify([...this.given]);
+      if (!moved) for (const [name, card] of Object.entries(cards)) this.cards.get(name).draw(card, given.get(name));
+    } catch {
+      // The other cards are right: those that are held stay without numbers.
+    }
   }
 
   /** What is known, one chip for each column. A chip that stays is only written again. */

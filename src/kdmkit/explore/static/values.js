@@ -1,11 +1,12 @@
 // Values that people type, and conditions as text.
 
-const RANGE = /^(.+?)\s*(?:\.\.|…|\bto\b|–)\s*(.+)$/;
+const RANGE = /^(.+?)\s*(?:\.\.|…|\bto\b|–|\s-\s)\s*(.+)$/;
+const NUMBERS = /^([-+]?[\d.,]+)-([-+]?[\d.,]+)$/;
 const BOUND = /^(<=|>=|≤|≥|<|>)\s*(.+)$/;
 
 /** What a text says about a column: a condition, null for nothing, or an Error. */
 export function read(text, column) {
-  const written = text.trim();
+  const written = text.trim().replace(/^=\s*/, "");
   if (!written) return null;
   if (column.levels !== null) return readLevels(written, column);
   const value = (part) => readValue(part.trim(), column);
@@ -15,7 +16,7 @@ export function read(text, column) {
       const end = value(bound[2]);
       return { range: bound[1].startsWith("<") || bound[1] === "≤" ? { low: null, high: end } : { low: end, high: null } };
     }
-    const range = RANGE.exec(written);
+    const range = RANGE.exec(written) ?? (isNumeric(column) ? NUMBERS.exec(written) : null);
     if (range) return { range: { low: value(range[1]), high: value(range[2]) } };
     return { values: [value(written)] };
   } catch (error) {
@@ -23,10 +24,14 @@ export function read(text, column) {
   }
 }
 
+function isNumeric(column) {
+  return typeof column.bins[0][0] === "number";
+}
+
 function readValue(text, column) {
-  if (typeof column.bins[0][0] !== "number") return text;
+  if (!isNumeric(column)) return text;
   const number = Number(text.replace(/(?<=\d),(?=\d{3}\b)/g, ""));
-  if (text === "" || !Number.isFinite(number)) throw new Error(`Type a number of ${column.name}, for example ${column.labels[0].split(" – ")[0]}.`);
+  if (text === "" || !Number.isFinite(number)) throw new Error(`Type a number of ${column.name}, for example ${column.prior.mean ?? column.labels[0].split(" – ")[0]}, or a range such as ${column.prior.interval.join(" to ")}.`);
   return number;
 }
 

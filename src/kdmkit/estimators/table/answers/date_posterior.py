@@ -81,16 +81,20 @@ class DatePosterior(Posterior):
 
     # ---- probabilities
 
-    def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
-        parts = zip(self.column.variables, self.codec.stack(boxes), strict=True)
-        known = {
+    def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
+        """The probabilities of ranges, `(n, *batch)`; their boxes of digits are kept for the next answer."""
+        first = self._digit_pieces[self.column.variables[0]]
+        return self._summed(len(bins), first.kept(bins, lambda: self._boxes(bins)))
+
+    def _masses(self, n: int, known: Sequence[Known]) -> Array:
+        regions = {
             name: spread(as_region(self.rho.kernels[name], part), len(self.rho.batch_shape))
-            for name, part in parts
+            for name, part in zip(self.column.variables, known, strict=True)
             if part is not None
         }
-        if not known:
-            return np.ones((len(boxes), *self._rows))
-        return np.asarray(np.exp(self._mixed(self._joint_log_prob(known))))
+        if not regions:
+            return np.ones((n, *self._rows))
+        return np.asarray(np.exp(self._mixed(self._joint_log_prob(regions))))
 
     def _joint_log_prob(self, known: Mapping[str, Tensor | Region]) -> Tensor:
         rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -14,8 +14,10 @@ from kdmkit.distributions.quantiles import Knots
 from kdmkit.estimators.table.answers.turns import Turn
 from kdmkit.kernels import Kernel, Periodic
 
-# Lists of regions whose masses are kept.
+# Lists of regions of which something is kept.
 _KEPT = 4
+
+Kept = TypeVar("Kept")
 
 
 class Pieces:
@@ -30,7 +32,7 @@ class Pieces:
 
     def __init__(self, kernel: Kernel, components: Tensor) -> None:
         self.kernel, self.components = kernel, components
-        self._masses: dict[Hashable, Tensor] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     @cached_property
     def probs(self) -> Float[Tensor, "m n"]:
@@ -60,12 +62,11 @@ class Pieces:
         """Of digits that go round: the kernel has a period."""
         return Turn(cast(Periodic, self.kernel), self.components)
 
-    def masses(self, regions: Hashable, compute: Callable[[], Float[Tensor, "n m"]]) -> Float[Tensor, "n m"]:
-        """Of n regions; computed once for each of the last lists of regions."""
-        found = self._masses.get(regions)
-        if found is None:
-            found = compute()
-            self._masses = dict([*self._masses.items(), (regions, found)][-_KEPT:])
+    def kept(self, regions: Hashable, compute: Callable[[], Kept]) -> Kept:
+        """What is computed of a list of regions; once for each of the last lists."""
+        if regions not in self._kept:
+            self._kept = dict([*self._kept.items(), (regions, compute())][-_KEPT:])
+        found: Kept = self._kept[regions]
         return found
 
 

@@ -28,6 +28,9 @@ from kdmkit.kernels.regions import Interval, OneOf, Region
 # Levels of quantiles that are searched together, ascending.
 _USUAL = (0.005, 0.05, 0.5, 0.95, 0.995)
 
+#: Boxes, stacked by variable, and for each the place of what it is a part of.
+Boxes = tuple[list[int], tuple[Known, ...]]
+
 
 class Joint(Protocol):
     """A distribution of several variables: a `JointKDM` or a `TreeKDM`."""
@@ -159,7 +162,7 @@ class Posterior:
     def interval(self, coverage: float) -> Array:
         """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
         self._check(self.codec.ordered, "intervals", "an ordered column")
-        if not self.has_levels and (0 in self._rows or self._goes_round):
+        if not self.has_levels and (0 in self._rows or self.goes_round):
             return self.quantile(_tails(coverage).tolist())
         ends = self._held(coverage).ends
         if self.has_levels:
@@ -186,7 +189,7 @@ class Posterior:
         return nearest_interval(steps, coverage, central)
 
     @property
-    def _goes_round(self) -> bool:
+    def goes_round(self) -> bool:
         """Whether values are times of day, too many for levels."""
         return isinstance(getattr(self.codec, "part", None), CirclePart)
 
@@ -204,7 +207,7 @@ class Posterior:
         rho = self.rho
         if 0 in self._rows:
             return rho.components.new_empty((*q.shape, *self._rows, *rho.event_shape))
-        if self._goes_round:
+        if self.goes_round:
             levels = torch.from_numpy(q).reshape(-1, *[1] * self._rank).to(rho.components.device)
             found = [self.pieces.turn.first_of(rho.log_weights, level.expand(self._rows)) for level in levels]
             return torch.stack([digit for digit, *_ in found]).reshape(*q.shape, *self._rows, 1).double()
@@ -299,33 +302,41 @@ class Posterior:
 
     def probabilities(self, givens: Sequence[Any]) -> Array:
         """How probable each of some values, ranges or sets is, `(n, *batch)`."""
+        return self._summed(len(givens), self._boxes(givens))
+
+    def _boxes(self, givens: Sequence[Any]) -> Boxes:
+        """The boxes that values, ranges or sets consist of."""
         boxes = [(i, box) for i, given in enumerate(givens) for box in self.codec.region(given)]
-        found = np.zeros((len(givens), *self._rows))
-        np.add.at(found, [i for i, _ in boxes], self._masses([box for _, box in boxes]))
+        return [i for i, _ in boxes], self.codec.stack([box for _, box in boxes])
+
+    def _summed(self, n: int, boxes: Boxes) -> Array:
+        """The probabilities of n things that consist of boxes, `(n, *batch)`."""
+        places, known = boxes
+        found = np.zeros((n, *self._rows))
+        np.add.at(found, places, self._masses(len(places), known))
         return np.asarray(np.minimum(found, 1.0))
 
     def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
         """The probabilities of ranges, `(n, *batch)`; masses of components are kept for the next answer."""
         if self.rho is None or len(self.column.variables) > 1:
             return self.probabilities(bins)
-        masses = self.pieces.masses(bins, lambda: self._component_masses(bins))
+        masses = self.pieces.kept(bins, lambda: self._component_masses(bins))
         return np.moveaxis(np.asarray((self._weights @ masses.mT).cpu()), -1, 0).clip(0.0, 1.0)
 
     def _component_masses(self, bins: Sequence[tuple[Any, Any]]) -> Float[Tensor, "n m"]:
         """The mass of every component in every range."""
-        boxes = [(i, box) for i, given in enumerate(bins) for box in self.codec.region(given)]
-        (known,) = self.codec.stack([box for _, box in boxes])
+        places, (known,) = self._boxes(bins)
         log_masses = self.rho.kernel.log_mass(as_region(self.rho.kernel, known), self.rho.components)
         found = torch.zeros(len(bins), log_masses.shape[-1], dtype=torch.float64, device=log_masses.device)
-        place = torch.tensor([i for i, _ in boxes], device=found.device)
+        place = torch.tensor(places, device=found.device)
         return found.index_add_(0, place, log_masses.double().exp())
 
-    def _masses(self, boxes: Sequence[tuple[Known, ...]]) -> Array:
-        """The probability of every box, `(boxes, *batch)`."""
-        (known,) = self.codec.stack(boxes)
-        if known is None:
-            return np.ones((len(boxes), *self._rows))
-        region = spread(as_region(self.rho.kernel, known), self._rank)
+    def _masses(self, n: int, known: Sequence[Known]) -> Array:
+        """The probability of each of n boxes, `(n, *batch)`."""
+        (own,) = known
+        if own is None:
+            return np.ones((n, *self._rows))
+        region = spread(as_region(self.rho.kernel, own), self._rank)
         return np.asarray(self.rho.log_mass(region).double().exp().cpu())
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:

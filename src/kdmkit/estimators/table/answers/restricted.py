@@ -39,10 +39,9 @@ def restrict(posterior: Posterior, own: Any) -> tuple[Posterior, float]:
         return within, _log(within.mass, own)
     if posterior.has_levels:
         return _among_levels(posterior, own)
+    if posterior.goes_round:
+        return _times(posterior, known, own)
     if isinstance(known[0], Interval) and float(known[0].low) < float(known[0].high):
-        if len(known) > 1:
-            wanted = f"a range of {posterior.column.name!r} that does not go over midnight"
-            raise ValueError(bad_argument("given", wanted, repr(own)))
         return _between(posterior, known[0], own)
     return _listed(posterior, known)
 
@@ -79,6 +78,27 @@ def _between(posterior: Posterior, region: Interval, own: Any) -> tuple[Posterio
     weights = (joint - log_mass).to(rho.log_weights.dtype)
     cut_off = KDM(components, None, kernel, log_weights=weights, validate_args=False)
     return Posterior(posterior.column, cut_off), log_mass
+
+
+def _times(posterior: Posterior, known: Sequence[Any], own: Any) -> tuple[Posterior, float]:
+    """Times of day: each unit of the clock has its probability; a range may go over midnight."""
+    rho = posterior.rho
+    digits = torch.arange(round(rho.kernel.period), dtype=torch.float64)
+    held = _among(digits, known)
+    probs = posterior.pieces.turn.probs(rho.log_weights.reshape(-1)).cpu()[held].numpy()
+    log_mass = _log(probs.sum(), own)
+    return Times(posterior.column, digits[held], probs / probs.sum()), log_mass
+
+
+def _among(digits: Tensor, known: Sequence[Any]) -> Tensor:
+    """Which digits are in one of some intervals and points; None stands for all of them."""
+    if any(part is None for part in known):
+        return torch.ones(len(digits), dtype=torch.bool)
+    held = torch.zeros(len(digits), dtype=torch.bool)
+    for part in known:
+        low, high = (part.low, part.high) if isinstance(part, Interval) else (part, part)
+        held |= (digits >= low.double()) & (digits <= high.double())
+    return held
 
 
 def _listed(posterior: Posterior, known: Sequence[Any]) -> tuple[Posterior, float]:
@@ -137,6 +157,26 @@ class Listed(Posterior):
         device = "cpu" if generator is None else generator.device
         index = torch.multinomial(weights.to(device), n, replacement=True, generator=generator)
         return np.asarray(self._listed)[index.cpu().numpy()]
+
+
+class Times(Listed):
+    """Some times of day.
+
+    Args:
+        digits: units of the clock since midnight, ascending.
+        weights: their probabilities.
+    """
+
+    def __init__(self, column: Column, digits: Tensor, weights: Array) -> None:
+        super().__init__(column, column.codec.values(digits.unsqueeze(-1)).tolist(), weights)
+        self._digits = digits
+
+    def probabilities(self, givens: Sequence[Any]) -> Array:
+        return np.array([self._probs[self._within(given)].sum() for given in givens])
+
+    def _within(self, given: Any) -> np.ndarray:
+        boxes = self.codec.region((None, None) if given is None else given)
+        return np.asarray(_among(self._digits, [part for box in boxes for part in box]))
 
 
 def _holds(given: Any, value: Any) -> bool:

@@ -72,6 +72,16 @@ class Turn:
         below, upto = (inside.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))
         return first + step, below, upto
 
+    def probs(self, log_weights: Float[Tensor, " m"]) -> Float[Tensor, " period"]:
+        """The probability of every digit."""
+        weights = log_weights.double().softmax(-1)
+        reached = self._table @ weights
+        if self.stride > 1:
+            first = torch.arange(0, self.period, self.stride, device=weights.device)
+            below = torch.cat([reached.new_zeros(1), reached[:-1]]).unsqueeze(-1)
+            reached = (below + self._inside(weights.expand(len(first), -1), first)).flatten()[: self.period]
+        return reached.diff(prepend=reached.new_zeros(1)).clamp_min(0.0)
+
     def _inside(
         self, weights: Float[Tensor, "rows m"], first: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows stride"]:
