@@ -72,7 +72,10 @@ def check_floating(argument: str, value: Tensor) -> None:
 
 
 def check_finite(argument: str, value: Tensor) -> None:
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    # A sum tells in one pass; that of finite values may be infinite.
+    if not value.is_floating_point() or bool(value.detach().sum().isfinite()):
+        return
+    if not bool(torch.isfinite(value).all()):
         bad = value[~torch.isfinite(value)]
         got = f"{bad.numel()} that are not ({bad[0].item()})"
         raise ValueError(bad_argument(argument, "finite values", got))
@@ -255,7 +258,8 @@ def apply(argument: str, module: Callable[[Tensor], Any], x: Tensor) -> Any:
 
 def check_label(argument: str, value: Tensor, n: int) -> None:
     """Integer labels in 0 … n−1."""
-    if value.numel() and not (0 <= int(value.min()) and int(value.max()) < n):
+    low, high = value.aminmax() if value.numel() else (0, n - 1)
+    if int(low) < 0 or int(high) >= n:
         outside = value[(value < 0) | (value >= n)][0].item()
         raise ValueError(bad_argument(argument, f"labels in 0 … {n - 1}", outside))
 

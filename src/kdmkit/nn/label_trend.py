@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.distributions import KDM
 from kdmkit.distributions.labels import with_label_probs
+from kdmkit.nn.ensemble import MLPEnsemble
 from kdmkit.nn.memory import ResidualMemory
-from kdmkit.nn.mlp import MLPEnsemble
 from kdmkit.nn.scaler import Scaler, soft_clip
 
 

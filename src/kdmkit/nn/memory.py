@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import FixedBandwidth
-from kdmkit.ops import attend
+from kdmkit.ops import attend_beside
 
 
 class ResidualMemory(nn.Module):
@@ -55,8 +55,9 @@ class ResidualMemory(nn.Module):
         """g(x), and the coverage Σ_i w_i·k² / (b + Σ_i w_i·k²): the rows' share of the evidence at x."""
         # Unchecked: `torch.export` cannot read values.
         kernel = RBF(FixedBandwidth("sigma", self.sigma, validate=False))
-        mean, log_overlap = attend(kernel.term(x, self.rows), self.log_weights, self.residuals)
-        return with_background(mean, log_overlap, self.background)
+        return attend_beside(
+            kernel.term(x, self.rows), self.log_weights, self.residuals, self.background.log()
+        )
 
     def config(self) -> dict[str, Any]:
         return {"rows": len(self.rows), "d": self.rows.shape[1], "outputs": self.residuals.shape[1]}

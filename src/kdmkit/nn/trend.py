@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
+from kdmkit.nn.ensemble import MLPEnsemble
 from kdmkit.nn.memory import ResidualMemory
-from kdmkit.nn.mlp import MLPEnsemble
 from kdmkit.nn.scaler import Scaler
 
 

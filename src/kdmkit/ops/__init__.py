@@ -1,6 +1,7 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
 
 from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
+from kdmkit.ops.background import attend_beside
 from kdmkit.ops.block_order import block_order
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
@@ -40,6 +41,7 @@ __all__ = [
     "Sum",
     "Term",
     "attend",
+    "attend_beside",
     "block_order",
     "choose_backend",
     "combine",

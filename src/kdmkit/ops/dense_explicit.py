@@ -131,8 +131,12 @@ class _Given(torch.autograd.Function):
             if second is None:
                 second = exponentials(points.scores(bias) + _select_by_code(extra, codes), dtype)
         _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
-        (_, total, top), (_, other_total, other_top) = first, second
-        conditional = log_ratio(total, top, other_total, other_top)
+        (_, total, top), (others, other_total, other_top) = first, second
+        if others is None:
+            # Both sums have the same maximum, and the smaller one is not tiny.
+            conditional = (other_total / total).log_()
+        else:
+            conditional = log_ratio(total, top, other_total, other_top)
         return (total.log() + (top + points.row)).to(dtype), conditional.to(dtype)
 
     @staticmethod
@@ -193,9 +197,10 @@ def _gradients(
     inputs: Sequence[Tensor], points: ScaledPoints, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients by query, components, scale and bias, from those by the scores (`slopes`)."""
-    gradients = [*points.gradients(slopes, needs[:3]), None]
-    if needs[3]:
-        gradients[3] = slopes.sum_to_size(inputs[3].shape)
+    by_bias = slopes.sum_to_size(inputs[3].shape) if needs[3] else None
+    # Sums in float32 are no good for points in float64.
+    is_known = by_bias is not None and by_bias.ndim == 1 and slopes.dtype == points.x.dtype
+    gradients = [*points.gradients(slopes, needs[:3], by_bias if is_known else None), by_bias]
     return [g if g is None else g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
 
 

@@ -72,25 +72,46 @@ class ScaledPoints:
         return product.add_(bias) if fits else product + bias
 
     def gradients(
-        self, slopes: Float[Tensor, "n m"], needs: Sequence[bool]
+        self,
+        slopes: Float[Tensor, "n m"],
+        needs: Sequence[bool],
+        by_column: Float[Tensor, " m"] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients by queries, components and scale, from those by the scores (`slopes`)."""
+        """Gradients by queries, components and scale, from those by the scores (`slopes`).
+
+        Args:
+            by_column: the sums of the slopes of every component, where they are known.
+        """
         need_x, need_c, need_scale = needs
         if not any(needs):
             return None, None, None
         slopes, twice = slopes.to(self.x.dtype), 2 * self.scale
-        by_row = slopes.sum(-1).unsqueeze(-1)
-        grad_x = (slopes @ self.c).sub_(by_row * self.x).mul_(twice) if need_x else None
+        by_row = slopes.sum(-1).unsqueeze(-1) if need_x or need_scale else None
+        grad_x = None
+        if need_x and by_row is not None:
+            grad_x = (slopes @ self.c).sub_(by_row * self.x).mul_(twice)
         if not (need_c or need_scale):
             return grad_x, None, None
-        pulled, weighted = slopes.mT @ self.x, slopes.sum(0).unsqueeze(-1) * self.c
+        by_column = slopes.sum(0) if by_column is None else by_column
+        pulled, weighted = slopes.mT @ self.x, by_column.unsqueeze(-1) * self.c
         grad_scale = None
-        if need_scale:
-            # Σ_ij slopes_ij (x_i − c_j)², with the same rounded slopes in every sum.
-            moments = (by_row * self.x.square()).sum(0, dtype=torch.float64)
-            moments += torch.sub(weighted, pulled, alpha=2).mul_(self.c).sum(0, dtype=torch.float64)
-            grad_scale = (-2 * moments / self.scale).sum_to_size(self.scale.shape)
+        if by_row is not None and need_scale:
+            grad_scale = (-2 * self._moments(by_row, pulled, weighted) / self.scale).sum_to_size(
+                self.scale.shape
+            )
         return grad_x, pulled.sub_(weighted).mul_(twice) if need_c else None, grad_scale
+
+    def _moments(
+        self, by_row: Float[Tensor, "n 1"], pulled: Float[Tensor, "m d"], weighted: Float[Tensor, "m d"]
+    ) -> Float[Tensor, "*d"]:
+        """Σ_ij slopes_ij (x_i − c_j)² of every dimension, or of all together where they share one scale.
+
+        All sums have the same rounded slopes.
+        """
+        between = torch.sub(weighted, pulled, alpha=2).mul_(self.c)
+        if self.scale.numel() == 1:
+            return between.sum(dtype=torch.float64) - by_row.squeeze(-1).double() @ self.row.double()
+        return between.sum(0, dtype=torch.float64) + (by_row * self.x.square()).sum(0, dtype=torch.float64)
 
 
 def finite_top(scores: Float[Tensor, "*lead n m"]) -> Float[Tensor, "*lead n 1"]:

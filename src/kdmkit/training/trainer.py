@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from kdmkit._core.checks import bad_argument
+from kdmkit._core.memory import keep_freed_memory
 from kdmkit.nn import DrawingModule, Draws
 from kdmkit.training.averaging import make_average
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
@@ -44,6 +45,8 @@ class Trainer:
         self.options, self.objective = options, objective
         self.accelerator = make_accelerator(options)
         device = self.accelerator.device
+        if device.type == "cpu":
+            keep_freed_memory()
         self.generator = torch.Generator(device)
         self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
         self.train = train.to(device)

@@ -49,7 +49,9 @@ def test_numbers_with_many_values_are_fine() -> None:
 
 
 def test_weak_dependences_are_shrunk_more() -> None:
-    assert TABLE_RECIPE.pseudo_rows({"a": 1.0, "b": 20.0, "c": 10_000.0}) == {"a": 0.05, "b": 1.0, "c": 5.0}
+    concentrations = {"a": 1.0, "b": 40.0, "c": 10_000.0}
+    assert TABLE_RECIPE.pseudo_rows(concentrations) == {"a": 0.05, "b": 2.0, "c": 5.0}
+    assert TABLE_RECIPE.pseudo_rows(concentrations, has_targets=True) == {"a": 1.0, "b": 2.0, "c": 20.0}
 
 
 def test_a_fit_to_the_end_does_not_learn_noise_by_heart() -> None:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit._core.memory import keep_freed_memory
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
 from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
@@ -194,6 +195,7 @@ class KDMEstimator(BaseEstimator, ABC):
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""
+        keep_freed_memory()
         blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
         with torch.no_grad():
             parts = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]

@@ -29,6 +29,7 @@ _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
 
+Tensors = tuple[Tensor, ...] | list[Tensor]
 #: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.
 MemberLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,7 +44,7 @@ class CrossFitting(nn.Module):
     def __init__(self, ensemble: MLPEnsemble, loss: MemberLoss) -> None:
         super().__init__()
         self.ensemble, self.loss = ensemble, loss
-        self.average = AveragedModel(ensemble, avg_fn=_running_mean).requires_grad_(False)
+        self.average = AveragedModel(ensemble, multi_avg_fn=_move_averages).requires_grad_(False)
 
     @property
     def averaged(self) -> MLPEnsemble:
@@ -53,16 +54,30 @@ class CrossFitting(nn.Module):
 
     def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
         if not self.training:
-            return self.loss(mean_over(self.averaged(x), held), y)
+            return self.loss(held_out_mean(self.averaged, x, held), y)
         self.average.update_parameters(self.ensemble)
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
 
 
-def _running_mean(average: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
-    """An exponential mean whose decay starts lower, so that the first values count less."""
+def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
+    """Exponential means whose decay starts lower, so that the first values count less."""
     decay = min(_AVERAGE_DECAY, int(count) / (int(count) + 10))
-    return average.lerp(value, 1 - decay)
+    torch._foreach_lerp_(averages, values, 1 - decay)
+
+
+def held_out_mean(
+    ensemble: MLPEnsemble, x: Float[Tensor, "n d"], held: Bool[Tensor, "n k"]
+) -> Float[Tensor, "n outputs"]:
+    """The mean answer of the members that hold out a row."""
+    if x.device.type != "cpu":
+        # To find the rows of a member would wait for the device.
+        return mean_over(ensemble(x), held)
+    total = x.new_zeros(len(x), ensemble.sizes[-1])
+    for member in range(ensemble.n_members):
+        rows = held[:, member].nonzero().squeeze(1)
+        total.index_add_(0, rows, ensemble.member(member, x[rows]))
+    return total / held.sum(1, keepdim=True)
 
 
 def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:

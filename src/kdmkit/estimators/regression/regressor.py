@@ -227,8 +227,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         """The mean of p(y|x), and its standard deviation where asked."""
 
         def answer(rows: Tensor) -> Tensor:
-            rho = self.module_(rows)
-            return torch.stack([rho.mean, *([rho.stddev] if return_std else [])], -1)
+            return torch.stack(self.module_.moments(rows, spread=return_std), -1)
 
         answers = self._rowwise(answer, self._inputs(X))
         if self._flat_target:

@@ -123,7 +123,7 @@ def train_layer(
         train,
         validation,
         options=options,
-        shrinkage=TABLE_RECIPE.pseudo_rows(edge_concentrations(layer, some)),
+        shrinkage=TABLE_RECIPE.pseudo_rows(edge_concentrations(layer, some), has_targets=bool(targets)),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,

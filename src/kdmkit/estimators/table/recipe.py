@@ -32,6 +32,8 @@ class TableRecipe:
         flat_rate: the learning rate of a flat joint.
         target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
+        fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows where there are targets. Weak
+            edges would tell of a target what is true of the training rows alone.
     """
 
     rows_per_component: int = 16
@@ -50,17 +52,22 @@ class TableRecipe:
     flat_rate: float = 2e-2
     target_preference: float = 3.0
     target_weight: float = 5.0
+    fewest_target_shrinkage: float = 1.0
+    most_target_shrinkage: float = 20.0
 
     def components(self, n_rows: int, fine_share: float) -> int:
         """The number of components of every column for so many rows and such a share of fine numbers."""
         root = int((1 + fine_share) * self.components_per_root * math.sqrt(n_rows))
         return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
 
-    def pseudo_rows(self, concentrations: Mapping[str, float]) -> dict[str, float]:
+    def pseudo_rows(
+        self, concentrations: Mapping[str, float], *, has_targets: bool = False
+    ) -> dict[str, float]:
         """Pseudo-rows of every state of a parent, by variable, of the edge to its parent."""
-        return {
-            name: min(self.most_shrinkage, self.shrinkage * found) for name, found in concentrations.items()
-        }
+        least, most = 0.0, self.most_shrinkage
+        if has_targets:
+            least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
+        return {name: max(least, min(most, self.shrinkage * found)) for name, found in concentrations.items()}
 
     def steps(self, n_rows: int, batch_size: int) -> int:
         """Steps of a tree."""
