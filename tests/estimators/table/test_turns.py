@@ -15,11 +15,11 @@ from kdmkit.estimators.table.answers.turns import Turn
 pd = pytest.importorskip("pandas")
 
 
-@pytest.mark.parametrize("numbers", [1 << 19, 100, 30])
-def test_the_first_digit_that_reaches_a_level(numbers: int) -> None:
+@pytest.mark.parametrize(("numbers", "kappa"), [(1 << 19, 300.0), (100, 300.0), (30, 300.0), (30, 1e8)])
+def test_the_first_digit_that_reaches_a_level(numbers: int, kappa: float) -> None:
     """Against the probabilities of all digits, from a whole table and from one with gaps."""
     period, c = 60, torch.tensor([[0.2], [59.7], [30.0], [12.0]])
-    kernel = kdm.Periodic(torch.tensor([[200.0], [30.0], [0.3], [300.0]]), period)
+    kernel = kdm.Periodic(torch.tensor([[200.0], [30.0], [0.3], [kappa]]), period)
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(200, 4, generator=generator).double().square()
     weights = weights / weights.sum(-1, keepdim=True)

@@ -15,6 +15,8 @@ from kdmkit.kernels import Periodic
 
 # Numbers of a table: 4 MB, a tenth of a second.
 _NUMBERS = 1 << 19
+# Nodes of a quadrature; where narrow components need more, their distribution functions are computed.
+_MOST_NODES = 64
 
 
 class Turn:
@@ -38,10 +40,16 @@ class Turn:
         self.kernel, self.components = kernel, components.double()
         self.period = round(kernel.period)
         self.stride = -(-self.period * len(components) // numbers)
-        last = self.period - 1
-        digits = torch.arange(self.stride - 1, self.period + self.stride - 1, self.stride).clamp_max(last)
-        upto = kernel.cdf((digits + 0.5).to(self.components), self.components)
-        self._table = torch.cat([upto[:-1] + 1 - upto[-1], torch.ones_like(upto[-1:])])
+        self._n_nodes = 6 + 4 * math.ceil(self.stride / float(kernel.sigma.min()))
+        end = self.components.new_tensor(self.period - 0.5)
+        self._before = 1 - kernel.cdf(end, self.components)
+        digits = torch.arange(self.stride - 1, self.period + self.stride - 1, self.stride)
+        self._table = self._upto(digits.to(self.components))
+
+    def _upto(self, digits: Float[Tensor, " n"]) -> Float[Tensor, "n m"]:
+        """P_j(digit ≤ d)."""
+        last = (digits >= self.period - 1).unsqueeze(-1)
+        return torch.where(last, 1.0, self._before + self.kernel.cdf(digits + 0.5, self.components))
 
     def first_of(
         self, log_weights: Float[Tensor, "*rows m"], level: Float[Tensor, "*rows"]
@@ -66,10 +74,9 @@ class Turn:
         if self.stride == 1:
             return high, below, upto
         first = (low + 1) * self.stride
-        inside = below.unsqueeze(-1) + torch.cat([0 * below.unsqueeze(-1), self._inside(weights, first)], -1)
-        step = (inside[:, 1:-1] < level.unsqueeze(-1)).sum(-1)
-        step = step.clamp_max(self.period - 1 - first)
-        below, upto = (inside.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))
+        reached = torch.cat([below.unsqueeze(-1), self._reached(weights, first, below)], -1)
+        step = (reached[:, 1:-1] < level.unsqueeze(-1)).sum(-1).clamp_max(self.period - 1 - first)
+        below, upto = (reached.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))
         return first + step, below, upto
 
     def probs(self, log_weights: Float[Tensor, " m"]) -> Float[Tensor, " period"]:
@@ -78,14 +85,20 @@ class Turn:
         reached = self._table @ weights
         if self.stride > 1:
             first = torch.arange(0, self.period, self.stride, device=weights.device)
-            below = torch.cat([reached.new_zeros(1), reached[:-1]]).unsqueeze(-1)
-            reached = (below + self._inside(weights.expand(len(first), -1), first)).flatten()[: self.period]
+            below = torch.cat([reached.new_zeros(1), reached[:-1]])
+            reached = self._reached(weights.expand(len(first), -1), first, below).flatten()[: self.period]
         return reached.diff(prepend=reached.new_zeros(1)).clamp_min(0.0)
 
-    def _inside(
-        self, weights: Float[Tensor, "rows m"], first: Int[Tensor, " rows"]
+    def _reached(
+        self, weights: Float[Tensor, "rows m"], first: Int[Tensor, " rows"], below: Float[Tensor, " rows"]
     ) -> Float[Tensor, "rows stride"]:
-        """P(first ≤ digit < first + i) for i = 1 … stride: the integral of a polynomial through densities."""
+        """P(digit < first + i) for i = 1 … stride, where P(digit < first) is `below`.
+
+        It is the integral of a polynomial through densities.
+        """
+        if self._n_nodes > _MOST_NODES:
+            found = [(weights * self._upto(first.double() + i)).sum(-1) for i in range(self.stride)]
+            return torch.stack(found, -1)
         nodes, integrals = self._quadrature
         log_norm = self.kernel.log_norm(self.components)
         densities = []
@@ -93,15 +106,14 @@ class Turn:
             x = (first.double() + (node - 0.5)).reshape(-1, 1, 1)
             component = (self.kernel.log_overlap(x, self.components) + log_norm).exp()
             densities.append((weights * component).sum(-1))
-        return torch.stack(densities, -1) @ integrals
+        return below.unsqueeze(-1) + torch.stack(densities, -1) @ integrals
 
     @cached_property
     def _quadrature(self) -> tuple[list[float], Float[Tensor, "n stride"]]:
         """Nodes between 0 and the stride, and ∫₀ⁱ of the polynomials that are 1 at one of them."""
         legendre = np.polynomial.legendre
-        n = 6 + 4 * math.ceil(self.stride / float(self.kernel.sigma.min()))
-        nodes, _ = legendre.leggauss(n)
-        basis = np.linalg.inv(legendre.legvander(nodes, n - 1))
+        nodes, _ = legendre.leggauss(self._n_nodes)
+        basis = np.linalg.inv(legendre.legvander(nodes, self._n_nodes - 1))
         ends = 2 * np.arange(1, self.stride + 1) / self.stride - 1
         integrals = [legendre.legval(ends, legendre.legint(one, lbnd=-1)) for one in basis.T]
         half = 0.5 * self.stride
