@@ -102,6 +102,22 @@ def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     np.testing.assert_allclose(objective.eval()(x, y, held).detach(), wanted, rtol=1e-5)
 
 
+def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two answers for every row, however many members there are."""
+    held = held_out(64, 8, torch.Generator().manual_seed(0))
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), member_errors).eval()
+    asked: list[int] = []
+    member = MLPEnsemble.member
+
+    def counted(ensemble: MLPEnsemble, number: int, x: torch.Tensor) -> torch.Tensor:
+        asked.append(len(x))
+        return member(ensemble, number, x)
+
+    monkeypatch.setattr(MLPEnsemble, "member", counted)
+    objective(torch.randn(64, 2), torch.randn(64, 1), held)
+    assert sum(asked) == 2 * 64
+
+
 def test_residuals_are_scaled_to_those_of_the_whole_ensemble() -> None:
     """Answers with member noise of known variance: the scaled residuals have the ensemble mean's error."""
     generator = torch.Generator().manual_seed(0)
