@@ -80,6 +80,24 @@ def test_rows_are_replaced_within_the_budget() -> None:
     assert float(model.kdm_.mean) == pytest.approx(means.mean(), abs=0.7)
 
 
+def test_draws_stand_for_the_rows_of_a_fit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 1))
+    density = kdm.KDMDensity(random_state=0).fit(X)
+    kdm.save(density, tmp_path / "density.kdm")
+    for model in (density, kdm.load(tmp_path / "density.kdm")):
+        model.partial_fit(10 + rng.normal(size=(300, 1)))
+        assert model.n_samples_seen_ == 1200
+        # A quarter of the rows is about 10.
+        assert float(model.kdm_.mean) == pytest.approx(2.5, abs=0.15)
+    y = np.where(X[:, 0] > 0.5, "high", "low")
+    classifier = kdm.KDMClassifier(method="nonparametric", random_state=0).fit(X, y)
+    before = classifier.score(X, y)
+    classifier.partial_fit(X[:10], y[:10])
+    assert classifier.n_samples_seen_ == 910
+    assert classifier.score(X, y) > before - 0.03
+
+
 def test_sample_is_uniform() -> None:
     counts = np.zeros(40)
     for seed in range(300):
@@ -105,8 +123,10 @@ def test_bad_chunks() -> None:
         model.partial_fit(X[:, :1], y)
     with pytest.raises(ValueError, match="max_rows: expected a whole number ≥ 1 or None"):
         kdm.KDMDensity(max_rows=0).partial_fit(X)
-    with pytest.raises(ValueError, match=r"partial_fit: expected a new estimator, .* keep no rows"):
-        kdm.KDMDensity().fit(X).partial_fit(X)
+    model = kdm.KDMDensity().fit(X)
+    del model.n_samples_seen_
+    with pytest.raises(ValueError, match="partial_fit: expected an estimator that knows its number of rows"):
+        model.partial_fit(X)
 
 
 # ---- merge

@@ -35,12 +35,24 @@ class ChunkedClassifier(JointClassifier, ABC):
     @abstractmethod
     def _check_parameters(self) -> None: ...
 
+    @abstractmethod
+    def sample(self, n_samples: int = 1, *, y: Any, random_state: Any = None) -> Array:
+        """Rows of a class."""
+
+    def _draw_rows(self, n: int) -> tuple[Array, Array]:
+        """Rows and labels that stand for those of a fit."""
+        probs = self.module_.joint().marginal("y").probs.double().cpu().numpy()
+        counts = np.random.default_rng(self._seed).multinomial(n, probs / probs.sum())
+        drawn = [(label, count) for label, count in zip(self.classes_, counts, strict=True) if count]
+        X = np.concatenate([self.sample(int(k), y=label, random_state=self._seed) for label, k in drawn])
+        return X, np.repeat(self.classes_, counts)
+
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns from one more chunk of rows.
 
         The model is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many rows
         it is the model of `fit` on all of them. Every call takes as long as a fit to the sample, which stays
-        in memory; `kdmkit.save` leaves it out.
+        in memory; `fit` and `kdmkit.save` leave it out, and draws from the model stand for its rows then.
 
         Args:
             X, y: rows and labels.

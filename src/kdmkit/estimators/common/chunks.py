@@ -64,15 +64,27 @@ def add_chunk(
 
     Args:
         estimator: that learns; its `random_state` seeds the sample.
-        kept: the rows of earlier chunks; None where there were none.
+        kept: the rows of earlier chunks; None where there were none, or where they are not known.
         most: the number of rows to keep; None keeps all.
     """
     most = None if most is None else check_count("max_rows", most, "a whole number ≥ 1 or None")
     if kept is None and hasattr(estimator, "module_"):
-        wanted = "a new estimator, or one that learned by partial_fit: fit and kdmkit.load keep no rows"
-        raise ValueError(bad_argument("partial_fit", wanted, "a fitted estimator"))
+        kept = _stand_ins(estimator, most)
     state = estimator.random_state
     number = 0 if kept is None else kept.n_seen
     rng = np.random.default_rng([int(state), number] if isinstance(state, int | np.integer) else None)
     new = KeptRows.of(X, y, sample_weight, rng)
     return (new if kept is None else kept.join(new)).at_most(most)
+
+
+def _stand_ins(estimator: Any, most: int | None) -> KeptRows:
+    """Draws from a fitted model in place of the rows of its fit, which were not kept."""
+    n_seen = getattr(estimator, "n_samples_seen_", None)
+    if n_seen is None:
+        wanted = "an estimator that knows its number of rows: fit it again"
+        raise ValueError(bad_argument("partial_fit", wanted, "a file of an earlier version"))
+    n = n_seen if most is None else min(n_seen, most)
+    X, y = estimator._draw_rows(n)
+    # Where fewer are kept than there were, their keys are the smallest of as many.
+    keys = np.random.default_rng(estimator._seed).random(n_seen)
+    return KeptRows(X, y, np.ones(n), np.sort(keys)[:n], n_seen)

@@ -105,7 +105,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
         The density is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many
         it is that of `fit` on all of them; then new rows replace earlier ones. Every call takes as long as a
-        fit to the sample, which stays in memory; `kdmkit.save` leaves it out.
+        fit to the sample, which stays in memory; `fit` and `kdmkit.save` leave it out, and draws from the
+        density stand for its rows then.
 
         Args:
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
@@ -116,6 +117,10 @@ class KDMDensity(DensityMixin, KDMEstimator):
         self._learn(kept.X, kept.sample_weight)
         self._kept, self.n_samples_seen_ = kept, kept.n_seen
         return self
+
+    def _draw_rows(self, n: int) -> tuple[Array, None]:
+        """Rows that stand for those of a fit."""
+        return self.sample(n, random_state=self._seed), None
 
     def _check_choices(self) -> None:
         check_choice("method", self.method, ("nonparametric", "likelihood"))

@@ -150,7 +150,7 @@ def fine_share(table: Table) -> float:
     """
     most = TABLE_RECIPE.start_rows
     found = [_is_fine(value[:most], table.observed, name) for name, value in table.columns.items()]
-    return sum(found) / len(found)
+    return sum(found) / max(1, len(found))
 
 
 def _is_fine(value: Tensor, observed: Mapping[str, Tensor] | None, name: str) -> bool:
