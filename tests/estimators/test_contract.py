@@ -10,11 +10,13 @@ import kdmkit as kdm
 # Few epochs keep the checks quick; the ones about accuracy have to pass all the same.
 ESTIMATORS = [
     kdm.KDMDensity(method="nonparametric"),
+    kdm.KDMClassifier(method="discriminative", max_epochs=8),
+    kdm.KDMRegressor(max_epochs=12),
+]
+OTHER_METHODS = [
     kdm.KDMDensity(method="likelihood", max_epochs=5),
     kdm.KDMClassifier(method="nonparametric"),
     kdm.KDMClassifier(method="likelihood", max_epochs=8),
-    kdm.KDMClassifier(method="discriminative", max_epochs=8),
-    kdm.KDMRegressor(max_epochs=12),
 ]
 STOCHASTIC = (
     "a weighted row comes once per epoch and a repeated one several times, in other batches and with other "
@@ -33,4 +35,11 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 @pytest.mark.usefixtures("unchecked")  # constructors take anything: fit is where users hear of it
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@parametrize_with_checks(OTHER_METHODS, expected_failed_checks=expected_failures)
+def test_contract_of_other_methods(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -48,8 +48,9 @@ def attend_beside(
     >>> import kdmkit as kdm
     >>> x, c = torch.zeros(1, 1), torch.tensor([[0.0], [9.0]])
     >>> term, values = kdm.RBF(1.0).term(x, c), torch.tensor([[4.0], [8.0]])
-    >>> attend_beside(term, torch.zeros(2), values, torch.tensor(0.0))
-    (tensor([[2.]]), tensor([[0.5000]]))
+    >>> average, coverage = attend_beside(term, torch.zeros(2), values, torch.tensor(0.0))
+    >>> round(average.item(), 4), round(coverage.item(), 4)
+    (2.0, 0.5)
     """
     if _is_simple(term, log_weights, values, log_background):
         assert isinstance(term, SquaredDistance)
