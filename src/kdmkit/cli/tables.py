@@ -26,8 +26,7 @@ Output = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; none: other draws every time.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
+# The kinds of columns; the help of a command imports no estimator.
 _KINDS = "float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier, text"
 
 

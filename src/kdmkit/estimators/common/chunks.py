@@ -52,9 +52,14 @@ class KeptRows:
         """Those with the smallest keys, at most so many."""
         if most is None or len(self.keys) <= most:
             return self
-        index = np.sort(np.argpartition(self.keys, most)[:most])
+        index = smallest(self.keys, most)
         y = None if self.y is None else self.y[index]
         return KeptRows(self.X[index], y, self.weights[index], self.keys[index], self.n_seen)
+
+
+def smallest(keys: Array, most: int) -> Array:
+    """Numbers of the entries with the smallest keys, in ascending order."""
+    return np.arange(len(keys)) if len(keys) <= most else np.sort(np.argpartition(keys, most)[:most])
 
 
 def add_chunk(

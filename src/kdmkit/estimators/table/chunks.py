@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.model import (
     ModelSettings,
     part_of,
@@ -18,7 +19,6 @@ from kdmkit.estimators.table.model import (
     train_layer,
 )
 from kdmkit.estimators.table.recipe import TABLE_RECIPE
-from kdmkit.estimators.table.sampling import smallest
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import KDMLayer
 from kdmkit.training import Table, derive_seed

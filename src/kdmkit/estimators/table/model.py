@@ -149,14 +149,15 @@ def fine_share(table: Table) -> float:
     Of more than 100,000 rows the first ones are looked at.
     """
     most = TABLE_RECIPE.start_rows
-    found = [_is_fine(value[:most], table.observed, name) for name, value in table.columns.items()]
+    masks = table.observed or {}
+    found = [_is_fine(value[:most], masks.get(name)) for name, value in table.columns.items()]
     return sum(found) / max(1, len(found))
 
 
-def _is_fine(value: Tensor, observed: Mapping[str, Tensor] | None, name: str) -> bool:
+def _is_fine(value: Tensor, observed: Tensor | None) -> bool:
     if not value.is_floating_point() or value[0].numel() > 1:
         return False
-    seen = value[(observed or {})[name][: len(value)]] if name in (observed or {}) else value
+    seen = value if observed is None else value[observed[: len(value)]]
     return len(seen[seen.isfinite()].unique()) > math.sqrt(len(value))
 
 

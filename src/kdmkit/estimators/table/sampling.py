@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.rows import weighted_rows
 from kdmkit.estimators.table.frames.files import read_batches
 from kdmkit.estimators.table.frames.optional import need
@@ -84,11 +85,6 @@ def as_arrow(frame: Any) -> Any:
 
 def _listed(values: np.ndarray) -> Any:
     return values.tolist() if values.dtype == object else values
-
-
-def smallest(keys: np.ndarray, most: int) -> np.ndarray:
-    """Numbers of the entries with the smallest keys, in ascending order."""
-    return np.arange(len(keys)) if len(keys) <= most else np.sort(np.argpartition(keys, most)[:most])
 
 
 class Reservoir:
