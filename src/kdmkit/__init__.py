@@ -28,6 +28,7 @@ from kdmkit.kernels import (
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
+    from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
         KDMDensity,
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KDM",
     "RBF",
+    "BatchFunction",
     "Categorical",
     "Composed",
     "Cosine",
@@ -85,6 +87,7 @@ __all__ = [
 _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
+    "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
         "kdmkit.estimators",
