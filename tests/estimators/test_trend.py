@@ -117,13 +117,13 @@ def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pyte
     held = held_out(64, 8, torch.Generator().manual_seed(0))
     objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), member_errors).eval()
     asked: list[int] = []
-    member = MLPEnsemble.member
+    of_members = MLPEnsemble.of_members
 
-    def counted(ensemble: MLPEnsemble, number: int, x: torch.Tensor) -> torch.Tensor:
-        asked.append(len(x))
-        return member(ensemble, number, x)
+    def counted(ensemble: MLPEnsemble, x: torch.Tensor) -> torch.Tensor:
+        asked.append(x.shape[:-1].numel())
+        return of_members(ensemble, x)
 
-    monkeypatch.setattr(MLPEnsemble, "member", counted)
+    monkeypatch.setattr(MLPEnsemble, "of_members", counted)
     objective(torch.randn(64, 2), torch.randn(64, 1), held)
     assert sum(asked) == 2 * 64
 
