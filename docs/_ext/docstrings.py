@@ -16,9 +16,7 @@ def escaped(line: str) -> str:
     return "".join(part if part.startswith("`") else part.replace("|", r"\|") for part in parts)
 
 
-def escape_bars(
-    app: Sphinx, what: str, name: str, object_: Any, options: Any, lines: list[str]
-) -> None:
+def escape_bars(app: Sphinx, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
     is_example = False
     for place, line in enumerate(lines):
         is_example = line.lstrip().startswith((">>>", "...")) or (is_example and bool(line.strip()))

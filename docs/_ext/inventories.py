@@ -16,9 +16,9 @@ def compiled(lines: list[str], project: str) -> bytes:
         name, kind, page = line.split()
         entries.append(f"{name} {kind} 1 {page} -\n")
     head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
-    return (
-        head + "# The remainder of this file is compressed using zlib.\n"
-    ).encode() + zlib.compress("".join(entries).encode())
+    return (head + "# The remainder of this file is compressed using zlib.\n").encode() + zlib.compress(
+        "".join(entries).encode()
+    )
 
 
 def mapping(lists: Path, folder: Path) -> dict[str, tuple[str, str]]:

@@ -17,7 +17,8 @@ def load(
 
     - `mnist`, `fashion_mnist`: 60,000 training and 10,000 test images 28×28, in `<name>.npz`
     - `cifar10`: 50,000 training and 10,000 test images 32×32×3, in `cifar10.npz`
-    - `adult`: 32,561 training and 16,281 test rows of 14 columns, in `adult.data` and `adult.test`, plain or `.gz`
+    - `adult`: 32,561 training and 16,281 test rows of 14 columns, in `adult.data` and `adult.test`, plain or
+      `.gz`
     - `magic`: 19,020 rows of 10 columns without a test part, in `magic04.data`, plain or `.gz`
     - `digits`: 1,437 training and 360 test images 8×8, stratified; they come with scikit-learn
 
@@ -29,6 +30,9 @@ def load(
         data_dir: the folder of the files, and where fetched ones are kept.
         download: whether to fetch missing data from OpenML.
         say: takes one line about a download.
+
+    Returns:
+        Training rows and test rows.
 
     Raises:
         FileNotFoundError: where the files are missing and may not be fetched.
