@@ -1,4 +1,4 @@
-"""Sphinx: `make docs` builds the site into `docs/_build/html`, without the network and with warnings as errors."""
+"""Sphinx: `make docs` builds the site into `docs/_build/html`, offline and with warnings as errors."""
 
 import sys
 import tempfile

@@ -1,7 +1,7 @@
 """Names in docstrings: `` `KDM` `` links to the page of the class, `` `x` `` is code.
 
-Docstrings write everything in single backticks. The default role links a text that is a public name of kdmkit, or
-a method of one, and sets every other text as code.
+Docstrings write everything in single backticks. The default role links a text that is a public name of
+kdmkit, or a method of one, and sets every other text as code.
 """
 
 from __future__ import annotations

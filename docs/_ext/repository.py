@@ -1,7 +1,7 @@
 """Pages that lie elsewhere in the repository: `results/*.md`, the changelog, how to contribute.
 
-They are copied into `docs/generated` before the build. Links in them, and in the pages of `docs` that point out
-of this folder, are turned: to the page where the file is one, to a download where it is not.
+They are copied into `docs/generated` before the build. Links in them, and links of pages that point out of
+`docs`, are changed: to the page where the file is one, to a download where it is not.
 """
 
 from __future__ import annotations

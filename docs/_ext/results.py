@@ -8,7 +8,8 @@
     :rows: concrete, energy
     ```
 
-A row is named by its first cells, separated by `;`. The build stops where a file, a row or a column is missing.
+A row is named by its first cells, separated by `;`. The build stops where a file, a row or a column is
+missing.
 """
 
 from __future__ import annotations
