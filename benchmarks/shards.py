@@ -94,15 +94,14 @@ def largest_error(rho: kdm.JointKDM, n: int = 64) -> dict[str, float]:
     x = torch.empty(n, D, device=rho.components["x"].device).normal_(
         generator=torch.Generator(rho.components["x"].device).manual_seed(2)
     )
-    log_sums = torch.full((n,), -torch.inf, dtype=torch.float64, device=x.device)
+    top = torch.full((n, 1), -torch.inf, dtype=torch.float64, device=x.device)
     counts = torch.zeros(n, CLASSES, dtype=torch.float64, device=x.device)
     for start in range(0, rho.n_components, 1 << 20):
         c, y = (rho.components[name][start : start + (1 << 20)].double() for name in ("x", "y"))
         scores = -torch.cdist(x.double(), c).square() / D
-        block = scores.logsumexp(1)
-        top = torch.maximum(log_sums, block)
-        counts = counts * (log_sums - top).exp()[:, None] + (scores - top[:, None]).exp() @ y.square()
-        log_sums = top + ((log_sums - top).exp() + (block - top).exp()).log()
+        before, top = top, torch.maximum(top, scores.amax(1, keepdim=True))
+        counts = counts * (before - top).exp() + (scores - top).exp() @ y.square()
+    log_sums = top.squeeze(1) + counts.sum(1).log()
     log_prob = log_sums - math.log(rho.n_components) - D / 2 * math.log(math.pi * D)
     probs = counts / counts.sum(1, keepdim=True)
     return {

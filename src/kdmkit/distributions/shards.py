@@ -163,6 +163,9 @@ def join_shards(rho: Rho, *, weight: float | None = None, group: Any = None) -> 
             components: then equal weights within all shards are equal weights of all components.
         group: of `torch.distributed`; None is all processes.
 
+    Returns:
+        A KDM or a JointKDM, as `rho` is.
+
     >>> import kdmkit as kdm
     >>> store = torch.distributed.HashStore()
     >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -34,6 +34,19 @@ def load_shard(path: str | Path, *, group: Any = None, device: str | torch.devic
         path: the file, which all processes see.
         group: of `torch.distributed`; None is all processes.
         device: where the shard goes.
+
+    Returns:
+        A KDM or a JointKDM, as was saved.
+
+    >>> import tempfile
+    >>> import kdmkit as kdm
+    >>> store = torch.distributed.HashStore()
+    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     kdm.save(kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF(1.0)), f"{folder}/rho")
+    ...     kdm.load_shard(f"{folder}/rho").mean
+    tensor([0.5000])
+    >>> torch.distributed.destroy_process_group()
     """
     place, processes = check_device("device", device), Processes(group)
     file = checked_path(path)
