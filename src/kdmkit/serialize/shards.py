@@ -16,7 +16,7 @@ from kdmkit.distributions import KDM, JointKDM
 from kdmkit.distributions.shards import Processes, shard_of
 from kdmkit.kernels import Kernel, check_continuous, kernel_from_config
 from kdmkit.serialize.file import check_format, checked_path, described
-from kdmkit.serialize.modules import check_values, put, under
+from kdmkit.serialize.modules import check_values, put
 from kdmkit.serialize.weights import check_no_nan, clear_errors, read_header
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -133,12 +133,13 @@ class _Reader:
 
     def kernel(self, name: str, config: dict[str, Any]) -> Kernel:
         """A variable's kernel; where every component has a bandwidth, with those of this process."""
-        names = list(under(f"kernels.{name}.", self._entries))
+        start = f"kernels.{name}."
+        names = [key.removeprefix(start) for key in self._entries if key.startswith(start)]
         part = _for_components(config, self._m, self._part.stop - self._part.start)
         tensors = {}
         for key in names:
-            whole = self._entries[f"kernels.{name}.{key}"]["shape"][:1] != [self._m] or part == config
-            tensors[key] = self._read(f"kernels.{name}.{key}", slice(None) if whole else self._part)
+            whole = self._entries[start + key]["shape"][:1] != [self._m] or part == config
+            tensors[key] = self._read(start + key, slice(None) if whole else self._part)
         kernel = kernel_from_config(part)
         put(kernel, tensors)
         check_values(kernel)
