@@ -282,6 +282,7 @@ def reproduce_uci_regression(
     dataset: Datasets = None,
     method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
     splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
+    device: Annotated[str, typer.Option(help="Where the matrices of gp-tuned lie: cpu or cuda.")] = "cpu",
     workers: Workers = 1,
     figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
     only_report: OnlyReport = False,
@@ -299,6 +300,7 @@ def reproduce_uci_regression(
         methods=method or (),
         splits=splits,
         figures=figures,
+        device=device,
         workers=workers,
         fresh=fresh,
     )

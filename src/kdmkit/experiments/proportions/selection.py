@@ -97,7 +97,7 @@ def held_out(
     training, _, _ = trial.draw(loaded(trial.dataset, data_dir))
     train, validation = split(training, fold)
     options = settings(method, trial.dataset, trial.interval, trial.bag_size, choice)
-    if method == "kdm-encoder":
+    if "members" in options:
         options["members"] = 1
     score = LEARN[method](train, fold, **options)
     return {"loss": loss(score(validation.X), validation, float(train.share.mean()))}
