@@ -289,7 +289,7 @@ def reproduce_table2(
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out bags instead.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Where LMMCM's kernel matrix lies: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where models are fitted: cpu or cuda.")] = "cpu",
     workers: Workers = 1,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
@@ -299,11 +299,11 @@ def reproduce_table2(
     from kdmkit.experiments import proportions
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
-    options: Any = {**cells, "workers": workers, "fresh": fresh}
+    options: Any = {**cells, "workers": workers, "fresh": fresh, "device": device}
     if search:
         run = partial(proportions.search, output, data_dir, **options)
     else:
-        run = partial(proportions.run, output, data_dir, **options, trials=trials, device=device)
+        run = partial(proportions.run, output, data_dir, **options, trials=trials)
     summarize = proportions.summarize_search if search else proportions.summarize
     show_report(partial(summarize, output) if only_report else run)
 

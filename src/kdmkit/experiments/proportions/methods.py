@@ -19,7 +19,7 @@ from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
 from kdmkit.kernels import typical_distance
 from kdmkit.nn import make_linear
-from kdmkit.training import FitOptions, Rows, fit
+from kdmkit.training import Device, FitOptions, Rows, fit
 
 Array = NDArray[Any]
 Scorer = Callable[[Array], Array]
@@ -49,7 +49,7 @@ def kdm(training: TrainingBags, seed: int, *, sigma_factor: float, **settings: A
 
 
 def _fitted(training: TrainingBags, seed: int, **settings: Any) -> Scorer:
-    model = KDMProportionClassifier(standardize=False, random_state=seed, device="cpu", **settings)
+    model = KDMProportionClassifier(standardize=False, random_state=seed, **settings)
     model.fit(training.X, training.bags, training.proportions)
     return lambda X: model.predict_proba(X)[:, 1]
 
@@ -108,7 +108,7 @@ def network_likelihood(
 
 
 def _dense(
-    training: TrainingBags, encoder: nn.Module, seed: int, *, max_epochs: int, batch_size: int
+    training: TrainingBags, encoder: nn.Module, seed: int, *, max_epochs: int, batch_size: int, device: Device
 ) -> Labels:
     """The phases of a KDM behind an encoder, with the dense head of the first in both."""
     ids, held = split_rows((torch.arange(len(training.share)),), None, 0.1, seed)
@@ -123,10 +123,10 @@ def _dense(
             learning_rate=rate,
             weight_decay=1e-2,
             seed=seed,
-            device="cpu",
+            device=device,
         )
         fit(objective, train, validation, options=options)
-    return labels.eval()
+    return labels.cpu().eval()
 
 
 def _rows_with_proportions(training: TrainingBags, bags: Rows) -> Rows:
@@ -143,7 +143,14 @@ def _probability(module: nn.Module, x: Tensor) -> Array:
 
 
 def network(
-    training: TrainingBags, seed: int, *, hidden: int, learning_rate: float, max_epochs: int, batch_size: int
+    training: TrainingBags,
+    seed: int,
+    *,
+    hidden: int,
+    learning_rate: float,
+    max_epochs: int,
+    batch_size: int,
+    device: Device,
 ) -> Scorer:
     """A network whose mean answer over a bag is fitted to the bag's proportions."""
     encoder = small_encoder(training.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
@@ -156,9 +163,10 @@ def network(
         learning_rate=learning_rate,
         weight_decay=1e-2,
         seed=seed,
-        device="cpu",
+        device=device,
     )
     fit(BagPretraining(bags, encoder, nn.Identity()), train, validation, options=options)
+    encoder.cpu().eval()
     return lambda X: _positive(encoder, torch.from_numpy(X).float())
 
 
@@ -169,7 +177,7 @@ def _positive(module: nn.Module, x: Tensor) -> Array:
 
 
 def lmmcm(
-    training: TrainingBags, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
+    training: TrainingBags, seed: int, *, standardize: bool = False, device: str, **settings: Any
 ) -> Scorer:
     """The baseline of the paper's table. With `standardize` one-hot columns are scaled like numbers."""
     model = LMMCM(device=device, random_state=seed, **settings)
