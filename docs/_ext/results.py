@@ -4,8 +4,8 @@
 
     ```{results-table} uci-regression.md
     :heading: Targets of the KDM
-    :columns: data, what, measured
-    :rows: concrete, energy
+    :columns: data; what; measured
+    :rows: concrete; energy
     ```
 
 A row is named by its first cells, separated by `;`. The build stops where a file, a row or a column is
@@ -108,7 +108,7 @@ class ResultRole(SphinxRole):
 
 
 def names(argument: str | None) -> list[str]:
-    return [name.strip() for name in (argument or "").split(",") if name.strip()]
+    return [name.strip() for name in (argument or "").split(";") if name.strip()]
 
 
 class ResultsTable(Directive):
