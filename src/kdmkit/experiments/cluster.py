@@ -123,7 +123,7 @@ def measure(name: str, path: Path, work_dir: Path) -> dict[str, Any]:
     return {**compare(alone, together), "kills": kills, "seconds_of": seconds}
 
 
-def divide(path: Path, folder: Path, parts: int = PARTS) -> Path:
+def divide(path: Path, folder: Path) -> Path:
     """The rows in several Parquet files, with their number, the hour and the day of the year."""
     import pyarrow as arrow
     from pyarrow import compute, parquet
@@ -137,7 +137,7 @@ def divide(path: Path, folder: Path, parts: int = PARTS) -> Path:
     numbers = {ROW: np.arange(table.num_rows), "hour": hour, "day": compute.day_of_year(table["date"])}
     for name, values in numbers.items():
         table = table.append_column(name, arrow.array(values) if isinstance(values, np.ndarray) else values)
-    ends = np.linspace(0, table.num_rows, parts + 1).astype(int)
+    ends = np.linspace(0, table.num_rows, PARTS + 1).astype(int)
     for i, (low, high) in enumerate(pairwise(ends)):
         parquet.write_table(table.slice(low, high - low), folder / f"{i:03}.parquet")
     (folder / "whole").touch()
