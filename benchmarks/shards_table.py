@@ -2,15 +2,15 @@
 
     python benchmarks/shards_table.py      # results/shards.jsonl -> results/shards.md and docs/performance.md
 
-One shard and the calls of the messages are measured. Traffic and its time are computed: rings of all-reduce send
-2·(P − 1)/P times a message from every process, in 2·(P − 1) steps.
+One shard and the calls of the messages are measured. Traffic and its time are computed: in a ring, an
+all-reduce sends 2·(P − 1)/P times the message from every process, in 2·(P − 1) steps.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-from kdmkit.experiments.common import Report, write_report
+from kdmkit.experiments.common import Report, markdown_table, write_report
 
 ROOT = Path(__file__).parents[1]
 LINES, TABLE, PAGE = ROOT / "results/shards.jsonl", ROOT / "results/shards.md", ROOT / "docs/performance.md"
@@ -41,9 +41,14 @@ def traffic(message: float, shards: int) -> float:
     return 2 * (shards - 1) / shards * message
 
 
-def message_seconds(call: Line, shards: int) -> float:
-    """Both messages of a merge: the measured calls, and what the network adds."""
-    return call["mean"] + traffic(call["bytes"], shards) / RATE + 2 * 2 * (shards - 1) * STEP
+def message_bytes(line: Line, question: str) -> int:
+    """Of both messages of a merge: a number per query, then one and the averages."""
+    return 4 * line["n"] * (2 + (line["classes"] if question == "probs" else 0))
+
+
+def message_seconds(size: float, shards: int) -> float:
+    """What the network adds to both messages."""
+    return traffic(size, shards) / RATE + 2 * 2 * (shards - 1) * STEP
 
 
 def rows(lines: list[Line], question: str = "probs") -> list[list[str]]:
@@ -53,8 +58,8 @@ def rows(lines: list[Line], question: str = "probs") -> list[list[str]]:
     made = []
     for line in sorted(shards, key=lambda line: (-line["components"], line["n"])):
         count = round(total / line["components"])
-        call = merge_of(lines, line["n"], line["classes"] if question == "probs" else 0)
-        taken = message_seconds(call, count)
+        size = message_bytes(line, question)
+        taken = message_seconds(size, count)
         made.append(
             [
                 f"{count}",
@@ -64,46 +69,46 @@ def rows(lines: list[Line], question: str = "probs") -> list[list[str]]:
                 f"{line['n']:,}",
                 f"{1e3 * line['median']:.1f}",
                 f"{1e3 * taken:.2f}",
-                f"{traffic(call['bytes'], count) / 1e6:.2f}",
-                f"{1e3 * (line['median'] + (taken if count > 1 else 0)):.1f}",
+                f"{traffic(size, count) / 1e6:.2f}",
+                f"{1e3 * (line['median'] + taken):.1f}",
             ]
         )
     return made
-
-
-def merge_of(lines: list[Line], n: int, v: int) -> Line:
-    """The line of the messages for n queries and v averages, as one process calls them on the same device."""
-    found = [x for x in lines if x["part"] == "merge" and (x["n"], x["v"], x["processes"]) == (n, v, 1)]
-    return found[-1]
 
 
 def errors(lines: list[Line]) -> str:
     shards = [line for line in lines if line["part"] == "shard"]
     worst = {name: max(line[name] for line in shards) for name in ("log_prob_error", "probs_error")}
     return (
-        f"The largest error against float64 in any shard is {worst['log_prob_error']:.1e} for log p(x) (whose "
-        f"size is about 100) and {worst['probs_error']:.1e} for p(y|x)."
+        f"The largest error of a shard against float64 is {worst['log_prob_error']:.1e} for log p(x), whose "
+        f"size is about 120, and {worst['probs_error']:.1e} for p(y|x)."
     )
 
 
-def gloo(lines: list[Line]) -> str:
-    found = [x for x in lines if x["part"] == "merge" and x["backend"] == "gloo" and x["processes"] == 2]
-    words = [f"{1e3 * x['mean']:.1f} ms for {x['n']:,} queries and {x['v']} averages" for x in found[-4:]]
-    return f"Between two processes on two CPU cores (gloo) the messages of a merge take {', '.join(words)}."
+def calls(lines: list[Line]) -> str:
+    """The measured times of the messages alone."""
+    merges = [line for line in lines if line["part"] == "merge" and line["v"]]
+    words = [
+        f"{1e3 * line['mean']:.2f} ms for {line['n']:,} queries ({line['backend']}, {line['processes']} "
+        f"process{'es' if line['processes'] > 1 else ''}, {line['machine']['device']})"
+        for line in merges
+    ]
+    return f"The calls of a merge alone, measured: {'; '.join(words)}."
 
 
 def report(lines: list[Line]) -> Report:
     shards = [line for line in lines if line["part"] == "shard"]
     first = shards[0]
+    device, torch = first["machine"]["device"], first["versions"]["torch"]
     notes = (
-        f"p(y|x) by `infer(x=x).probs`; {first['d']} dimensions, {first['classes']} classes, float32. A shard is "
-        f"measured on one {first['machine']['device']} (torch {first['versions']['torch']}), with the merge's "
-        "calls among one process; its memory holds components and weights. Messages are on paper: the measured "
-        f"calls, traffic at {RATE / 1e9:g} GB/s (100 Gb/s), and {1e6 * STEP:g} µs for each of 2·(P − 1) steps of "
-        "both all-reduces. Traffic is what every process sends for a batch of queries; it does not depend on the "
-        "number of components.",
+        f"p(y|x) by `infer(x=x).probs`; {first['d']} dimensions, {first['classes']} classes, float32. Times "
+        f"of a shard are measured on one {device} (torch {torch}), with the calls of the merge among one "
+        "process; its memory holds components and weights. Messages are what the network adds, on paper: "
+        f"traffic at {RATE / 1e9:g} GB/s (100 Gb/s), and {1e6 * STEP:g} µs for every one of 2·(P − 1) steps of "
+        "both all-reduces. Traffic is what every process sends for a batch of queries; it does not depend on "
+        "the number of components.",
         errors(lines),
-        gloo(lines),
+        calls(lines),
         "Written by `python benchmarks/shards_table.py` from the lines in `shards.jsonl`, which "
         "`benchmarks/shards.py` measured.",
     )
@@ -112,9 +117,8 @@ def report(lines: list[Line]) -> Report:
 
 def as_section(made: Report) -> str:
     """The table and its notes as they are on the page."""
-    lines = [made.header, [":--", *["--:"] * (len(made.header) - 1)], *made.rows]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"\n{table}\n" + "\n\n".join(made.notes[:-1]) + "\n\n"
+    table = markdown_table(made.header, made.rows)
+    return f"\n{table}\n\n" + "\n\n".join(made.notes[:-1]) + "\n\n"
 
 
 def put(page: str, section: str) -> str:
