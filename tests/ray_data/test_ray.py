@@ -152,6 +152,7 @@ def test_two_actors_one_of_them_killed_from_outside(
     pool = {
         "compute": cluster.data.ActorPoolStrategy(size=2),
         "fn_constructor_args": (functions["density"], tmp_path),
+        "num_cpus": 0.5,  # what reads the files needs a core, too
     }
     found = gathered(rows.map_batches(Slow, batch_format="pyarrow", batch_size=500, **pool))
     killer.join(10)
