@@ -7,67 +7,21 @@ continue from segment to segment.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.direct_kernels import forward_direct
 from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
-from kdmkit.ops.triton.staging import (
-    Config,
-    Plan,
-    Segment,
-    Staged,
-    Whitening,
-    choose_splits,
-    halves,
-    launch,
-    on_device,
-    padded,
-    slots_of,
-    stage,
-    value_unit,
-)
+from kdmkit.ops.triton.kernels import GROUP
+from kdmkit.ops.triton.local_kernels import forward_local
+from kdmkit.ops.triton.parts import LEAST_LOCAL_POINTS, Part, PreparedOperands
+from kdmkit.ops.triton.staging import Config, Plan, Staged, choose_splits, halves, launch, on_device, padded
 
 _COMBINE_ROWS = 32
-
-
-class PreparedOperands:
-    """Operands with everything that their blocks share: the plan, the whitening, the unit of the values."""
-
-    def __init__(self, operands: Operands) -> None:
-        self.operands = operands
-        n_values = 0 if operands.values is None else operands.values.shape[1]
-        # Full float32 precision takes three products of halves, any other precision one.
-        passes = 3 if torch.get_float32_matmul_precision() == "highest" else 1
-        self.plan = Plan(operands.query.shape[1], n_values, passes)
-        self.whitening = Whitening(operands.components, operands.scale, operands.metric)
-        self.unit = self._unit()
-        self._zero = torch.zeros_like(self.unit)
-        self.slots = slots_of(self.unit.device)
-
-    def _unit(self) -> Float[Tensor, "padded"]:
-        values = self.operands.values
-        if values is None or self.plan.direct:
-            return torch.ones(self.plan.v, dtype=torch.float32, device=self.operands.query.device)
-        return value_unit(values, self.plan.v)
-
-    def stage_values(
-        self, values: Float[Tensor, "n v"], unit: Float[Tensor, "padded"], *, lift: bool
-    ) -> Staged:
-        plan = self.plan
-        passes = 0 if plan.direct else plan.passes
-        return stage(values, self._zero, unit, width=plan.v, passes=passes, lift=lift and not plan.direct)
-
-    def stage_segment(self, columns: slice) -> Segment:
-        operands = self.operands
-        staged = self.whitening.stage(operands.components[columns], self.plan, operands.log_weights[columns])
-        if operands.values is None:
-            return staged, staged
-        return staged, self.stage_values(operands.values[columns], self.unit, lift=False)
 
 
 def forward(operands: Operands) -> Outputs:
@@ -80,39 +34,75 @@ def forward(operands: Operands) -> Outputs:
     if n == 0:
         return averages, lse, maxima, top_weights
     with on_device(query.device):
-        prepared = PreparedOperands(operands)
+        prepared = PreparedOperands(operands, local=n >= LEAST_LOCAL_POINTS)
         for rows in slices(n, prepared.plan.point_rows):
-            points = prepared.whitening.stage(query[rows], prepared.plan)
-            results = averages[rows], lse[rows], maxima[rows], top_weights[rows]
-            launch("forward", prepared.plan, _forward, prepared, points, results)
+            points = _Points(prepared, query[rows])
+            for part in prepared.parts():
+                points.add(part)
+            points.finish((averages[rows], lse[rows], maxima[rows], top_weights[rows]))
     return averages, lse, maxima, top_weights
 
 
-def _forward(config: Config, prepared: PreparedOperands, points: Staged, results: Outputs) -> None:
-    plan, m = prepared.plan, prepared.operands.components.shape[0]
-    programs = points.rows // config.block_m
-    splits = choose_splits(programs, min(padded(m), plan.segment) // config.block_n, prepared.slots)
-    tops, totals = (prepared.unit.new_empty(splits, points.rows) for _ in range(2))
-    sums = prepared.unit.new_empty(splits, points.rows, plan.v)
-    for columns in slices(m, plan.segment):
-        segment = staged, values = prepared.stage_segment(columns)
-        n_blocks = staged.rows // config.block_n
-        sizes = points.rows, n_blocks, math.ceil(n_blocks / splits), int(columns.start > 0)
-        state = sums, tops, totals
-        if plan.direct:
-            forward_direct[(programs, splits)](
-                points.high, staged.high, staged.bias, values.high, *state, *sizes,
-                **plan.constants, V=plan.v, **config.constants(plan),
+class _Points:
+    """Some points, and the state of their sums: it continues from part to part."""
+
+    def __init__(self, prepared: PreparedOperands, query: Tensor) -> None:
+        self.prepared, self.query = prepared, query
+        plan, m = prepared.plan, prepared.operands.components.shape[0]
+        self.rows, new = padded(len(query)), prepared.unit.new_empty
+        blocks = min(padded(m), plan.segment) // (GROUP.value // 2)
+        splits = choose_splits(self.rows // GROUP.value, blocks, prepared.slots)
+        self.state = new(splits, self.rows, plan.v), new(splits, self.rows), new(splits, self.rows)
+        self.resume = 0
+        self._staged: dict[bool, Staged] = {}
+
+    def staged(self, plan: Plan) -> Staged:
+        """The points as differences or as products about the common centre take them."""
+        if plan.direct not in self._staged:
+            self._staged[plan.direct] = self.prepared.whitening.stage(self.query, plan)
+        return self._staged[plan.direct]
+
+    def add(self, part: Part) -> None:
+        launch("forward", part.plan, partial(self._add, part))
+        self.resume = 1
+
+    def _add(self, part: Part, config: Config) -> None:
+        plan, prepared = part.plan, self.prepared
+        splits = len(self.state[1])
+        step = GROUP.value if plan.local else config.block_n
+        n_blocks = part.components.rows // step
+        grid = self.rows // config.block_m, splits
+        sizes = self.rows, n_blocks, math.ceil(n_blocks / splits), self.resume
+        constants = {**plan.constants, **config.constants(plan)}
+        if plan.local:
+            self._add_local(part, grid, sizes, constants)
+        elif plan.direct:
+            forward_direct[grid](
+                self.staged(plan).high, part.components.high, part.components.bias, part.values.high,
+                *self.state, *sizes, **constants, V=prepared.plan.v,
             )  # fmt: skip
         else:
-            forward_kernel[(programs, splits)](
-                *halves(points, segment), prepared.unit, *state, *sizes,
-                **plan.constants, **config.constants(plan),
-            )  # fmt: skip
-        del segment, staged, values  # before the next segment is staged: two of them take twice the memory
-    averages, lse, maxima, top_weights = results
-    combine_kernel[(points.rows // _COMBINE_ROWS,)](
-        sums, tops, totals, points.bias, averages, lse, maxima, top_weights,
-        lse.shape[0], points.rows, splits,
-        N_VALUES=plan.n_values, V=plan.v, HAS_NORMS=not plan.direct, BLOCK_M=_COMBINE_ROWS,
-    )  # fmt: skip
+            operands = halves(self.staged(plan), (part.components, part.values))
+            forward_kernel[grid](*operands, prepared.unit, *self.state, *sizes, **constants)
+
+    def _add_local(
+        self, part: Part, grid: tuple[int, int], sizes: tuple[int, ...], constants: dict[str, object]
+    ) -> None:
+        whitening, components, values = self.prepared.whitening, part.components, part.values
+        points = whitening.before_unit(self.query).contiguous()
+        forward_local[grid](
+            points, whitening.unit, components.high, components.low, components.exponents, components.bias,
+            components.centres, values.high, values.low, self.prepared.unit, *self.state,
+            len(points), *sizes, points.stride(0), **constants,
+        )  # fmt: skip
+
+    def finish(self, results: Outputs) -> None:
+        """Merges the splits."""
+        plan = self.prepared.plan
+        averages, lse, maxima, top_weights = results
+        norms = not (plan.direct or plan.local)
+        combine_kernel[(self.rows // _COMBINE_ROWS,)](
+            *self.state, self.staged(plan).bias if norms else lse, averages, lse, maxima, top_weights,
+            len(lse), self.rows, len(self.state[1]),
+            N_VALUES=plan.n_values, V=plan.v, HAS_NORMS=norms, BLOCK_M=_COMBINE_ROWS,
+        )  # fmt: skip

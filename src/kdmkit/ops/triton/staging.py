@@ -23,8 +23,8 @@ from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
 SEGMENT_BYTES = 24 << 20
 # Bytes of points that are staged at a time; more points take several calls.
 POINT_BYTES = 64 << 20
-# Up to this many dimensions differences are cheap. Products lose digits where points lie close together but
-# many bandwidths from the centre, which is common in few dimensions.
+# Up to this many dimensions differences are cheap. Products about one centre lose digits where points lie close
+# together but many bandwidths from it, which is common in few dimensions.
 DIRECT_DIMENSIONS = 16
 DIRECT_VALUES = 16
 # Dimensions that shared memory holds at once.
@@ -34,15 +34,24 @@ _CHUNK = 64
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and the precision that kernels are compiled for."""
+    """The sizes and the precision that kernels are compiled for.
+
+    `local`: few dimensions, products about local centres in place of differences.
+    """
 
     d: int
     n_values: int
     passes: int
+    local: bool = False
+
+    @property
+    def few(self) -> bool:
+        """Whether products about one centre would lose digits."""
+        return self.d <= DIRECT_DIMENSIONS and self.n_values <= DIRECT_VALUES
 
     @property
     def direct(self) -> bool:
-        return self.d <= DIRECT_DIMENSIONS and self.n_values <= DIRECT_VALUES
+        return self.few and not self.local
 
     @property
     def width(self) -> int:
@@ -71,6 +80,8 @@ class Plan:
     def constants(self) -> dict[str, Any]:
         if self.direct:
             return {"D": self.d, "N_VALUES": self.n_values}
+        if self.local:
+            return {"D": self.d, "V": self.v, "WIDTH": self.width, "PASSES": self.passes}
         return {"V": self.v, "WIDTH": self.width, "PASSES": self.passes, "BLOCK_D": self.block_d}
 
     @property
@@ -83,7 +94,7 @@ class Plan:
     @property
     def point_rows(self) -> int:
         """Points staged at a time: whole groups."""
-        return max(1, POINT_BYTES // (4 * self.width) // GROUP.value) * GROUP.value
+        return max(1, POINT_BYTES // (4 * (self.width + self.v)) // GROUP.value) * GROUP.value
 
 
 def padded(n: int) -> int:
@@ -99,6 +110,7 @@ class Staged:
     low: Tensor
     bias: Tensor
     exponents: Tensor
+    centres: Tensor | None = None
 
 
 #: The staged components of a segment, and their values.
@@ -151,8 +163,8 @@ class Whitening:
         self.scale, self.metric = scale.detach().float(), metric
         # Shift and unit of the staging kernel; a metric is applied before staging.
         self._shift = torch.zeros_like(self.centre) if metric else self.centre
-        self._unit = torch.ones_like(self.centre) if metric else self.scale.expand(1, -1).reshape(-1)
-        self._unit = self._unit.expand_as(self.centre).contiguous()
+        unit = torch.ones_like(self.centre) if metric else self.scale.expand(1, -1).reshape(-1)
+        self.unit = unit.expand_as(self.centre).contiguous()
 
     def centred(self, x: Tensor) -> Tensor:
         return x.float() - self.centre
@@ -169,13 +181,17 @@ class Whitening:
             return torch.matmul(raw.mT, centred)
         return (raw * centred).sum(0, keepdim=True).sum_to_size(self.scale.shape)
 
+    def before_unit(self, x: Tensor) -> Tensor:
+        """x where the whitening is s ∘ (x − any centre); with a metric L(x − centre), whose unit is 1."""
+        return self.apply(self.centred(x)) if self.metric else x
+
     def stage(self, x: Tensor, plan: Plan, offset: Tensor | None = None) -> Staged:
         if self.metric:
             x = self.apply(self.centred(x))
         return stage(
             x,
             self._shift,
-            self._unit,
+            self.unit,
             width=plan.width,
             passes=0 if plan.direct else plan.passes,
             lift=not plan.direct,
@@ -224,6 +240,8 @@ def configs(kernel: KernelName, plan: Plan) -> tuple[Config, ...]:
     if plan.direct:
         other = 16 if plan.n_values else 32
         return (Config(other, 128, 4, 1) if kernel == "components" else Config(128, other, 4, 1),)
+    if plan.local:
+        return Config(128, 128, 8, 2), Config(64, 64, 4, 1)
     many_values = plan.v > 32
     if kernel == "forward":
         if many_values:
