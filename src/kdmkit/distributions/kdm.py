@@ -30,8 +30,10 @@ from kdmkit.distributions._validation import (
     is_checked,
     per_dimension,
 )
+from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
+from kdmkit.distributions.prepared_weights import prepare_weights
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
@@ -180,13 +182,13 @@ class KDM(Mixture, Distribution):
     @property
     def probs(self) -> Float[Tensor, "*batch n"]:
         """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels)."""
-        return self._average(self.kernel.probs(self.components))
+        return self._average(Features(self.kernel, self.components, "probs"))
 
     @property
     def mean(self) -> Float[Tensor, "*batch_event"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
         self._check_moments("mean")
-        return self.kernel.mean_of(self._average(self.kernel.mean_features(self.components)))
+        return self.kernel.mean_of(self._average(Features(self.kernel, self.components, "mean_features")))
 
     def _check_moments(self, what: str) -> None:
         if not self.kernel.has_moments:
@@ -209,8 +211,9 @@ class KDM(Mixture, Distribution):
         """Values of every component with a last dimension, also where events have none."""
         return values if self._event_shape else values.unsqueeze(-1)
 
-    def _average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
-        return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
+    def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
+        average = self._weights.average(values)
+        return average.expand(*self._batch_shape, average.shape[-1])
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
         """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
@@ -304,6 +307,11 @@ class KDM(Mixture, Distribution):
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies
+
+    def prepared(self) -> KDM:
+        """The same KDM for many questions: see `JointKDM.prepared`."""
+        weights = prepare_weights(self._weights, {"": self.kernel}, {"": self.components})
+        return KDM._made(self.components, weights, self.kernel, self._validate_args)
 
     def shifted(self, by: Any) -> KDM:
         """The distribution of x + b (continuous kernels): every component moves by b.

@@ -21,7 +21,7 @@ from kdmkit.ops.blocks import slices
 from kdmkit.ops.triton.backend import Operands, Outputs
 from kdmkit.ops.triton.backward_kernels import components_kernel, points_kernel
 from kdmkit.ops.triton.direct_kernels import components_direct, points_direct
-from kdmkit.ops.triton.parts import PreparedOperands
+from kdmkit.ops.triton.forward import PreparedOperands
 from kdmkit.ops.triton.staging import Config, Segment, Staged, choose_splits, halves, launch, on_device
 
 # The kernels' weights are at most 2^14, and the values they see less than 2^15.

@@ -1,8 +1,8 @@
-"""Operands of a reduction with everything that their blocks share, and components staged part by part."""
+"""What the blocks of a reduction share, and components staged part by part for the forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,119 +11,132 @@ from torch import Tensor
 
 from kdmkit.ops.block_order import block_order
 from kdmkit.ops.blocks import slices
-from kdmkit.ops.triton.backend import Operands
 from kdmkit.ops.triton.kernels import COPIES, GROUP
 from kdmkit.ops.triton.local_kernels import stage_local
-from kdmkit.ops.triton.staging import (
-    Plan,
-    Segment,
-    Staged,
-    Whitening,
-    padded,
-    slots_of,
-    stage,
-    value_unit,
-)
+from kdmkit.ops.triton.staging import Plan, Staged, Whitening, padded, stage, value_unit
 
-# Groups of components whose largest ‖z‖² is at most this are multiplied about their centre; errors of scores are
-# a few 2^-24 of it. Others are compared by differences.
+# Groups of components whose largest ‖z‖² is at most this are multiplied about their centre: errors of scores
+# are a few 2^-24 of it. Others are compared by differences.
 LARGEST_SQUARED_RADIUS = 80.0
 # In fewer dimensions differences cost no more than products.
 LEAST_LOCAL_DIMENSIONS = 5
-# With fewer points, putting components in order would take longer than it saves.
-LEAST_LOCAL_POINTS = 8192
+
+#: Numbers of components.
+Rows = slice | Int[Tensor, " k"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some staged components and their values, and the plan of the kernel that takes them."""
+    """Some staged components, their numbers, and the plan of the kernel that takes them."""
 
     plan: Plan
     components: Staged
-    values: Staged
+    rows: Rows
+
+    @property
+    def n_bytes(self) -> int:
+        numbers = self.rows.numel() * self.rows.element_size() if isinstance(self.rows, Tensor) else 0
+        return self.components.n_bytes + numbers
+
+    def with_short_numbers(self) -> Part:
+        """Numbers of components in half the memory."""
+        return replace(self, rows=self.rows.int()) if isinstance(self.rows, Tensor) else self
+
+    def cut(self, step: int) -> Iterator[tuple[slice, Part]]:
+        """Parts of at most `step` components (whole groups), and where they lie in this one."""
+        for place in slices(self.components.rows, step):
+            rows = self.rows[place] if isinstance(self.rows, Tensor) else _inside(self.rows, place)
+            yield place, replace(self, components=self.components.cut(place), rows=rows)
 
 
-class PreparedOperands:
-    """Operands with everything that their blocks share: the plan, the whitening, the unit of the values.
+def _inside(rows: slice, place: slice) -> slice:
+    return slice(rows.start + place.start, min(rows.start + place.stop, rows.stop))
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values of all components, by their numbers: a tensor, or what computes some of its rows.
 
     Args:
-        local: whether to use local centres, where the plan allows that.
+        n: the number of values of a component.
+        of: the values of some components.
+        count: the number of components.
     """
 
-    def __init__(self, operands: Operands, *, local: bool = False) -> None:
-        self.operands = operands
-        n_values = 0 if operands.values is None else operands.values.shape[1]
-        # Full float32 precision takes three products of halves, any other precision one.
-        passes = 3 if torch.get_float32_matmul_precision() == "highest" else 1
-        self.plan = Plan(operands.query.shape[1], n_values, passes)
-        if local and self.plan.few and self.plan.d >= LEAST_LOCAL_DIMENSIONS:
-            # Differences are exact to float32, whatever the precision of products.
-            self.plan = replace(self.plan, passes=3, local=True)
-        self.whitening = Whitening(operands.components, operands.scale, operands.metric)
-        self.unit = self._unit()
-        self._zero = torch.zeros_like(self.unit)
-        self.slots = slots_of(self.unit.device)
+    n: int
+    of: Callable[[Rows], Float[Tensor, "k v"]]
+    count: int
 
-    def _unit(self) -> Float[Tensor, "padded"]:
-        values = self.operands.values
-        if values is None or self.plan.direct:
-            return torch.ones(self.plan.v, dtype=torch.float32, device=self.operands.query.device)
-        return value_unit(values, self.plan.v)
+    @classmethod
+    def tensor(cls, values: Float[Tensor, "m v"]) -> Values:
+        return cls(values.shape[1], values.__getitem__, len(values))
 
-    def stage_values(
-        self, values: Float[Tensor, "n v"], unit: Float[Tensor, "padded"], *, lift: bool
-    ) -> Staged:
-        plan = self.plan
-        passes = 0 if plan.direct else plan.passes
-        return stage(values, self._zero, unit, width=plan.v, passes=passes, lift=lift and not plan.direct)
+    def unit(self, plan: Plan, like: Tensor) -> Float[Tensor, "padded"]:
+        """A power of two per column that brings its values into the range of half precision."""
+        if plan.direct or not self.n:
+            return torch.ones(plan.v, dtype=torch.float32, device=like.device)
+        largest = [
+            torch.linalg.vector_norm(self.of(rows).detach(), torch.inf, dim=0)
+            for rows in slices(self.count, max(GROUP.value, (1 << 24) // self.n))
+        ]
+        return value_unit(torch.stack(largest).amax(0), plan.v)
 
-    def stage_segment(self, columns: slice) -> Segment:
-        operands = self.operands
-        staged = self.whitening.stage(operands.components[columns], self.plan, operands.log_weights[columns])
-        if operands.values is None:
-            return staged, staged
-        return staged, self.stage_values(operands.values[columns], self.unit, lift=False)
+    def stage(self, rows: Rows, unit: Float[Tensor, "padded"], plan: Plan) -> Staged:
+        return stage_values(self.of(rows), torch.ones_like(unit) if plan.direct else unit, plan, lift=False)
 
-    def parts(self) -> Iterator[Part]:
-        """All components, a segment at a time."""
-        for columns in slices(self.operands.components.shape[0], self.plan.segment):
-            if self.plan.local:
-                yield from self._local_parts(columns)
+
+def stage_values(
+    values: Float[Tensor, "n v"], unit: Float[Tensor, "padded"], plan: Plan, *, lift: bool
+) -> Staged:
+    passes, lift = (0, False) if plan.direct else (plan.passes, lift)
+    return stage(values, torch.zeros_like(unit), unit, width=plan.v, passes=passes, lift=lift)
+
+
+def components_plan(plan: Plan) -> Plan:
+    """The plan with local centres, where dimensions are few."""
+    if plan.few and plan.d >= LEAST_LOCAL_DIMENSIONS:
+        # Differences are exact to float32, whatever the precision of products.
+        return replace(plan, passes=3, local=True)
+    return plan
+
+
+@dataclass(frozen=True)
+class Components:
+    """Components and log-weights that are staged with a whitening."""
+
+    points: Float[Tensor, "m d"]
+    log_weights: Float[Tensor, " m"]
+    whitening: Whitening
+
+    def stage(self, rows: Rows, plan: Plan) -> Staged:
+        return self.whitening.stage(self.points[rows], plan, self.log_weights[rows])
+
+    def parts(self, plan: Plan, step: int) -> Iterator[Part]:
+        """All of them, at most `step` at a time."""
+        for rows in slices(len(self.points), step):
+            if plan.local:
+                yield from self._local(rows, plan)
             else:
-                yield Part(self.plan, *self.stage_segment(columns))
+                yield Part(plan, self.stage(rows, plan), rows)
 
-    def _local_parts(self, columns: slice) -> Iterator[Part]:
-        """The groups of a segment: the compact ones about their centres, the others for differences."""
-        operands, whitening = self.operands, self.whitening
-        components = whitening.before_unit(operands.components[columns].detach())
-        order = block_order(components * whitening.unit, GROUP.value)
+    def _local(self, rows: slice, plan: Plan) -> Iterator[Part]:
+        """Groups of some components: the compact ones about their centres, the others for differences."""
+        points = self.whitening.before_unit(self.points[rows].detach())
+        order = block_order(points * self.whitening.unit, GROUP.value)
         staged, compact = stage_about_centres(
-            components, order, whitening.unit, operands.log_weights[columns], self.plan
+            points, order, self.whitening.unit, self.log_weights[rows], plan
         )
         n_compact = int(compact.sum())
+        order = order + rows.start
+        if n_compact == len(compact):
+            yield Part(plan, staged, order)
+            return
+        chosen = compact.repeat_interleave(GROUP.value)[: len(order)]
         if n_compact:
-            staged = staged if n_compact == len(compact) else _chosen(staged, compact)
-            rows = order if n_compact == len(compact) else order[_rows(compact, len(order))]
-            values = staged
-            if operands.values is not None:
-                values = self.stage_values(operands.values[columns][rows], self.unit, lift=False)
-            yield Part(self.plan, staged, values)
-            del values
+            yield Part(plan, staged.chosen(compact), order[chosen])
         del staged
-        if n_compact < len(compact):
-            rows = order[_rows(~compact, len(order))] + columns.start
-            yield self._direct_part(rows)
-
-    def _direct_part(self, rows: Int[Tensor, " k"]) -> Part:
-        operands, plan = self.operands, replace(self.plan, local=False)
-        staged = self.whitening.stage(operands.components[rows], plan, operands.log_weights[rows])
-        values = staged
-        if operands.values is not None:
-            ones = torch.ones_like(self.unit)
-            values = stage(
-                operands.values[rows], self._zero, ones, width=plan.v, passes=0, lift=False
-            )
-        return Part(plan, staged, values)
+        others, differences = order[~chosen], replace(plan, local=False)
+        yield Part(differences, self.stage(others, differences), others)
 
 
 def stage_about_centres(
@@ -149,21 +162,3 @@ def stage_about_centres(
         D=plan.d, WIDTH=width, PASSES=plan.passes, num_warps=4,
     )  # fmt: skip
     return Staged(rows, high, low, bias, exponents, centres), compact
-
-
-def _rows(groups: Tensor, m: int) -> Tensor:
-    """Which of m rows belong to the chosen groups."""
-    return groups.repeat_interleave(GROUP.value)[:m]
-
-
-def _chosen(staged: Staged, groups: Tensor) -> Staged:
-    """The chosen groups alone."""
-
-    def chosen(tensor: Tensor) -> Tensor:
-        return tensor.view(len(groups), -1)[groups].view(-1, *tensor.shape[1:])
-
-    assert staged.centres is not None
-    return Staged(
-        int(groups.sum()) * GROUP.value,
-        *(chosen(x) for x in (staged.high, staged.low, staged.bias, staged.exponents, staged.centres)),
-    )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 import triton
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
@@ -23,8 +23,8 @@ from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
 SEGMENT_BYTES = 24 << 20
 # Bytes of points that are staged at a time; more points take several calls.
 POINT_BYTES = 64 << 20
-# Up to this many dimensions differences are cheap. Products about one centre lose digits where points lie close
-# together but many bandwidths from it, which is common in few dimensions.
+# Up to this many dimensions differences are cheap. Products about one centre lose digits where points lie
+# close together but many bandwidths from it, which is common in few dimensions.
 DIRECT_DIMENSIONS = 16
 DIRECT_VALUES = 16
 # Dimensions that shared memory holds at once.
@@ -112,6 +112,30 @@ class Staged:
     exponents: Tensor
     centres: Tensor | None = None
 
+    @property
+    def _tensors(self) -> list[Tensor]:
+        centres = [] if self.centres is None else [self.centres]
+        return [self.high, self.low, self.bias, self.exponents, *centres]
+
+    @property
+    def n_bytes(self) -> int:
+        # A tensor may fill several fields.
+        return sum({x.data_ptr(): x.numel() * x.element_size() for x in self._tensors}.values())
+
+    def cut(self, place: slice) -> Staged:
+        """Some of the rows, whole groups, without a copy."""
+        groups = slice(place.start // GROUP.value, place.stop // GROUP.value)
+        return self._by_group(place.stop - place.start, groups)
+
+    def chosen(self, groups: Bool[Tensor, " g"]) -> Staged:
+        """A copy of the chosen groups."""
+        return self._by_group(int(groups.sum()) * GROUP.value, groups)
+
+    def _by_group(self, rows: int, groups: slice | Tensor) -> Staged:
+        n = self.rows // GROUP.value
+        kept = (x.view(n, -1)[groups].reshape(-1, *x.shape[1:]) for x in self._tensors)
+        return Staged(rows, *kept)
+
 
 #: The staged components of a segment, and their values.
 Segment = tuple[Staged, Staged]
@@ -144,7 +168,9 @@ def stage(
         rows, d if passes == 0 else width, dtype=torch.float32 if passes == 0 else torch.float16
     )
     low = torch.empty_like(kept) if passes == 3 else kept
-    bias = x.new_empty(rows * (1 if offset is None else COPIES.value), dtype=torch.float32)
+    bias = kept
+    if offset is not None or lift:
+        bias = x.new_empty(rows * (1 if offset is None else COPIES.value), dtype=torch.float32)
     exponents = x.new_empty(rows // GROUP.value, dtype=torch.int32)
     stage_kernel[(rows // GROUP.value,)](
         x, centre, unit, centre if offset is None else offset.contiguous(), kept, low, bias, exponents,
@@ -199,12 +225,11 @@ class Whitening:
         )
 
 
-def value_unit(values: Float[Tensor, "m v"], width: int) -> Float[Tensor, "width"]:
-    """A power of two per column that brings its values into the range of half precision."""
-    largest = torch.linalg.vector_norm(values.detach(), math.inf, dim=0).float()
-    exponent = torch.frexp(largest).exponent.clamp(-100, 100)
-    unit = torch.ones(width, dtype=torch.float32, device=values.device)
-    unit[: values.shape[1]] = torch.ldexp(unit[: values.shape[1]], 15 - exponent)
+def value_unit(largest: Float[Tensor, "v"], width: int) -> Float[Tensor, "width"]:
+    """A power of two per column that brings values of at most `largest` into the range of half precision."""
+    exponent = torch.frexp(largest.float()).exponent.clamp(-100, 100)
+    unit = torch.ones(width, dtype=torch.float32, device=largest.device)
+    unit[: len(largest)] = torch.ldexp(unit[: len(largest)], 15 - exponent)
     return unit
 
 
@@ -241,7 +266,7 @@ def configs(kernel: KernelName, plan: Plan) -> tuple[Config, ...]:
         other = 16 if plan.n_values else 32
         return (Config(other, 128, 4, 1) if kernel == "components" else Config(128, other, 4, 1),)
     if plan.local:
-        return Config(128, 128, 8, 2), Config(64, 64, 4, 1)
+        return Config(64, 64, 4, 3), Config(64, 64, 4, 1)
     many_values = plan.v > 32
     if kernel == "forward":
         if many_values:
