@@ -54,7 +54,8 @@ class PreparedWeights(Given):
     @property
     def n_bytes(self) -> int:
         """Bytes that are kept beside components and weights."""
-        return sum(getattr(kept, "n_bytes", 0) for _, kept in self._kept.values())
+        found = [kept for _, kept in self._kept.values() if kept is not None]
+        return sum(kept.nbytes if isinstance(kept, Tensor) else kept.n_bytes for kept in found)
 
     @property
     def _bytes_left(self) -> float:
@@ -63,7 +64,20 @@ class PreparedWeights(Given):
 
     def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
         found = self._prepared_mix(entries[0], values) if len(entries) == 1 else None
-        return super().mix(entries, values) if found is None else found
+        if found is None:
+            found = super().mix(entries, self._numbers(values) if isinstance(values, Features) else values)
+        return found
+
+    def _numbers(self, values: Features) -> Values:
+        """The numbers of all components, kept where there is room for them."""
+        few = values.rows(slice(0, 1)) if values.by_row else None
+        if few is None or not needs_no_gradient(values.tensors):
+            return values
+        key, n_bytes = ("numbers", id(values.components), values.name), len(values.components) * few.nbytes
+        if key not in self._kept and n_bytes > self._bytes_left:
+            return values
+        numbers: Tensor = self._keep(key, values.tensors, values.numbers)
+        return numbers
 
     def _prepared_mix(self, entry: Entry, values: Values | None) -> Mixed | None:
         """The answer by what is kept, None where nothing can be."""
@@ -71,7 +85,7 @@ class PreparedWeights(Given):
         if not known or entry.keep is not None or entry.region is not None or isinstance(values, Tensor):
             return None
         tensors = [entry.value, self._log_weights, *_tensors(entry.kernel, entry.components)]
-        if not _needs_no_gradient([*tensors, *(values.tensors if values is not None else ())]):
+        if not needs_no_gradient([*tensors, *(values.tensors if values is not None else ())]):
             return None
         found = self._sum(entry.kernel, entry.components)
         staged = None if values is None or found is None else self._staged(found, values)
@@ -101,7 +115,7 @@ class PreparedWeights(Given):
         return self._keep(key, values.tensors, make) if values.by_row else None
 
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        if isinstance(values, Tensor) or not _needs_no_gradient([self._log_weights, *values.tensors]):
+        if isinstance(values, Tensor) or not needs_no_gradient([self._log_weights, *values.tensors]):
             return super().average(values)
         key, tensors = ("average", id(values.components), values.name), [self._log_weights, *values.tensors]
         average: Tensor = self._keep(key, tensors, lambda: super(PreparedWeights, self).average(values))
@@ -109,11 +123,12 @@ class PreparedWeights(Given):
 
     def _keep(self, key: tuple[Any, ...], tensors: Iterable[Tensor], make: Any) -> Any:
         """What `make` returned while the tensors were what they are now."""
-        versions = _versions(tensors)
+        versions = versions_of(tensors)
         kept = self._kept.get(key)
         if kept is None or kept[0] != versions:
             # Before another is made: two of them take twice the memory.
-            kept = self._kept.pop(key, None) and None
+            del kept
+            self._kept.pop(key, None)
             with torch.no_grad():
                 self._kept[key] = versions, make()
         return self._kept[key][1]
@@ -139,10 +154,12 @@ def _tensors(kernel: Kernel, components: Tensor) -> list[Tensor]:
     return [components, *kernel.parameters(), *kernel.buffers()]
 
 
-def _needs_no_gradient(tensors: Iterable[Tensor]) -> bool:
+def needs_no_gradient(tensors: Iterable[Tensor]) -> bool:
+    """Whether operations run eagerly, and nobody asks for gradients by these tensors."""
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return only_reverse_mode() and not wanted
 
 
-def _versions(tensors: Iterable[Tensor]) -> Versions:
+def versions_of(tensors: Iterable[Tensor]) -> Versions:
+    """Equal as long as the tensors are the same and have not changed."""
     return tuple((id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in tensors)

@@ -22,6 +22,7 @@ from kdmkit._core.memory import keep_freed_memory
 from kdmkit.estimators.common.checks import Array, plain, to_tensor
 from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
+from kdmkit.nn.layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -141,7 +142,7 @@ class KDMEstimator(BaseEstimator, ABC):
 
     def _keep(self, module: nn.Module) -> None:
         """Keeps the fitted module, on the device that `device` says."""
-        self.module_ = module.requires_grad_(False).eval().to(self._fit_device())
+        self.module_ = prepare_layers(module.requires_grad_(False).eval().to(self._fit_device()))
 
     def _fit_device(self) -> torch.device:
         available = torch.cuda.is_available()

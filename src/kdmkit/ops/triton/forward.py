@@ -165,7 +165,7 @@ class _Points:
         elif plan.direct:
             forward_direct[grid](
                 self._points(plan).high, components.high, components.bias, values.high,
-                *state, *sizes, **constants, V=self._source.plan.v,
+                self._source.whitening.direct_factor, *state, *sizes, **constants, V=self._source.plan.v,
             )  # fmt: skip
         else:
             staged = halves(self._points(plan), (components, values))

@@ -17,7 +17,7 @@ from triton.runtime.errors import OutOfResources
 
 from kdmkit.ops.terms import robust_centre
 from kdmkit.ops.triton.backend import KernelError
-from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
+from kdmkit.ops.triton.kernels import COPIES, GROUP, LOG2E, stage_kernel
 
 # Bytes of components that are staged at a time: few enough for the second-level cache of a GPU.
 SEGMENT_BYTES = 24 << 20
@@ -207,6 +207,30 @@ class Whitening:
             return torch.matmul(raw.mT, centred)
         return (raw * centred).sum(0, keepdim=True).sum_to_size(self.scale.shape)
 
+    @functools.cached_property
+    def direct_unit(self) -> Float[Tensor, ""]:
+        """The unit in which points are staged for differences, in bandwidths: between 1/2 and 2.
+
+        Where all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact:
+        no digits are lost, however far from the centre the points are.
+        """
+        return self.scale.reshape(()) / self._power if self._is_exact else torch.ones_like(self.centre[0])
+
+    @property
+    def direct_factor(self) -> Float[Tensor, ""]:
+        """What squared distances are multiplied by, in that unit and in units of log 2."""
+        return self.direct_unit.square() * LOG2E.value
+
+    @property
+    def _is_exact(self) -> bool:
+        return not self.metric and self.scale.numel() == 1
+
+    @functools.cached_property
+    def _power(self) -> Float[Tensor, ""]:
+        """A power of two near the scale."""
+        exponent = torch.frexp(self.scale.reshape(())).exponent
+        return torch.ldexp(torch.ones_like(self.centre[0]), exponent)
+
     def before_unit(self, x: Tensor) -> Tensor:
         """x where the whitening is s ∘ (x − any centre); with a metric L(x − centre), whose unit is 1."""
         return self.apply(self.centred(x)) if self.metric else x
@@ -214,10 +238,13 @@ class Whitening:
     def stage(self, x: Tensor, plan: Plan, offset: Tensor | None = None) -> Staged:
         if self.metric:
             x = self.apply(self.centred(x))
+        shift, unit = self._shift, self.unit
+        if plan.direct and self._is_exact:
+            shift, unit = torch.zeros_like(shift), self._power.expand_as(unit).contiguous()
         return stage(
             x,
-            self._shift,
-            self.unit,
+            shift,
+            unit,
             width=plan.width,
             passes=0 if plan.direct else plan.passes,
             lift=not plan.direct,
