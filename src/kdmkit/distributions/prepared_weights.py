@@ -135,9 +135,8 @@ class PreparedWeights(Given):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what is kept is left out, and made again by the first questions."""
-        kernels, components = zip(*self._variables, strict=True)
-        arguments = (self._log_weights, dict(enumerate(kernels)), dict(enumerate(components)))
-        return PreparedWeights, arguments
+        kernels, components = ({str(i): pair[k] for i, pair in enumerate(self._variables)} for k in (0, 1))
+        return PreparedWeights, (self._log_weights, kernels, components)
 
 
 def prepare_weights(

@@ -14,7 +14,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from kdmkit.ops.triton.kernels import COPIES, PEAK
+from kdmkit.ops.triton.kernels import COPIES, PEAK, add_exactly
 
 
 @triton.jit
@@ -86,6 +86,7 @@ def forward_direct(
     resumed = (rows >= 0) & (resume != 0)
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
+    lost = tl.zeros_like(total)
     if V > 0:
         value_columns = tl.arange(0, V)
         sum_places = sums + places[None, :] * V + value_columns[:, None]
@@ -99,7 +100,7 @@ def forward_direct(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         shrink = tl.exp2(top - base)
         weights = tl.exp2(scores - (base - PEAK)[None, :])
-        total = total * shrink + tl.sum(weights, 0)
+        total, lost = add_exactly(total, lost, shrink, tl.sum(weights, 0))
         if V > 0:
             sum_values = _add_weighted(
                 weights, values, columns, sum_values * shrink[None, :], value_columns, N_VALUES

@@ -129,8 +129,8 @@ class _Points:
         self.rows, new = padded(len(query)), source.unit.new_empty
         programs, slots = self.rows // GROUP.value, slots_of(query.device)
         # With many rounds of programs splits gain nothing, and take memory.
-        blocks = min(2 * source.n_groups, max(1, 4 * slots // programs))
-        splits = choose_splits(programs, blocks, slots)
+        most = max(1, 4 * slots // programs)
+        splits = min(choose_splits(programs, 2 * source.n_groups, slots), most)
         #: Sums, largest scores and sums of weights, of every split of the components.
         self._state = new(splits, self.rows, plan.v), new(splits, self.rows), new(splits, self.rows)
         self._resume = 0

@@ -17,6 +17,7 @@ from kdmkit.ops.triton.kernels import (
     GROUP,
     LOG2E,
     PEAK,
+    add_exactly,
     load_bias,
     load_halves,
     power_of_two,
@@ -122,6 +123,7 @@ def forward_local(
     resumed = (rows >= 0) & (resume != 0)
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
+    lost = tl.zeros_like(total)
     if V > 0:
         value_columns = tl.arange(0, V)
         undo = 1 / tl.load(value_unit + value_columns)
@@ -133,7 +135,7 @@ def forward_local(
         norms = tl.sum(u * u, 1)
         # A power of two for every point, so that u fits into half precision; 0 where ‖u‖² overflows.
         exponent = 14 - (((norms.to(tl.int32, bitcast=True) >> 23) - 126) >> 1)
-        lifted = u * tl.where(norms < float("inf"), power_of_two(exponent), 0.0)[:, None]
+        lifted = tl.where((norms < float("inf"))[:, None], u * power_of_two(exponent)[:, None], 0.0)
         u_high = lifted.to(tl.float16)
         u_low = (lifted - u_high.to(tl.float32)).to(tl.float16) if PASSES == 3 else u_high
         factor = 2 * LOG2E * power_of_two(-exponent) * power_of_two(-tl.load(exponents + group))
@@ -152,7 +154,7 @@ def forward_local(
             # Never below the largest score, whatever the rounding of the sum: weights stay in range.
             shift = tl.maximum(base + norms, tile_top, propagate_nan=tl.PropagateNan.ALL)
             weights = tl.exp2(scores - (shift - PEAK)[:, None])
-            total = total * shrink + tl.sum(weights, 1)
+            total, lost = add_exactly(total, lost, shrink, tl.sum(weights, 1))
             if V > 0:
                 v_high, v_low = load_halves(values, values_low, columns, value_columns, V, PASSES)
                 gained = split_product(weights, v_high, v_low, PASSES)

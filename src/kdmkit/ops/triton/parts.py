@@ -18,8 +18,8 @@ from kdmkit.ops.triton.staging import Plan, Staged, Whitening, padded, stage, va
 # Groups of components whose largest ‖z‖² is at most this are multiplied about their centre: errors of scores
 # are a few 2^-24 of it. Others are compared by differences.
 LARGEST_SQUARED_RADIUS = 80.0
-# In fewer dimensions differences cost no more than products.
-LEAST_LOCAL_DIMENSIONS = 5
+# With fewer dimensions, plus twice the number of values, differences cost no more than products.
+LEAST_LOCAL_SIZE = 8
 
 #: Numbers of components.
 Rows = slice | Int[Tensor, " k"]
@@ -94,7 +94,7 @@ def stage_values(
 
 def components_plan(plan: Plan) -> Plan:
     """The plan with local centres, where dimensions are few."""
-    if plan.few and plan.d >= LEAST_LOCAL_DIMENSIONS:
+    if plan.few and plan.d + 2 * plan.n_values >= LEAST_LOCAL_SIZE:
         # Differences are exact to float32, whatever the precision of products.
         return replace(plan, passes=3, local=True)
     return plan

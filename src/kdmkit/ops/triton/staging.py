@@ -293,7 +293,7 @@ def configs(kernel: KernelName, plan: Plan) -> tuple[Config, ...]:
         other = 16 if plan.n_values else 32
         return (Config(other, 128, 4, 1) if kernel == "components" else Config(128, other, 4, 1),)
     if plan.local:
-        return Config(64, 64, 4, 3), Config(64, 64, 4, 1)
+        return Config(64, 64, 4, 3) if plan.v else Config(64, 128, 4, 2), Config(64, 64, 4, 1)
     many_values = plan.v > 32
     if kernel == "forward":
         if many_values:
