@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.distributions._lazy import cached_per_grad_mode
@@ -41,6 +42,8 @@ class Inferred(Weights):
         components: Mapping[str, Tensor],
         prior: Weights,
     ) -> None:
+        if evidence.weights is not None and evidence.weights.is_sharded:
+            raise ValueError(bad_argument("evidence", "a KDM that is whole in this process", "a shard"))
         self._prior = prior
         self._known = Known(evidence, kernels, components, {"weights of the joint": prior.batch_shape})
 
@@ -78,7 +81,9 @@ class Inferred(Weights):
         # The dimension of the evidence's points comes in front of every leading dimension of the values.
         shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
         rank = max(self._known.rank, *map(len, shapes))
-        lse, conditional = mix_given(self._entries(rank=rank), entries, self._prior.log_weights)
+        lse, conditional = self._prior.merged_given(
+            *mix_given(self._entries(rank=rank), entries, self._prior.own_log_weights)
+        )
         if self._known.can_miss:
             conditional = torch.where(torch.isneginf(lse), self._prior.log_mix(entries), conditional)
         return self._known.over_points(conditional)
@@ -103,6 +108,13 @@ class Inferred(Weights):
         posterior = log_posterior_weights(entries, self._prior.log_weights)
         missed = torch.isneginf(posterior).all(-1, keepdim=True)
         return torch.where(missed, self._prior.log_weights.to(posterior.dtype), posterior)
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._prior.is_sharded
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        return self._prior.shared(tensor)
 
     def mapped(self, function: PartMap) -> Inferred:
         return Inferred._of(self._known.mapped(function), self._prior.mapped(function))

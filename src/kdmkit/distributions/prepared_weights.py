@@ -145,7 +145,8 @@ def prepare_weights(
     """The same weights, with what sums over the components need."""
     batched = [name for name, k in kernels.items() if components[name].ndim > 1 + k.component_dim]
     if not isinstance(weights, Given) or weights.batch_shape or batched:
-        raise ValueError(bad_argument("prepared", "weights and components without a batch", "a batch"))
+        wanted = "weights and components without a batch, in one process"
+        raise ValueError(bad_argument("prepared", wanted, f"{type(weights).__name__} weights"))
     return PreparedWeights(weights.log_weights, kernels, components).prepare()
 
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -38,6 +39,10 @@ class Bandwidth(nn.Module, ABC):
 
     It has the shape `()` for one value; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for a row per
     component; `(*batch, m, 1)` or `(*batch, m, d)` for such rows in every element of a batch of KDMs.
+
+    >>> import kdmkit as kdm
+    >>> kdm.RBF([0.5, 2.0]).bandwidth.shape
+    torch.Size([2])
     """
 
     #: The argument's name in error messages: "sigma", "h".
@@ -50,6 +55,7 @@ class Bandwidth(nn.Module, ABC):
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of `value`."""
         return self.value.shape
 
     @abstractmethod
@@ -67,6 +73,7 @@ class Bandwidth(nn.Module, ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The leading shape of a batch of KDMs; `()` without one."""
         return self.shape[:-2]
 
     def coordinates(self, index: Sequence[int]) -> FixedBandwidth:
@@ -168,9 +175,15 @@ class LearnedBandwidth(Bandwidth):
         minimum = min(float(self.minimum) * float(factor.min()), (1 - _TINY) * float(value.min()))
         return LearnedBandwidth(self.name, value, minimum, trainable=self.raw.requires_grad)
 
+    def _description(self) -> Any:
+        """The values with twelve digits, which exp(log v) has as well: a copy's description is the same."""
+        numbers = self.value.detach().cpu().double().numpy()
+        short = np.vectorize(lambda v: float(f"{v:.12g}"), otypes=[float])(numbers)
+        return np.where(short > float(self.minimum), short, numbers).tolist()
+
     def config(self) -> dict[str, Any]:
         # Those of many components are left to `state_dict`.
-        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self.value.tolist()
+        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self._description()
         return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_instance, check_number
+from kdmkit._core.weights import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
@@ -36,6 +37,10 @@ class TreeRecipe:
         smoothing: pseudo-counts of every component of a discrete kernel.
         masking: the share of hidden cells.
         fading: the power of 1 − t/T that penalties and hidden cells follow.
+
+    >>> from kdmkit.training import TREE_RECIPE
+    >>> TREE_RECIPE == TreeRecipe()
+    True
     """
 
     steps: int = 1500
@@ -88,6 +93,15 @@ class TreeObjective(DrawingModule):
         masking_fading: ψ, of hidden cells.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
         targets: variables that will be predicted.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
+    >>> table = kdm.training.Table({"a": torch.randn(9, 1), "b": torch.randn(9, 1)})
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**table.columns)
+    >>> packing = kdm.training.Packing(layer, table)
+    >>> rows = packing.rows(table)
+    >>> TreeObjective(layer, packing, rows, n_steps=10)(*rows.tensors).shape
+    torch.Size([9])
     """
 
     step: Tensor
@@ -111,7 +125,7 @@ class TreeObjective(DrawingModule):
         super().__init__()
         targets = Targets() if targets is None else targets
         targets.check(layer)
-        n = _effective_rows(rows)
+        n = float(len(rows)) if rows.weights is None else effective_rows(rows.weights)
         if shrinkage is None:
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
         self.n_steps = max(1, n_steps)
@@ -132,6 +146,7 @@ class TreeObjective(DrawingModule):
 
     @property
     def layer(self) -> TreeLayer:
+        """The tree that is trained."""
         return self.losses.layer
 
     def forward(
@@ -238,6 +253,9 @@ def fit_tree(
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
         identity: what else a checkpoint depends on.
 
+    Returns:
+        The history, one entry per epoch.
+
     >>> import kdmkit as kdm
     >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
     >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
@@ -276,6 +294,12 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
         n_rows: of the training rows.
         steps: updates of the parameters.
         changes: other settings of `FitOptions`.
+
+    Returns:
+        Settings for `fit_tree(..., options=...)`.
+
+    >>> tree_options(1000, steps=40, learning_rate=0.05).max_epochs
+    10
     """
     batch = changes.get("batch_size", TREE_RECIPE.batch_size)
     epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
@@ -298,13 +322,6 @@ def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[f
     if set(shrinkage) != set(children):
         raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
     return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
-
-
-def _effective_rows(rows: Rows) -> float:
-    if rows.weights is None:
-        return float(len(rows))
-    weights = rows.weights.double()
-    return float(weights.sum().square() / weights.square().sum())
 
 
 def _has_levels(packing: Packing, name: str) -> bool:
