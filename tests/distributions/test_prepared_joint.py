@@ -139,15 +139,17 @@ def test_pickles_and_copies(reductions):
 def test_densities(reductions):
     rho, x = _joint()
     density = rho.marginal("x")
-    torch.testing.assert_close(density.prepared().log_prob(x), density.log_prob(x))
+    torch.testing.assert_close(kdm.PreparedKDM(density).log_prob(x), density.log_prob(x))
     assert len(reductions) == 1
 
 
 def test_a_batch_is_refused():
     rho, x = _joint()
+    rho = kdm.JointKDM({**rho.components, "z": rho.components["x"]}, None, {**rho.kernels, "z": kdm.RBF(1.0)})
     with pytest.raises(ValueError, match="prepared: expected weights and components without a batch"):
         rho.infer(x=x).prepared()
-    batch = kdm.KDM(torch.randn(2, 5, 3), None, kdm.RBF(1.0))
+    kernels = {"x": kdm.RBF(1.0), "z": kdm.RBF(1.0)}
+    batch = kdm.JointKDM({name: torch.randn(2, 5, 3) for name in kernels}, None, kernels)
     with pytest.raises(ValueError, match="without a batch"):
         batch.prepared()
 

@@ -33,7 +33,6 @@ from kdmkit.distributions._validation import (
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
-from kdmkit.distributions.prepared_weights import prepare_weights
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
@@ -171,10 +170,9 @@ class KDM(Mixture, Distribution):
         return Entry(self.kernel, self._check_value(value), self.components, kind)
 
     def _check_value(self, value: Any) -> Tensor:
-        value = check_value(
-            "value", value, self.kernel, self._event_shape, self.components, self._validate_args
-        )
-        lead = value.shape[: value.ndim - self.kernel.event_rank(value)]
+        kernel, event = self.kernel, self._event_shape
+        value = check_value("value", value, kernel, event, self.components, self._validate_args)
+        lead = value.shape[: value.ndim - kernel.event_rank(value)]
         common_batch({"value": lead, "batch_shape": self._batch_shape})
         return value
 
@@ -214,8 +212,7 @@ class KDM(Mixture, Distribution):
         return values if self._event_shape else values.unsqueeze(-1)
 
     def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        average = self._weights.average(values)
-        return average.expand(*self._batch_shape, average.shape[-1])
+        return self._weights.average(values).expand(*self._batch_shape, -1)
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
         """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
@@ -310,11 +307,6 @@ class KDM(Mixture, Distribution):
 
     # ---- copies
 
-    def prepared(self) -> KDM:
-        """The same KDM for many questions: see `JointKDM.prepared`."""
-        weights = prepare_weights(self._weights, {"": self.kernel}, {"": self.components})
-        return KDM._made(self.components, weights, self.kernel, self._validate_args)
-
     def shifted(self, by: Any) -> KDM:
         """The distribution of x + b (continuous kernels): every component moves by b.
 
@@ -346,13 +338,13 @@ class KDM(Mixture, Distribution):
         tensor([[ 0.5000],
                 [10.5000]])
         """
-        validate = self._validate_args
-        variance = per_dimension("variance", variance, self._event_shape, self.components, validate)
+        checked, like = self._validate_args, self.components
+        variance = per_dimension("variance", variance, self._event_shape, like, checked)
         batch = common_batch({"variance": variance.shape[:-1], "batch_shape": self._batch_shape})
-        if validate and bool((variance < 0).any()):
+        if checked and bool((variance < 0).any()):
             raise ValueError(bad_argument("variance", "values ≥ 0", variance.min().item()))
-        each = variance.unsqueeze(-2).expand(*batch, *self.components.shape[-2:])
-        return KDM._made(self.components, self._weights, self.kernel.convolved(each), self._validate_args)
+        each = variance.unsqueeze(-2).expand(*batch, *like.shape[-2:])
+        return KDM._made(like, self._weights, self.kernel.convolved(each), checked)
 
     def coordinates(self, index: int | slice | Sequence[int] | Tensor) -> KDM:
         """The marginal distribution of some coordinates of the event (continuous kernels).

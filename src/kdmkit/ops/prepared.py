@@ -29,6 +29,12 @@ class PreparedSum:
     Args:
         memory: the components.
         device_type: where they are.
+
+    >>> import kdmkit as kdm
+    >>> components = torch.randn(100, 2)
+    >>> term = kdm.RBF(1.0).term(components[:1], components)
+    >>> PreparedSum.of(term, torch.zeros(100), most_bytes=1e9) is None  # on a CPU nothing is gained
+    True
     """
 
     def __init__(self, memory: Memory, device_type: str) -> None:
@@ -57,6 +63,7 @@ class PreparedSum:
 
     @property
     def n_bytes(self) -> int:
+        """What is kept, in bytes."""
         return self._memory.n_bytes
 
     def values(

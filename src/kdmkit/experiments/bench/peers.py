@@ -234,9 +234,9 @@ def kdmkit_density(p: Inputs) -> Tensor:
 
 
 def exact_prepared_density(p: Inputs) -> Callable[[], Tensor]:
-    """Exact, of a KDM that is prepared beforehand."""
-    rho = KDM(p.c, None, RBF(p.sigma), log_weights=p.log_weights, validate_args=False).prepared()
-    return lambda: rho.log_prob(p.x)
+    """Exact; components are put in order beforehand."""
+    prepared = _prepared(p)
+    return lambda: prepared.log_prob(p.x)
 
 
 def prepared_density(p: Inputs) -> Callable[[], Tensor]:
