@@ -229,12 +229,15 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
             n_classes,
             n_members=int(self.n_members),
             generator=self._torch_generator(),
+            device=self._fit_device(),
             run=self._run_trend,
         )
         memory = None
         if self.memory:
-            probs = fitted.logits.softmax(-1)
-            memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())
+            device, generator = self._fit_device(), self._torch_generator()
+            probs = fitted.logits.softmax(-1).to(device)
+            memory = fit_label_memory(z.to(device), labels.to(device), probs, weights, generator)
+            memory = None if memory is None else memory.cpu()
         # Rows are learned in units of their least standard deviation: then all columns have one bound.
         unit = Scaler(scaler.shift, min_target_std(x).maximum(_LEAST_STD * scaler.scale))
         rows = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(x).float()

@@ -39,6 +39,7 @@ def fit_logits(
     *,
     n_members: int,
     generator: torch.Generator,
+    device: torch.device,
     run: Callable[..., list[dict[str, float]]],
 ) -> FittedLogits:
     """Fits an ensemble by cross-entropy; see `fit_ensemble` for the arguments."""
@@ -53,6 +54,7 @@ def fit_logits(
         loss=cross_entropy,
         labels=labels,
         generator=generator,
+        device=device,
         run=run,
     )
     logits = fitted.held_out_mean

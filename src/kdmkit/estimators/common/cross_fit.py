@@ -55,9 +55,23 @@ class CrossFitting(nn.Module):
     def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
         if not self.training:
             return self.loss(held_out_mean(self.averaged, x, held), y)
-        self.average.update_parameters(self.ensemble)
+        self._move_average()
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+
+    @torch.no_grad()
+    def _move_average(self) -> None:
+        if self.average.n_averaged.device.type == "cpu":
+            self.average.update_parameters(self.ensemble)
+            return
+        # The same without reading the number of steps, which would wait for the device.
+        count = self.average.n_averaged
+        averages: list[Tensor] = list(self.averaged.parameters())
+        values: list[Tensor] = list(self.ensemble.parameters())
+        changes = list(torch._foreach_sub(values, averages))
+        torch._foreach_mul_(changes, 1 - (count / (count + 10)).clamp_max(_AVERAGE_DECAY))
+        torch._foreach_add_(averages, changes)
+        count += 1
 
 
 def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
@@ -111,6 +125,7 @@ def fit_ensemble(
     loss: MemberLoss,
     labels: Int[Tensor, " n"] | None = None,
     generator: torch.Generator,
+    device: torch.device,
     run: Callable[..., list[dict[str, float]]],
 ) -> FittedEnsemble:
     """Fits an ensemble whose members each hold out a part of the rows.
@@ -122,6 +137,7 @@ def fit_ensemble(
         loss: of an answer.
         labels: where given, all parts have the same label proportions.
         generator: chooses the parts; its seed also chooses the first weights.
+        device: where to compute the answers; they lie on the CPU.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     # From the seed again: the first weights do not depend on the number of rows.
@@ -135,10 +151,10 @@ def fit_ensemble(
         first.biases[-1].copy_(start)
     objective = CrossFitting(first, loss)
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
-    ensemble = objective.averaged.eval()
+    ensemble = objective.averaged.eval().to(device)
     with torch.no_grad():
-        answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
-    return FittedEnsemble(ensemble, answers, held, history)
+        answers = torch.cat([ensemble(part.to(device)).cpu() for part in x.split(BLOCK)])
+    return FittedEnsemble(ensemble.cpu(), answers, held, history)
 
 
 def held_out(

@@ -39,16 +39,16 @@ def search_memory(
 
     Args:
         x, values, weights: of the rows.
-        generator: chooses the rows of the memory where there are many.
+        generator: chooses the rows of the memory where there are many; of a CPU.
         losses: what is to be lowered.
 
     Returns:
         The memory, and the numbers of its rows.
     """
-    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
-    share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x.dtype)
+    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
+    share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x)
     memory = ResidualMemory(x[kept], values[kept], share[kept].log())
-    judges = torch.arange(min(_JUDGES, len(kept)))
+    judges = torch.arange(min(_JUDGES, len(kept)), device=x.device)
     rows, importance = kept[judges], share[kept[judges]].double()
     before = importance * losses(rows, torch.zeros_like(values[rows]), values.new_zeros(len(rows), 1))
     best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None

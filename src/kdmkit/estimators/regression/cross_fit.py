@@ -50,6 +50,7 @@ def cross_fit(
     *,
     n_members: int,
     generator: torch.Generator,
+    device: torch.device,
     run: Callable[..., list[dict[str, float]]],
 ) -> CrossFit:
     """Fits an ensemble whose members each hold out a part of the rows.
@@ -58,6 +59,7 @@ def cross_fit(
         x, y, weights: rows, targets, sample weights.
         n_members: K; every row is held out by two members.
         generator: chooses the parts and the first weights.
+        device: where to compute the answers; they lie on the CPU.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     fitted = fit_ensemble(
@@ -68,6 +70,7 @@ def cross_fit(
         n_members=n_members,
         loss=member_errors,
         generator=generator,
+        device=device,
         run=run,
     )
     answers, residuals = fitted.answers, y - fitted.held_out_mean

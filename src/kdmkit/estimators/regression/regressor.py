@@ -141,6 +141,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
             weights,
             n_members=int(self.n_members),
             generator=self._torch_generator(),
+            device=self._fit_device(),
             run=self._run_trend,
         )
         self.pretraining_history_ = fitted.history
@@ -148,7 +149,11 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
         memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
         if self.memory:
-            memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
+            device = self._fit_device()
+            generator = self._torch_generator()
+            memory, *left = fit_memory(x.to(device), residuals.to(device), weights, generator)
+            memory = None if memory is None else memory.cpu()
+            residuals, coverage = (tensor.cpu() for tensor in left)
             excess = excess * (1 - coverage).square()
         residuals = without_excess(residuals, excess, fitted.share)
         layer = self._residual_layer(x, residuals / bound.float(), weights)
