@@ -127,7 +127,7 @@ class Steps:
         groups = self.optimizer.param_groups[: len(self.rates)]
         kept = [{name: group[name] for name in ("lr", "capturable")} for group in groups]
         for rate, group in zip(self.rates, groups, strict=True):
-            group.update(lr=rate, capturable=True)
+            group.update(lr=rate, capturable=rate.is_cuda)
         try:
             yield
         finally:

@@ -59,13 +59,16 @@ class CrossFitting(nn.Module):
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
 
-    @torch.no_grad()
     def _move_average(self) -> None:
         if self.average.n_averaged.device.type == "cpu":
             self.average.update_parameters(self.ensemble)
-            return
-        # The same without reading the number of steps, which would wait for the device.
-        count = self.average.n_averaged
+        else:
+            self._move_average_on_device()
+
+    @torch.no_grad()
+    def _move_average_on_device(self) -> None:
+        """The same without reading the number of steps, which would wait for the device."""
+        count: Tensor = self.average.n_averaged
         averages: list[Tensor] = list(self.averaged.parameters())
         values: list[Tensor] = list(self.ensemble.parameters())
         changes = list(torch._foreach_sub(values, averages))
