@@ -9,6 +9,9 @@ BENCH_STAMP := .venv/.kdmkit-bench-stamp
 EXPORT_STAMP := .venv/.kdmkit-export-stamp
 BROWSER_STAMP := .venv/.kdmkit-browser-stamp
 TABLES_STAMP := .venv/.kdmkit-tables-stamp
+DOCS_BIN := .venv-docs/bin
+DOCS_STAMP := .venv-docs/.kdmkit-stamp
+SPHINX := OMP_NUM_THREADS=1 $(DOCS_BIN)/sphinx-build --jobs auto --doctree-dir docs/_build/doctrees
 OLDEST_BIN := .venv-oldest/bin
 OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 
@@ -16,7 +19,8 @@ OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export test-browser coverage lint format demo bench bench-tables clean
+.PHONY: help setup test test-full test-oldest test-export test-browser coverage lint format demo docs linkcheck \
+	release-check bench bench-tables clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +58,16 @@ format: $(STAMP)  ## fix what ruff can fix, then format
 demo: $(STAMP)  ## train one KDM on digits: metrics, samples and figures
 	$(BIN)/python -m kdmkit.cli demo
 
+docs: $(DOCS_STAMP)  ## the site in docs/_build/html, offline, with all tutorials and examples run (.venv-docs)
+	$(SPHINX) --fail-on-warning --keep-going docs docs/_build/html
+
+linkcheck: $(DOCS_STAMP)  ## links of the site to other sites; needs the network
+	$(SPHINX) --builder linkcheck -D plot_gallery=0 -D nb_execution_mode=off docs docs/_build/linkcheck
+
+release-check: $(STAMP)  ## build and check sdist and wheel, install the wheel in an empty environment, use it
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,release]'
+	PYTHON=$(PYTHON) BIN=$(BIN) bash scripts/release-check
+
 bench: $(BENCH_STAMP)  ## time the reductions against other implementations
 	$(BIN)/python -m kdmkit.cli bench
 
@@ -61,7 +75,8 @@ bench-tables: $(TABLES_STAMP)  ## models of mixed tables and their peers, hours 
 	$(BIN)/python -m kdmkit.cli reproduce tables --data-dir $(DATA) $(TABLES_ARGS)
 
 clean:  ## remove environments, caches and build outputs
-	rm -rf .venv .venv-oldest build dist htmlcov .coverage*
+	rm -rf .venv .venv-docs .venv-oldest build dist htmlcov .coverage*
+	rm -rf docs/_build docs/api/generated docs/gallery docs/generated
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -86,6 +101,13 @@ $(BROWSER_STAMP): $(STAMP)
 
 $(TABLES_STAMP): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,benchmarks-tables]'
+	@touch $@
+
+$(DOCS_BIN)/python:
+	$(PYTHON) -m venv .venv-docs
+
+$(DOCS_STAMP): pyproject.toml constraints.txt | $(DOCS_BIN)/python
+	$(DOCS_BIN)/python -m pip install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 $(OLDEST_BIN)/python:

@@ -1,4 +1,5 @@
-"""One model classifies, detects novelty and generates.
+"""One model classifies, detects novelty and generates
+===================================================
 
 `KDMClassifier` learns the joint distribution of inputs and labels. It gives p(y|x) for classification,
 log p(x) for novelty, and draws from p(x|y).
@@ -11,7 +12,7 @@ You learn
 - to choose a loss: `method="discriminative"` (the default) places components for the boundary between
   classes, `method="likelihood"` for the density of the data, and `generative_weight` mixes the two.
 
-    python examples/classify_and_generate.py [folder for the figure]
+To run it: ``python examples/classify_and_generate.py [folder for the figure]``.
 """
 
 import sys
@@ -30,13 +31,15 @@ X, labels = make_moons(800, noise=0.2, random_state=0)
 y = np.where(labels == 0, "sun", "moon")
 X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0)
 
-# ---- The hybrid loss: −log p(y|x) − 0.5·log p(x).
+# %%
+# The hybrid loss: −log p(y|x) − 0.5·log p(x).
 model = kdm.KDMClassifier(n_components=24, generative_weight=0.5, max_epochs=40, random_state=0).fit(X, y)
 accuracy = model.score(X_test, y_test)
 print(f"accuracy {accuracy:.3f}, mean log p(x) {model.score_samples(X_test).mean():.2f} nats")
 assert accuracy > 0.95
 
-# ---- A point far from the data: the class probability is high, log p(x) is low.
+# %%
+# A point far from the data: the class probability is high, log p(x) is low.
 strange = np.array([[4.0, -3.0]])
 usual = model.score_samples(X_test)
 print(
@@ -46,7 +49,8 @@ print(
 )
 assert model.score_samples(strange)[0] < usual.min()
 
-# ---- Draws for one label, and for a distribution over labels with one sun in four.
+# %%
+# Draws for one label, and for a distribution over labels with one sun in four.
 suns = model.sample(300, y="sun", random_state=0)
 mixed = model.sample(300, y=[0.75, 0.25], random_state=1)  # in the order of classes_: moon, sun
 read = (model.predict(suns) == "sun").mean()
@@ -54,7 +58,8 @@ share = (model.predict(mixed) == "sun").mean()
 print(f"draws of sun classified as sun: {read:.0%}; suns among draws with one sun in four: {share:.0%}")
 assert read > 0.9
 
-# ---- The paper's three methods on the same data: the joint KDM alone, without the networks of a trend.
+# %%
+# The paper's three methods on the same data: the joint KDM alone, without the networks of a trend.
 for method in ("nonparametric", "likelihood", "discriminative"):
     other = kdm.KDMClassifier(method, trend=None, random_state=0).fit(X, y)
     print(

@@ -1,4 +1,5 @@
-"""Density estimation with one component per sample, or with a few learned components.
+"""Density estimation with one component per sample, or with a few learned components
+==================================================================================
 
 You learn
 
@@ -8,7 +9,7 @@ You learn
 - that `kdm_` is a `torch.distributions.Distribution`: its density integrates to 1, draws are exact, and σ is
   √2 times the standard deviation of a component.
 
-    python examples/density.py [folder for the figure]
+To run it: ``python examples/density.py [folder for the figure]``.
 """
 
 import sys
@@ -25,7 +26,8 @@ FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "examples/output")
 X, _ = make_moons(600, noise=0.15, random_state=0)
 X, X_test = X[:400], X[400:]
 
-# ---- The first model has 400 components, the second 16, the third one.
+# %%
+# The first model has 400 components, the second 16, the third one.
 every = kdm.KDMDensity(method="nonparametric").fit(X)
 learned = kdm.KDMDensity(method="likelihood", n_components=16, random_state=0).fit(X)
 gauss = kdm.KDMDensity(method="likelihood", n_components=1, random_state=0).fit(X)  # one Gaussian
@@ -34,18 +36,21 @@ for name, model in {"every sample": every, "16 learned": learned, "1 learned": g
     print(f"{name:>13}: held-out log-density {model.score(X_test):6.3f} nats")
 assert min(every.score(X_test), learned.score(X_test)) > gauss.score(X_test) + 0.2
 
-# ---- The bandwidths that leave-one-out likelihood chose, in both conventions: one per dimension and sample.
+# %%
+# The bandwidths that leave-one-out likelihood chose, in both conventions: one per dimension and sample.
 kernel = every.kdm_.kernel
 print(f"bandwidths: σ = {kernel.sigma.mean():.3f} on average, standard deviations {kernel.std.mean():.3f}")
 
-# ---- A density integrates to 1.
+# %%
+# A density integrates to 1.
 side = np.linspace(-4, 5, 300)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
 mass = np.exp(learned.score_samples(grid)).sum() * (side[1] - side[0]) ** 2
 print(f"integral over the plane: {mass:.4f}")
 assert abs(mass - 1) < 1e-3
 
-# ---- Draws of the second model are as likely under the first model as held-out data.
+# %%
+# Draws of the second model are as likely under the first model as held-out data.
 drawn = learned.sample(2000, random_state=0)
 print(f"draws of 16 learned, scored by every sample: {every.score(drawn):.3f} nats")
 

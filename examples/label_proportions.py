@@ -1,4 +1,5 @@
-"""Learning from label proportions: how people vote, from the results of districts alone.
+"""Learning from label proportions: how people vote, from the results of districts alone
+=====================================================================================
 
 Votes are secret, but the result of every district is public. A polling institute also knows the age and
 income of some people in each district. `KDMProportionClassifier` learns p(vote | age, income) from both: the
@@ -13,7 +14,7 @@ You learn
 - inexact results: ranges, and `counted=` for exit polls, where a proportion of ½ may be two voters of four;
 - `loss="proportions"`, the paper's Algorithm 4, which fits the mean of p(vote|x) in a district to its result.
 
-    python examples/label_proportions.py [folder for the figure]
+To run it: ``python examples/label_proportions.py [folder for the figure]``.
 """
 
 import sys
@@ -57,10 +58,12 @@ proportions, proportions_new = results(districts, votes), results(districts_new,
 sizes = np.bincount(districts)
 print(f"{len(X)} people in {len(proportions)} districts of {sizes.min()} to {sizes.max()}")
 
-# ---- The fit does not use `votes`.
+# %%
+# The fit does not use `votes`.
 model = kdm.KDMProportionClassifier(n_components=32, random_state=0).fit(X, districts, proportions)
 
-# ---- Single votes in new districts, compared with a classifier that knew all votes, and the largest party.
+# %%
+# Single votes in new districts, compared with a classifier that knew all votes, and the largest party.
 accuracy = (model.predict(X_new) == votes_new).mean()
 supervised = kdm.KDMClassifier(max_epochs=30, random_state=0).fit(X, votes).score(X_new, votes_new)
 largest = (proportions.mean(0).argmax() == votes_new).mean()
@@ -68,14 +71,16 @@ print(f"votes predicted correctly: {accuracy:.3f} from proportions")
 print(f"for comparison: {supervised:.3f} from all votes, {largest:.3f} by the largest party")
 assert accuracy > supervised - 0.05
 
-# ---- Whole districts. The mean of p(vote|x) would be biased towards the average of all districts.
+# %%
+# Whole districts. The mean of p(vote|x) would be biased towards the average of all districts.
 forecast = model.predict_proportions(X_new, districts_new, method="likelihood")
 error = np.abs(forecast - proportions_new).mean()
 constant = np.abs(proportions.mean(0) - proportions_new).mean()
 print(f"error of district forecasts: {100 * error:.1f} points; of a constant forecast: {100 * constant:.1f}")
 assert error < 0.3 * constant
 
-# ---- Inexact results: proportions within ten points, or exit polls of twelve voters per district.
+# %%
+# Inexact results: proportions within ten points, or exit polls of twelve voters per district.
 ranges = np.stack([np.clip(proportions - 0.1, 0, 1), np.clip(proportions + 0.1, 0, 1)], -1)
 polls = rng.multinomial(12, proportions) / 12
 learner = kdm.KDMProportionClassifier(n_components=32, random_state=0)

@@ -1,4 +1,5 @@
-"""A KDM head behind your own encoder, in a plain PyTorch loop.
+"""A KDM head behind your own encoder, in a plain PyTorch loop
+===========================================================
 
 `kdm.nn.JointLayer` is an `nn.Module` whose forward pass returns a distribution: train it with
 `-rho.log_prob(y)` like any other head. Beyond class probabilities it gives log p(z) of the latent vector,
@@ -14,7 +15,7 @@ You learn
   vectors;
 - to use `rho.log_evidence` as a novelty score. Here: digits 0 to 7 are known, 8 and 9 are novel.
 
-    python examples/own_encoder.py [folder for the figure]
+To run it: ``python examples/own_encoder.py [folder for the figure]``.
 """
 
 import sys
@@ -40,7 +41,8 @@ labels = torch.tensor(digits.target)
 known, novel = labels < KNOWN, images[labels >= KNOWN]
 x, x_test, y, y_test = train_test_split(images[known], labels[known], test_size=0.25, random_state=0)
 
-# ---- Any encoder. Normalised latent vectors keep the scale of z, and with it the bandwidth, in bounds.
+# %%
+# Any encoder. Normalised latent vectors keep the scale of z, and with it the bandwidth, in bounds.
 encoder = nn.Sequential(
     nn.Conv2d(1, 24, 3, padding=1),
     nn.ReLU(),
@@ -63,18 +65,21 @@ def train(objective, modules, epochs, rate):
             optimizer.step()
 
 
-# ---- 1. The encoder learns with a throw-away dense head.
+# %%
+# 1. The encoder learns with a throw-away dense head.
 dense = nn.Linear(LATENT, KNOWN)
 train(lambda x, y: nn.functional.cross_entropy(dense(encoder(x)), y), [encoder, dense], epochs=8, rate=3e-3)
 
-# ---- 2. Components go where the latent vectors are: centres of clusters, class by class.
+# %%
+# 2. Components go where the latent vectors are: centres of clusters, class by class.
 encoder.eval()
 with torch.no_grad():
     head.initialize(encoder(x), y, method="kmeans", generator=torch.Generator().manual_seed(0))
 encoder.train()
 
 
-# ---- 3. Both learn together: −log p(y|z) moves everything, −log p(z) only the head.
+# %%
+# 3. Both learn together: −log p(y|z) moves everything, −log p(z) only the head.
 def hybrid(x, y):
     z = encoder(x)
     return -head(z).log_prob(y).mean() - head.joint().marginal("x").log_prob(z.detach()).mean()
@@ -82,7 +87,8 @@ def hybrid(x, y):
 
 train(hybrid, [encoder, head], epochs=8, rate=1e-3)
 
-# ---- 4. The head learns alone, by maximum likelihood of the final latent vectors.
+# %%
+# 4. The head learns alone, by maximum likelihood of the final latent vectors.
 encoder.eval()
 
 
@@ -94,7 +100,8 @@ def likelihood(x, y):
 
 train(likelihood, [head], epochs=8, rate=1e-2)
 
-# ---- The output: a distribution over labels for every image, and log p(z), which is low for novel images.
+# %%
+# The output: a distribution over labels for every image, and log p(z), which is low for novel images.
 with torch.no_grad():
     rho, rho_novel = head(encoder(x_test)), head(encoder(novel))
     accuracy = (rho.probs.argmax(-1) == y_test).float().mean().item()
@@ -113,7 +120,8 @@ print(f"latent vectors drawn for 3, classified as 3: {read:.0%}")
 assert accuracy > 0.95
 assert auroc > 0.9
 
-# ---- Figure: log p(z) of known and novel digits, and some of the novel images.
+# %%
+# Figure: log p(z) of known and novel digits, and some of the novel images.
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=[1.1, 1])
 low = torch.cat([familiar, strange]).quantile(0.02).item()
 bins = torch.linspace(low, familiar.max().item(), 32).tolist()

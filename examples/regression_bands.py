@@ -1,4 +1,5 @@
-"""Regression that predicts distributions: noise that depends on x, and targets with two branches.
+"""Regression that predicts distributions: noise that depends on x, and targets with two branches
+==============================================================================================
 
 You learn
 
@@ -7,7 +8,7 @@ You learn
 - to check a predictive distribution by coverage of intervals, CRPS and calibration (`kdmkit.metrics`);
 - that the mean may be a value that never occurs, and how to see it (`show_density=True`).
 
-    python examples/regression_bands.py [folder for the figure]
+To run it: ``python examples/regression_bands.py [folder for the figure]``.
 """
 
 import sys
@@ -24,11 +25,13 @@ FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "examples/output")
 rng = np.random.default_rng(0)
 N = 800  # rows to fit, and as many to test
 
-# ---- Noise that depends on x: a gauge that is precise only in the middle of its range.
+# %%
+# Noise that depends on x: a gauge that is precise only in the middle of its range.
 position = rng.uniform(-3, 3, (2 * N, 1))
 reading = np.sin(position[:, 0]) + (0.05 + 0.2 * np.abs(position[:, 0])) * rng.normal(size=2 * N)
 
-# ---- Two answers to one question: a ball landed at this distance. Was it thrown at a low or a high angle?
+# %%
+# Two answers to one question: a ball landed at this distance. Was it thrown at a low or a high angle?
 distance = rng.uniform(15, 98, (2 * N, 1))
 low = np.degrees(np.arcsin(distance[:, 0] / 100)) / 2
 angle = np.where(rng.random(2 * N) < 0.5, low, 90 - low) + 1.5 * rng.normal(size=2 * N)
@@ -47,12 +50,14 @@ for name, x, y in (("gauge", position, reading), ("throw", distance, angle)):
     assert 0.85 < coverage < 0.95
     models[name] = model
 
-# ---- The predicted noise follows the true one.
+# %%
+# The predicted noise follows the true one.
 _, std = models["gauge"].predict(np.array([[0.0], [2.5]]), return_std=True)
 print(f"gauge: predicted noise {std[0]:.2f} at 0 (true 0.05), {std[1]:.2f} at 2.5 (true 0.55)")
 assert std[1] > 2.5 * std[0]
 
-# ---- The mean of a low and a high angle is neither: that throw goes too far. Drawn angles are right.
+# %%
+# The mean of a low and a high angle is neither: that throw goes too far. Drawn angles are right.
 wanted = np.array([[60.0]])
 mean = models["throw"].predict(wanted)
 draws = models["throw"].sample_y(wanted, n_samples=500, random_state=0)

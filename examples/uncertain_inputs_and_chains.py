@@ -1,4 +1,5 @@
-"""Uncertain inputs, missing evidence, chains and reversal: inference with joint KDMs, without any training.
+"""Uncertain inputs, missing evidence, chains and reversal: inference with joint KDMs, without any training
+========================================================================================================
 
 A bird survey recorded place, pitch of the song and species. Another study weighed birds of the same species.
 Every question below is one call of `infer` on one of the two joint distributions.
@@ -11,7 +12,7 @@ You learn how to
 - chain models that share a variable (place → species → weight), and
 - go backwards (weight → species → place).
 
-    python examples/uncertain_inputs_and_chains.py [folder for the figure]
+To run it: ``python examples/uncertain_inputs_and_chains.py [folder for the figure]``.
 """
 
 import sys
@@ -39,7 +40,8 @@ def described(probs: torch.Tensor) -> str:
     return ", ".join(f"{name} {p:.2f}" for name, p in zip(SPECIES, probs.tolist(), strict=True))
 
 
-# ---- Two studies, two joint distributions. Every observation is a component; labels are one-hot vectors.
+# %%
+# Two studies, two joint distributions. Every observation is a component; labels are one-hot vectors.
 seen = torch.randint(3, (300,), generator=generator)
 place = around([[1.0, 1.0], [3.0, 1.5], [2.0, 3.5]], 0.6, seen)  # kilometres
 pitch = around([[5.2], [4.4], [2.6]], 0.4, seen)  # kilohertz
@@ -55,14 +57,16 @@ scales = kdm.JointKDM(
     {"species": kdm.Cosine(), "weight": kdm.RBF.from_std(1.0)},
 )
 
-# ---- 1. A point. Which species live here? Low log-evidence: the survey has no observations nearby.
+# %%
+# 1. A point. Which species live here? Low log-evidence: the survey has no observations nearby.
 here = torch.tensor([1.9, 1.2])
 at_point = survey.infer(place=here, target="species")
 print("at a point           ", described(at_point.probs))
 far = survey.infer(place=torch.tensor([9.0, 9.0]), target="species")
 print(f"log-evidence         {at_point.log_evidence:.1f} here, {far.log_evidence:.1f} far outside the survey")
 
-# ---- 2. An uncertain point: three measured positions, the first more credible than the others.
+# %%
+# 2. An uncertain point: three measured positions, the first more credible than the others.
 positions = torch.tensor([[1.9, 1.2], [2.6, 1.4], [2.0, 2.9]])
 credence = torch.tensor([0.5, 0.3, 0.2])
 somewhere = kdm.KDM(positions, credence, survey.kernels["place"])
@@ -73,7 +77,8 @@ print("at one of three      ", described(at_positions.probs))
 average = credence @ survey.infer(place=positions, target="species").probs
 assert torch.allclose(at_positions.probs, average)
 
-# ---- 3. Missing evidence. Two birds at the same place; the song of the second was not recorded.
+# %%
+# 3. Missing evidence. Two birds at the same place; the song of the second was not recorded.
 heard = survey.infer(
     place=here.expand(2, 2),
     pitch=torch.tensor([[4.4], [0.0]]),  # the value of a missing entry does not matter
@@ -84,18 +89,21 @@ print("with its song        ", described(heard.probs[0]))
 print("without              ", described(heard.probs[1]))
 assert torch.allclose(heard.probs[1], at_point.probs)
 
-# ---- 4. A chain from place to weight. No bird has both; the species, which both studies have, connects them.
+# %%
+# 4. A chain from place to weight. No bird has both; the species, which both studies have, connects them.
 weight = scales.infer(species=at_positions)
 print(f"weight               {weight.mean.item():.0f} ± {weight.stddev.item():.0f} g")
 by_hand = at_positions.probs @ torch.cat([scales.infer(species=torch.tensor(i)).mean for i in range(3)])
 assert torch.allclose(weight.mean.squeeze(), by_hand)
 
-# ---- 5. Backwards: where would a bird of 18 grams have been seen?
+# %%
+# 5. Backwards: where would a bird of 18 grams have been seen?
 origin = survey.infer(species=scales.infer(weight=torch.tensor([18.0])), target="place")
 print(f"a bird of 18 g       near ({origin.mean[0]:.1f}, {origin.mean[1]:.1f}); robins live at (3.0, 1.5)")
 assert (origin.mean - torch.tensor([3.0, 1.5])).norm() < 0.3
 
-# ---- Figure.
+# %%
+# Figure.
 figure, (left, middle, right) = plt.subplots(
     1, 3, figsize=(13, 3.9), layout="constrained", width_ratios=[1, 1, 1.25]
 )

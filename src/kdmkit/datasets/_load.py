@@ -15,13 +15,12 @@ def load(
 ) -> Dataset:
     """A data set by its name.
 
-    | name | rows (training, test) | files in `data_dir` |
-    |---|---|---|
-    | `mnist`, `fashion_mnist` | 60,000 + 10,000 images 28×28 | `<name>.npz` |
-    | `cifar10` | 50,000 + 10,000 images 32×32×3 | `cifar10.npz` |
-    | `adult` | 32,561 + 16,281 rows, 14 columns | `adult.data`, `adult.test`, plain or `.gz` |
-    | `magic` | 19,020 rows, 10 columns; it has no test part | `magic04.data`, plain or `.gz` |
-    | `digits` | 1,437 + 360 images 8×8, stratified | none: it comes with scikit-learn |
+    - `mnist`, `fashion_mnist`: 60,000 training and 10,000 test images 28×28, in `<name>.npz`
+    - `cifar10`: 50,000 training and 10,000 test images 32×32×3, in `cifar10.npz`
+    - `adult`: 32,561 training and 16,281 test rows of 14 columns, in `adult.data` and `adult.test`, plain or
+      `.gz`
+    - `magic`: 19,020 rows of 10 columns without a test part, in `magic04.data`, plain or `.gz`
+    - `digits`: 1,437 training and 360 test images 8×8, stratified; they come with scikit-learn
 
     An `.npz` holds `x_train`, `y_train`, `x_test` and `y_test` as uint8 arrays. The files of the two tables
     are UCI's. Missing data is fetched from OpenML and compared with a checksum; images are written to a file.
@@ -31,6 +30,9 @@ def load(
         data_dir: the folder of the files, and where fetched ones are kept.
         download: whether to fetch missing data from OpenML.
         say: takes one line about a download.
+
+    Returns:
+        Training rows and test rows.
 
     Raises:
         FileNotFoundError: where the files are missing and may not be fetched.

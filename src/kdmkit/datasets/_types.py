@@ -16,6 +16,14 @@ class Dataset(NamedTuple):
 
     Images are uint8, `(n, h, w)` or `(n, h, w, 3)`. Tables are `(n, columns)`: float64 where all columns are
     numbers, else objects (floats and texts). Labels are int64, `(n,)`.
+
+    Args:
+        x_train, y_train: rows to learn from, and their labels.
+        x_test, y_test: rows to judge a model by; none where a set has no test part.
+
+    >>> from kdmkit.datasets import load
+    >>> load("digits").y_test.shape
+    (360,)
     """
 
     x_train: Array

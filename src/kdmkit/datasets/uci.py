@@ -25,7 +25,17 @@ _CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)
 
 
 class Census(NamedTuple):
-    """Rows of Adult: `numeric (n, 6)`, `categorical (n, 8)` as text, `y (n,)`, 1 for an income above 50K."""
+    """Rows of Adult: `numeric (n, 6)`, `categorical (n, 8)` as text, `y (n,)`, 1 for an income above 50K.
+
+    Args:
+        numeric: six columns of numbers, `(n, 6)`.
+        categorical: eight columns of texts, `(n, 8)`.
+        y: 1 for an income above 50K, `(n,)`.
+
+    >>> import numpy as np
+    >>> Census(np.zeros((2, 6)), np.full((2, 8), "?"), np.array([0, 1])).y.mean()
+    np.float64(0.5)
+    """
 
     numeric: Array
     categorical: Array
@@ -36,13 +46,34 @@ def read_adult(folder: Path | str) -> tuple[Census, Census]:
     """UCI's Adult (census income): the rows of `adult.data` and of `adult.test`.
 
     An unknown value, `?`, is a category like any other.
+
+    Args:
+        folder: where the two files are, plain or `.gz`.
+
+    Returns:
+        The rows of `adult.data`, and those of `adult.test`.
+
+    >>> train, test = read_adult("data")  # doctest: +SKIP
+    >>> train.numeric.shape, test.numeric.shape  # doctest: +SKIP
+    ((32561, 6), (16281, 6))
     """
     train, test = (_census(Path(folder), name, rows) for name, rows in _ADULT_ROWS.items())
     return train, test
 
 
 def read_magic(folder: Path | str) -> tuple[Array, Array]:
-    """UCI's MAGIC gamma telescope: `X (n, 10)` and `y (n,)`, 1 for gamma rays and 0 for hadrons."""
+    """UCI's MAGIC gamma telescope: `X (n, 10)` and `y (n,)`, 1 for gamma rays and 0 for hadrons.
+
+    Args:
+        folder: where `magic04.data` is, plain or `.gz`.
+
+    Returns:
+        Rows X and labels y.
+
+    >>> X, y = read_magic("data")  # doctest: +SKIP
+    >>> X.shape  # doctest: +SKIP
+    (19020, 10)
+    """
     name = "magic04.data"
     table = _table(Path(folder), name, _MAGIC_ROWS, columns=11)
     return _numbers(name, table[:, :10]), _labels(name, table[:, 10], negative="h", positive="g")

@@ -95,14 +95,17 @@ class JointKDM(Mixture):
 
     @property
     def variables(self) -> tuple[str, ...]:
+        """The names of the variables."""
         return tuple(self.kernels)
 
     @property
     def event_shapes(self) -> dict[str, torch.Size]:
+        """The shape of one value, by variable."""
         return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
 
     @property
     def n_components(self) -> int:
+        """m, the number of components."""
         name, kernel = next(iter(self.kernels.items()))
         return self.components[name].shape[-1 - kernel.component_dim]
 
@@ -123,6 +126,7 @@ class JointKDM(Mixture):
         return self._weights.log_mix(self._entries(values, "overlap"))
 
     def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
+        """f(x, y, …) = Σ_j p_j Π_v k_v²(x_v, c_vj), which is not normalised."""
         return self.log_projection(**values).exp()
 
     def _entries(

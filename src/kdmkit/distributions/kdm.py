@@ -122,6 +122,7 @@ class KDM(Mixture, Distribution):
 
     @property
     def n_components(self) -> int:
+        """m, the number of components."""
         return self.components.shape[-1 - self.kernel.component_dim]
 
     @property

@@ -140,10 +140,12 @@ class Mixture(Composite):
 
     @property
     def weights(self) -> Float[Tensor, "*batch m"]:
+        """p, of shape `(*batch, m)`."""
         return self.log_weights.exp()
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
+        """ℓ = log p, of shape `(*batch, m)`."""
         return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
 
     @property

@@ -51,6 +51,9 @@ def create_app(
         allowed_hosts: names by which the server may be called, beside this machine and its addresses.
         start: whether to make the models now, in the background.
 
+    Returns:
+        The application, for any ASGI server.
+
     >>> import kdmkit as kdm
     >>> table = kdm.KDMTable(n_components=2, max_epochs=1).fit({"x": [1.0, 2.5, 4.0] * 9})
     >>> app = create_app({"numbers": table}, token="secret")

@@ -17,7 +17,14 @@ _COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
 
 
 def example_models() -> dict[str, Entry]:
-    """Penguins and digits, which are fitted while the page opens: this takes some seconds."""
+    """Penguins and digits, which are fitted while the page opens: this takes some seconds.
+
+    Returns:
+        What `show` and `create_app` take: models by name, which are fitted in the background.
+
+    >>> sorted(example_models())
+    ['digits', 'penguins']
+    """
     return {
         "penguins": Entry("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
         "digits": Entry("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),

@@ -34,6 +34,11 @@ class Server:
         allowed_hosts: other names by which it may be called.
         stop_on_failure: whether the server ends where a model cannot be made; `error` has the reason.
         workers: processes that answer, each with the models in its memory (`run`, where there is `os.fork`).
+
+    >>> from kdmkit.explore import example_models
+    >>> server = Server(example_models())  # doctest: +SKIP
+    >>> server.start()  # doctest: +SKIP
+    >>> server.stop()  # doctest: +SKIP
     """
 
     def __init__(
@@ -177,6 +182,12 @@ def show(
         block: whether to wait until the server is interrupted.
         allowed_hosts: other names by which the server may be called.
         say: takes the address.
+
+    Returns:
+        The server; `server.stop()` ends it.
+
+    >>> from kdmkit.explore import example_models
+    >>> server = show(example_models())  # doctest: +SKIP
     """
     server = Server(models, host=host, port=port, allowed_hosts=allowed_hosts)
     if say is not None:

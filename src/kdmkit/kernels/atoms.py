@@ -44,6 +44,9 @@ def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Te
         share: the least share of an atom, in (0, 1].
         most: at most so many atoms, the most frequent ones.
 
+    Returns:
+        The atoms in float64, `(a,)`; empty where no number is frequent.
+
     >>> find_atoms([0.0, 0.0, 1.5, 2.5, torch.nan, torch.nan], share=0.3)
     tensor([0., nan], dtype=torch.float64)
     """

@@ -38,6 +38,10 @@ class Bandwidth(nn.Module, ABC):
 
     It has the shape `()` for one value; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for a row per
     component; `(*batch, m, 1)` or `(*batch, m, d)` for such rows in every element of a batch of KDMs.
+
+    >>> import kdmkit as kdm
+    >>> kdm.RBF([0.5, 2.0]).bandwidth.shape
+    torch.Size([2])
     """
 
     #: The argument's name in error messages: "sigma", "h".
@@ -50,6 +54,7 @@ class Bandwidth(nn.Module, ABC):
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of `value`."""
         return self.value.shape
 
     @abstractmethod
@@ -67,6 +72,7 @@ class Bandwidth(nn.Module, ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The leading shape of a batch of KDMs; `()` without one."""
         return self.shape[:-2]
 
     def coordinates(self, index: Sequence[int]) -> FixedBandwidth:

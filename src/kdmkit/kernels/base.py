@@ -26,6 +26,13 @@ class Kernel(WithAtoms, ABC):
     Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. A component is an event for
     most kernels; for others it holds parameters of a distribution of events. Code outside this package asks a
     kernel what it can do and never which class it has: what a kernel cannot do raises a TypeError.
+
+    >>> import kdmkit as kdm
+    >>> kernel = kdm.RBF(1.0)
+    >>> isinstance(kernel, kdm.Kernel), kernel.is_continuous
+    (True, True)
+    >>> kernel.log_overlap(torch.tensor([1.0]), torch.tensor([0.0]))
+    tensor(-1.)
     """
 
     #: Whether the kernel's density is a probability over finitely many events.

@@ -52,6 +52,7 @@ class Categorical(Kernel):
 
     @property
     def smoothing(self) -> Float[Tensor, ""]:
+        """s, between 0 and 1."""
         return self.logit.sigmoid()
 
     def _table(self, components: Integer[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:

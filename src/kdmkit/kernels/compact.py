@@ -36,6 +36,7 @@ class Compact(LocationScale, ABC):
 
     @property
     def h(self) -> Float[Tensor, "*shape"]:
+        """The bandwidth h, half the width of the support."""
         return self.bandwidth.value
 
     @h.setter

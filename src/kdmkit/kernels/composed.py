@@ -43,6 +43,7 @@ class Composed(Kernel):
 
     @property
     def discrete(self) -> bool:  # type: ignore[override]
+        """Whether the kernel behind the encoder is one of labels."""
         return self.kernel.discrete
 
     @property
@@ -64,6 +65,7 @@ class Composed(Kernel):
         self.kernel.initialize_bandwidth(self.encode(components), sigma, distance=distance)
 
     def encode(self, x: Tensor) -> Tensor:
+        """e(x), for events of any leading shape."""
         lead = x.shape[: x.ndim - self.event_dim]
         encoded: Tensor = apply("encoder", self.encoder, x.reshape(-1, *x.shape[len(lead) :]))
         return encoded.reshape(*lead, *encoded.shape[1:])

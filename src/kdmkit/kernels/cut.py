@@ -26,6 +26,10 @@ def cut(kernel: Kernel, region: Interval, components: Tensor) -> tuple[Kernel, T
     Args:
         kernel: of one dimension: a continuous one, also `Truncated`, `Transformed`, `Rounded`, `Inflated`.
         region: one interval, wider than a point.
+        components: c, of shape `(m, *component)`.
+
+    Returns:
+        The kernel that is cut off, and its components.
 
     >>> from kdmkit.kernels import RBF
     >>> kernel, c = cut(RBF(1.0), Interval(0.0, None), torch.zeros(1, 1))
@@ -50,7 +54,18 @@ def cut(kernel: Kernel, region: Interval, components: Tensor) -> tuple[Kernel, T
 
 
 def can_cut(kernel: Kernel) -> bool:
-    """Whether `cut` knows the kernel."""
+    """Whether `cut` knows the kernel.
+
+    Args:
+        kernel: any kernel.
+
+    Returns:
+        False where `cut` would raise.
+
+    >>> import kdmkit as kdm
+    >>> can_cut(kdm.RBF(1.0)), can_cut(kdm.Levels(3))
+    (True, False)
+    """
     return isinstance(kernel, LocationScale | Truncated | Transformed | Rounded | Inflated)
 
 

@@ -25,6 +25,13 @@ def typical_distance(points: Tensor, rule: str) -> float:
     Args:
         rule: `"nearest"`, `"mean"`, or `"scott"`, which multiplies the mean by n^(−1/(d + 4)): the order of
             the best bandwidth of a smooth density.
+        points: of which the distances are taken.
+
+    Returns:
+        A number > 0.
+
+    >>> typical_distance(torch.tensor([[0.0], [1.0], [3.0]]), "nearest")
+    1.0
     """
     check_choice("sigma", rule, ("nearest", "mean", "scott"))
     if rule == "scott":

@@ -74,6 +74,7 @@ class Inflated(ExactBuffers, Around):
 
     @property
     def n_atoms(self) -> int:
+        """The number of atoms."""
         return self.atoms.shape[0]
 
     # ---- parameters

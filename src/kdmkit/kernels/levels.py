@@ -77,6 +77,7 @@ class Levels(Kernel):
 
     @property
     def smoothing(self) -> Float[Tensor, ""]:
+        """s, between 0 and 1."""
         return self.logit.sigmoid()
 
     @property

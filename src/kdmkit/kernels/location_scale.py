@@ -28,6 +28,10 @@ class LocationScale(WithBandwidth, ABC):
 
     A subclass defines the bump in the unit variable u = (x − c)/s. Densities, draws and distribution
     functions follow from it.
+
+    >>> import kdmkit as kdm
+    >>> [isinstance(kernel, LocationScale) for kernel in (kdm.Tricube(1.0), kdm.Levels(3))]
+    [True, False]
     """
 
     discrete: ClassVar[bool] = False
@@ -293,7 +297,20 @@ def sum_over(part: Callable[[int], Tensor], d: int) -> Tensor:
 
 
 def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:
-    """`kernel` as a continuous one; a TypeError says that `argument` should have been what was wanted."""
+    """`kernel` as a continuous one; a TypeError says that `argument` should have been what was wanted.
+
+    Args:
+        argument: the name of the argument, for the error.
+        kernel: the kernel to check.
+        wanted: what the argument should have been.
+
+    Returns:
+        The kernel itself.
+
+    >>> import kdmkit as kdm
+    >>> check_continuous("kernel", kdm.RBF(1.0))
+    RBF(sigma=1)
+    """
     if not isinstance(kernel, LocationScale):
         wanted = f"{wanted} (RBF, Epanechnikov, Tricube)"
         raise TypeError(bad_argument(argument, wanted, type(kernel).__name__))

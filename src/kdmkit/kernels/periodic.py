@@ -86,6 +86,7 @@ class Periodic(WithBandwidth):
 
     @property
     def kappa(self) -> Float[Tensor, "*shape"]:
+        """κ, in the shape of the bandwidth."""
         return self._kappa(self.bandwidth.value)
 
     @kappa.setter

@@ -100,6 +100,7 @@ class RBF(LocationScale):
 
     @property
     def sigma(self) -> Float[Tensor, "*shape"]:
+        """σ, in the shape of the bandwidth."""
         return self.bandwidth.value
 
     @sigma.setter

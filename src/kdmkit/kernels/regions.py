@@ -20,6 +20,10 @@ class Region(ABC):
 
     The library moves and reshapes a region as one *packed* tensor `(*lead, p)`, whose last dimension holds
     the numbers that describe one region.
+
+    >>> import kdmkit as kdm
+    >>> isinstance(kdm.Interval(0.0, 1.0), Region), isinstance(kdm.OneOf([0, 2]), Region)
+    (True, True)
     """
 
     @abstractmethod

@@ -11,12 +11,26 @@ _KERNELS: dict[str, type[Kernel]] = {}
 
 
 def register(*kernels: type[Kernel]) -> None:
-    """Makes kernels known to `kernel_from_config` by the names of their classes."""
+    """Makes kernels known to `kernel_from_config` by the names of their classes.
+
+    Args:
+        kernels: final classes of kernels.
+
+    >>> import kdmkit as kdm
+    >>> register(kdm.RBF)  # once more changes nothing
+    """
     _KERNELS.update({kernel.__name__: kernel for kernel in kernels})
 
 
 def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = None) -> Kernel:
     """The kernel that `Kernel.config` described.
+
+    Args:
+        config: as `Kernel.config` gives it.
+        encoder: of a `Composed` kernel, whose weights the configuration does not hold.
+
+    Returns:
+        A new kernel.
 
     >>> import kdmkit as kdm
     >>> kernel_from_config(kdm.RBF(0.3).config())
@@ -32,6 +46,19 @@ def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = No
 
 
 def check_kernel(argument: str, kernel: object) -> Kernel:
+    """The argument, if it is a kernel; otherwise a TypeError says what it is.
+
+    Args:
+        argument: the name of the argument, for the error.
+        kernel: what was given.
+
+    Returns:
+        The kernel itself.
+
+    >>> import kdmkit as kdm
+    >>> check_kernel("kernel", kdm.RBF(0.3))
+    RBF(sigma=0.3)
+    """
     if not isinstance(kernel, Kernel):
         raise TypeError(bad_argument(argument, "a kernel such as kdmkit.RBF(0.3)", type(kernel).__name__))
     return kernel

@@ -295,7 +295,16 @@ def _slack(position: Tensor, x: Tensor) -> Tensor:
 
 
 class Resolution(NamedTuple):
-    """Numbers are origin + k·step."""
+    """Numbers are origin + k·step.
+
+    Args:
+        step: the distance between neighbouring numbers.
+        origin: one of the numbers.
+
+    >>> from kdmkit.kernels import find_resolution
+    >>> find_resolution([1.0, 1.5, 3.0]).step
+    0.5
+    """
 
     step: float
     origin: float
@@ -309,6 +318,9 @@ def find_resolution(values: Any, *, most_cells: int = 1_000_000) -> Resolution |
     Args:
         values: numbers in any shape; NaN is left out.
         most_cells: a grid with more points between the extreme values does not count.
+
+    Returns:
+        Step and origin of the grid, or None.
 
     >>> find_resolution([0.25, 1.75, 2.25])
     Resolution(step=0.5, origin=0.25)

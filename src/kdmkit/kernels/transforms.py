@@ -36,6 +36,7 @@ class QuantileNormal(Transform):
     Args:
         values: x at the knots, strictly increasing, `(k,)` with k ≥ 2.
         scores: z at the knots, strictly increasing, `(k,)`.
+        cache_size: of the base class; 1 keeps the last result.
 
     >>> transform = QuantileNormal.from_data(torch.arange(1000.0))
     >>> transform(torch.tensor(499.5)).abs() < 1e-4
@@ -104,6 +105,7 @@ class QuantileNormal(Transform):
         return slopes[_segment(x, values)].to(x.dtype)
 
     def with_cache(self, cache_size: int = 1) -> QuantileNormal:
+        """The same transform with another size of the cache."""
         return QuantileNormal(self.values, self.scores, cache_size=cache_size)
 
 

@@ -92,6 +92,7 @@ class Truncated(ExactBuffers, Around):
     # ---- densities
 
     def inside(self, x: Float[Tensor, "*lead d"]) -> Bool[Tensor, "*lead"]:
+        """Whether points lie between the bounds, in every dimension."""
         return ((x >= self.low.to(x)) & (x <= self.high.to(x))).all(-1)
 
     def _clamp(self, x: Tensor) -> Tensor:

@@ -14,7 +14,16 @@ from kdmkit.metrics.inputs import as_fractions, as_values, check_density
 
 
 class QuantileCalibration(NamedTuple):
-    """Nominal levels τ, and the fraction of observations below the predicted τ-quantile."""
+    """Nominal levels τ, and the fraction of observations below the predicted τ-quantile.
+
+    Args:
+        levels: τ, of shape `(k,)`.
+        observed: ô(τ), of shape `(k,)`.
+
+    >>> from kdmkit.metrics import quantile_calibration
+    >>> quantile_calibration([0.1, 0.6], [0.5]).observed
+    tensor([0.5000], dtype=torch.float64)
+    """
 
     levels: Float[Tensor, " k"]
     observed: Float[Tensor, " k"]
@@ -49,6 +58,9 @@ def quantile_calibration(pit_values: Any, levels: Any = None) -> QuantileCalibra
         pit_values: F_i(y_i), as `pit` gives them, of any shape.
         levels: τ in [0, 1], of shape `(k,)`; None is 0.05, 0.10, …, 0.95.
 
+    Returns:
+        The levels τ, and ô(τ).
+
     >>> import torch
     >>> from kdmkit.metrics import quantile_calibration
     >>> quantile_calibration(torch.tensor([0.1, 0.2, 0.6, 0.9]), [0.25, 0.5, 0.75]).observed
@@ -67,6 +79,13 @@ def quantile_calibration(pit_values: Any, levels: Any = None) -> QuantileCalibra
 
 def quantile_calibration_error(pit_values: Any, levels: Any = None) -> Float[Tensor, ""]:
     """(1/k)·Σ_τ |ô(τ) − τ|: the mean distance of `quantile_calibration` from the diagonal.
+
+    Args:
+        pit_values: F_i(y_i), as `pit` gives them, of any shape.
+        levels: τ in [0, 1], of shape `(k,)`; None is 0.05, 0.10, …, 0.95.
+
+    Returns:
+        One number; 0 for calibrated predictions.
 
     >>> from kdmkit.metrics import quantile_calibration_error
     >>> quantile_calibration_error([0.1, 0.2, 0.6, 0.9], [0.25, 0.5, 0.75])

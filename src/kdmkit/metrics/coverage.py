@@ -18,6 +18,9 @@ def interval_coverage(lower: Any, upper: Any, y: Any) -> Float[Tensor, ""]:
         lower, upper: the ends of the intervals, both of the shape of `y`.
         y: observations, of any shape, `(n,)` for one.
 
+    Returns:
+        One number between 0 and 1.
+
     >>> from kdmkit.metrics import interval_coverage
     >>> interval_coverage([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 2.0, 2.0], [0.5, 1.5, 1.5, 1.0])
     tensor(0.7500, dtype=torch.float64)
@@ -33,6 +36,12 @@ def interval_coverage(lower: Any, upper: Any, y: Any) -> Float[Tensor, ""]:
 
 def interval_width(lower: Any, upper: Any) -> Float[Tensor, ""]:
     """(1/n)·Σ_i (upper_i − lower_i): the mean width. At equal coverage narrower is better.
+
+    Args:
+        lower, upper: the ends of the intervals, of one shape.
+
+    Returns:
+        One number, in the units of y.
 
     >>> from kdmkit.metrics import interval_width
     >>> interval_width([0.0, 1.0], [1.0, 4.0])

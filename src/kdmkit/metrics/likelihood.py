@@ -22,6 +22,9 @@ def mean_nll(rho: KDM, y: Any) -> Float[Tensor, ""]:
         y: observations `(n, *event)`; labels `(n,)` under discrete kernels; `(n,)` is also accepted where
             rho is one-dimensional with batch shape `(n,)`.
 
+    Returns:
+        One number.
+
     >>> import torch, kdmkit as kdm
     >>> from kdmkit.metrics import mean_nll
     >>> rho = kdm.KDM.from_probs(torch.tensor([[0.9, 0.1], [0.2, 0.8]]))

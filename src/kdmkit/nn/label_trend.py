@@ -32,6 +32,12 @@ class LabelTrend(nn.Module):
         x: scaler of rows.
         offsets: c_j.
         inverse_temperature: a.
+
+    >>> import kdmkit as kdm
+    >>> x, ensemble = torch.randn(5, 2), kdm.nn.MLPEnsemble([2, 8, 3], n_members=2)
+    >>> scaler, offsets = kdm.nn.Scaler.from_data(x), torch.zeros(5, 3)
+    >>> LabelTrend(ensemble, None, scaler, offsets, torch.tensor(1.0)).probs_at_components(x).shape
+    torch.Size([5, 3])
     """
 
     memory: ResidualMemory | None
@@ -81,11 +87,13 @@ class LabelTrend(nn.Module):
         return (self(components)[0] + self.offsets).softmax(-1)
 
     def config(self) -> dict[str, Any]:
+        """The shapes that `from_config` needs, in the types of JSON."""
         memory = None if self.memory is None else self.memory.config()
         return {"ensemble": self.ensemble.config(), "memory": memory, "offsets": len(self.offsets)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LabelTrend:
+        """A trend of these shapes, for `load_state_dict`."""
         ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
         memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
         offsets = torch.zeros(config["offsets"], ensemble.sizes[-1])

@@ -41,6 +41,10 @@ class KDMLayer(nn.Module, ABC):
     """A module that owns the parameters of a distribution over named variables.
 
     The parameters are `components.<variable>`, `kernels.<variable>.…`, and logits of weights.
+
+    >>> import kdmkit as kdm
+    >>> isinstance(kdm.nn.DensityLayer(2, n_components=4), KDMLayer)
+    True
     """
 
     variables: dict[str, Variable]
@@ -68,6 +72,7 @@ class KDMLayer(nn.Module, ABC):
 
     @property
     def n_components(self) -> int:
+        """The number of components."""
         return self.weight_logits.shape[0]
 
     def kernel(self, variable: str) -> Kernel:
@@ -125,7 +130,13 @@ class KDMLayer(nn.Module, ABC):
 
 
 class MixtureLayer(KDMLayer):
-    """A layer whose variables share one index of components; log-weights are log_softmax(logits)."""
+    """A layer whose variables share one index of components; log-weights are log_softmax(logits).
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.DensityLayer(2, n_components=4)
+    >>> isinstance(layer, MixtureLayer), layer.logits.shape
+    (True, torch.Size([4]))
+    """
 
     logits: nn.Parameter
 

@@ -60,10 +60,12 @@ class ResidualMemory(nn.Module):
         )
 
     def config(self) -> dict[str, Any]:
+        """The shapes that `from_config` needs, in the types of JSON."""
         return {"rows": len(self.rows), "d": self.rows.shape[1], "outputs": self.residuals.shape[1]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ResidualMemory:
+        """A memory of these shapes, for `load_state_dict`."""
         n = config["rows"]
         return cls(torch.zeros(n, config["d"]), torch.zeros(n, config["outputs"]), torch.zeros(n))
 

@@ -14,7 +14,19 @@ from kdmkit.nn.scaler import soft_clip
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
-    """`nn.Linear` in float32 with torch's usual first weights, drawn from a generator (None: torch's own)."""
+    """`nn.Linear` in float32 with torch's usual first weights, drawn from a generator (None: torch's own).
+
+    Args:
+        inputs, outputs: the numbers of features.
+        generator: of the first weights.
+
+    Returns:
+        A layer with a bias.
+
+    >>> layer = make_linear(3, 2, torch.Generator().manual_seed(0))
+    >>> layer.weight.shape
+    torch.Size([2, 3])
+    """
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=torch.float32)
     bound = 1 / math.sqrt(inputs)
     for parameter in layer.parameters():

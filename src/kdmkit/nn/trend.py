@@ -25,6 +25,13 @@ class Trend(nn.Module):
         memory: of the ensemble's residuals, if any.
         x, y: scalers of rows and targets.
         typical_variance: of the members' answers at rows that they have not seen, in standardised units.
+
+    >>> import kdmkit as kdm
+    >>> x, y, ensemble = torch.randn(5, 2), torch.randn(5, 1), kdm.nn.MLPEnsemble([2, 8, 1], n_members=2)
+    >>> scalers = kdm.nn.Scaler.from_data(x), kdm.nn.Scaler.from_data(y)
+    >>> mean, excess_variance = Trend(ensemble, None, *scalers, torch.zeros(1))(x)
+    >>> mean.shape, excess_variance.shape
+    (torch.Size([5, 1]), torch.Size([5, 1]))
     """
 
     memory: ResidualMemory | None
@@ -61,11 +68,13 @@ class Trend(nn.Module):
         return rho.shifted(trend).convolved(excess)
 
     def config(self) -> dict[str, Any]:
+        """The shapes that `from_config` needs, in the types of JSON."""
         memory = None if self.memory is None else self.memory.config()
         return {"ensemble": self.ensemble.config(), "memory": memory}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Trend:
+        """A trend of these shapes, for `load_state_dict`."""
         ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
         memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
         d, outputs = ensemble.sizes[0], ensemble.sizes[-1]

@@ -54,9 +54,11 @@ class Variable:
         return self.kernel.components_trainable
 
     def config(self) -> dict[str, Any]:
+        """Name, kernel and shape in the types of JSON."""
         return {"name": self.name, "kernel": self.kernel.config(), "shape": list(self.shape)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Variable:
+        """The variable that `config` described; `encoder` is that of a `Composed` kernel."""
         kernel = kernel_from_config(config["kernel"], encoder=encoder)
         return cls(config["name"], kernel, tuple(config["shape"]))

@@ -21,6 +21,19 @@ def choose_backend(
     """The backend that `"auto"` means: whole matrices while they are small, then Triton on a CUDA device.
 
     Without `log_weights` the answer is by shape alone, never `"triton"`.
+
+    Args:
+        terms: of the reduction.
+        log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
+        values: of `attend`, of shape `(m, v)`; None for `log_mix`.
+
+    Returns:
+        The name of a backend.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(9, 1), torch.zeros(4, 1), torch.ones(1, 1))
+    >>> choose_backend([term], torch.zeros(4))
+    'torch'
     """
     if log_weights is None:
         # On a CPU: Triton supports no weights beside tensors on another device.
@@ -67,8 +80,20 @@ def log_mix_given(
     The difference of two calls of `log_mix` would be rounded to their size, which far from all components
     exceeds every conditional log-probability. Here the largest score is taken out first.
 
+    Args:
+        terms: of what is known.
+        more: of what is asked for.
+        log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
+
     Returns:
         Both of shape `(*lead, n)`, −∞ where all scores of a query are −∞.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> components = torch.tensor([[0.0], [1.0]])
+    >>> x, y = (SquaredDistance(torch.tensor([[at]]), components, torch.ones(1, 1)) for at in (0.0, 1.0))
+    >>> log_evidence, log_conditional = log_mix_given([x], [y], torch.tensor([0.5, 0.5]).log())
+    >>> log_conditional.exp()  # 0.7311·exp(−1) + 0.2689
+    tensor([0.5379])
     """
     terms, more = _summands(terms), _summands(more)
     together = Reduction([*terms, *more], log_weights)

@@ -18,6 +18,13 @@ def block_order(points: Float[Tensor, "m d"], size: int) -> Int[Tensor, " m"]:
     All points are sorted along the dimension in which they vary most and cut into about eight parts, each
     part along its own widest dimension, and so on down to blocks: the leaves of a k-d tree.
 
+    Args:
+        points: to put in order.
+        size: the number of points of a block.
+
+    Returns:
+        A permutation of 0 … m−1.
+
     >>> block_order(torch.tensor([[5.0], [1.0], [6.0], [2.0]]), 2)
     tensor([1, 3, 0, 2])
     """

@@ -13,6 +13,12 @@ def combine(first: Reduced, second: Reduced) -> Reduced:
     With averages a, b and logsumexps s, t: `t' = logaddexp(s, t)`, `a' = a·exp(s − t') + b·exp(t − t')`.
     Where both shards are −∞ the averages are 0.
 
+    Args:
+        first, second: what `attend` returned for each shard: averages `(*batch, v)`, logsumexps `(*batch,)`.
+
+    Returns:
+        The same two tensors, for all components together.
+
     >>> a = (torch.tensor([[0.0]]), torch.tensor([0.0]))
     >>> b = (torch.tensor([[3.0]]), torch.tensor([0.0]))
     >>> combine(a, b)

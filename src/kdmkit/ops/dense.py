@@ -92,6 +92,18 @@ def score_matrix(
 
     As accurate as the reductions. Memory is that of the matrix in float64: callers with many queries pass
     them block by block (`term.queries(rows)`).
+
+    Args:
+        terms: whose scores add, all for the same queries and components.
+        log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
+
+    Returns:
+        Of shape `(*lead, n, m)`.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
+    >>> score_matrix([term], torch.zeros(2))
+    tensor([[ 0., -1.]])
     """
     dtype = Reduction(terms, log_weights).dtype
     terms = [term.prepared() for term in terms]
@@ -106,6 +118,18 @@ def log_posterior(
     """log softmax_j(log_weights_j + Σ_terms scores_ij), a row of −∞ where all scores of a query are −∞.
 
     Scores are normalised before they are rounded. Memory is as in `score_matrix`.
+
+    Args:
+        terms: whose scores add, all for the same queries and components.
+        log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
+
+    Returns:
+        Of shape `(*lead, n, m)`; the exponentials of a row sum to 1.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
+    >>> log_posterior([term], torch.tensor([0.5, 0.5]).log()).exp()
+    tensor([[0.7311, 0.2689]])
     """
     dtype = Reduction(terms, log_weights).dtype
     return log_normalize(sum_scores([term.prepared() for term in terms], log_weights)).to(dtype)

@@ -55,6 +55,11 @@ class PrunedSum:
         totals: the logsumexp of the log-weights of every block, in float64.
         bounds: of the scores.
         size: the number of components of a block; the last one may have fewer.
+
+    >>> import kdmkit as kdm  # a `PreparedKDM` makes one
+    >>> prepared = kdm.PreparedKDM(kdm.KDM(torch.randn(600, 2), None, kdm.RBF(0.1)))
+    >>> prepared.log_prob(torch.zeros(1, 2), rtol=1e-3).shape
+    torch.Size([1])
     """
 
     term: Callable[[Tensor, Int[Tensor, " k"] | slice], Term]

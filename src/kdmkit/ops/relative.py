@@ -34,6 +34,12 @@ class RelativeScores:
         log_weights: added to them, `(m,)`, or per query.
         factor: the components' part of products that give all scores, where there are such.
         dtype: of the results.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.tensor([[9.0]]), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
+    >>> relative, largest = RelativeScores.of([term], torch.zeros(2)).compute()
+    >>> relative, largest
+    (tensor([[-17.,   0.]]), tensor([-64.]))
     """
 
     terms: tuple[Term, ...]
@@ -60,6 +66,7 @@ class RelativeScores:
         return replace(self, terms=tuple(term.queries(rows) for term in self.terms))
 
     def compute(self) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"]]:
+        """Scores less the largest of their query, and these largest scores."""
         if self.factor is not None:
             matrices, tops = self._products(self.factor)
             shape = (*tops.shape, self.factor.shape[-2])

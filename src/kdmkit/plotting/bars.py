@@ -19,6 +19,14 @@ def plot_bars(shares: Mapping[str, float], *, title: str = "", x: str = "", ax: 
         shares: probabilities by label.
         title: above the axes.
         x: what the labels are.
+        ax: where to draw; None makes a new figure.
+
+    Returns:
+        The axes that were drawn on.
+
+    >>> from kdmkit.plotting import plot_bars
+    >>> len(plot_bars({"yes": 0.7, "no": 0.3}, title="answer").patches)
+    2
     """
     if not shares:
         raise ValueError(bad_argument("shares", "one or more probabilities", "none"))
@@ -46,6 +54,16 @@ def plot_matrix(
         names: of rows and columns.
         links: pairs of names whose entries are framed, the links of a tree for example.
         label: what the colours mean.
+        ax: where to draw; None makes a new figure.
+
+    Returns:
+        The axes that were drawn on.
+
+    >>> import numpy as np
+    >>> from kdmkit.plotting import plot_matrix
+    >>> ax = plot_matrix(np.array([[0.0, 0.4], [0.4, 0.0]]), ["age", "job"], links=[("age", "job")])
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['age', 'job']
     """
     shown = np.array(values, dtype=np.float64)
     if shown.shape != (len(names), len(names)):

@@ -24,6 +24,9 @@ def plot_pit(pit_values: Any, n_bins: int = 20, *, ax: Axes | None = None) -> Ax
         n_bins: number of bars.
         ax: where to draw; None makes a new figure.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> import torch
     >>> from kdmkit.plotting import plot_pit
     >>> plot_pit(torch.rand(500), n_bins=10).get_xlabel()
@@ -53,6 +56,9 @@ def plot_calibration_curve(pit_values: Any, levels: Any = None, *, ax: Axes | No
         pit_values: as `kdmkit.metrics.pit` gives them, of any shape.
         levels: τ, of shape `(k,)`; None is 0.05, 0.10, …, 0.95.
         ax: where to draw; None makes a new figure.
+
+    Returns:
+        The axes that were drawn on.
 
     >>> import torch
     >>> from kdmkit.plotting import plot_calibration_curve

@@ -44,6 +44,9 @@ def plot_decision_regions(
         levels: fractions of the points inside each contour line; empty for no lines.
         n_grid: points of the grid along each side.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> import torch, kdmkit as kdm
     >>> from kdmkit.plotting import plot_decision_regions
     >>> X, y = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1, 1])

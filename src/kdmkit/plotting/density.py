@@ -56,6 +56,9 @@ def plot_density_1d(
         show_components: whether to draw the components.
         n_grid: points of the curve, besides the components' centres.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> import torch, kdmkit as kdm
     >>> from kdmkit.plotting import plot_density_1d
     >>> rho = kdm.KDM(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.3, 0.7]), kdm.RBF(0.5))
@@ -130,6 +133,9 @@ def plot_density_2d(
         levels: probabilities of the regions whose borders are drawn.
         depth: how many nats below its maximum the map ends.
         n_grid: points of the grid along each side.
+
+    Returns:
+        The axes that were drawn on.
 
     >>> import torch, kdmkit as kdm
     >>> from kdmkit.plotting import plot_density_2d

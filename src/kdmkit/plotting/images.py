@@ -35,6 +35,9 @@ def plot_image_grid(
         value_range: values shown as darkest and brightest. None is the range of all images together, for
             coloured images 0 to 1, or 0 to 255 where a value exceeds 1.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> import torch
     >>> from kdmkit.plotting import plot_image_grid
     >>> ax = plot_image_grid(torch.rand(6, 8, 8), row_labels=["zero", "one"], n_columns=3)

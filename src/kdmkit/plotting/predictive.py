@@ -39,6 +39,9 @@ def plot_predictive_bands(
         show_density: whether to shade the density instead of the intervals.
         n_grid: points of the density along y.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> import torch, kdmkit as kdm
     >>> from kdmkit.plotting import plot_predictive_bands
     >>> x = torch.linspace(0.0, 1.0, 20)

@@ -23,6 +23,9 @@ def plot_reliability(probs: Any, labels: Any, n_bins: int = 15, *, ax: Axes | No
         n_bins: number of bins.
         ax: where to draw; None makes a new figure.
 
+    Returns:
+        The axes that were drawn on.
+
     >>> from kdmkit.plotting import plot_reliability
     >>> ax = plot_reliability([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 0, 1])
     >>> ax.get_legend().get_title().get_text()

@@ -101,6 +101,15 @@ def load(
             copied, and the copies get the saved weights.
         device: where the model goes, whatever it was saved from.
         kind: the class that the model must have, for example `KDMRegressor`; type checkers then know it.
+
+    Returns:
+        The model, of the class that was saved.
+
+    >>> import tempfile, kdmkit as kdm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     kdm.save(kdm.KDMDensity(sigma=0.5).fit([[0.0], [1.0], [3.0]]), f"{folder}/density.safetensors")
+    ...     kdm.load(f"{folder}/density.safetensors").n_samples_seen_
+    3
     """
     place = check_device("device", device)
     config, tensors = read_model(path)

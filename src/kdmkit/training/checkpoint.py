@@ -21,7 +21,18 @@ _FILE = "checkpoint.pt"
 
 
 def fingerprint(identity: dict[str, Any], data: Sequence[Tensor]) -> str:
-    """A digest of a configuration and of tensors; a checkpoint continues only the fit that wrote it."""
+    """A digest of a configuration and of tensors; a checkpoint continues only the fit that wrote it.
+
+    Args:
+        identity: the configuration, JSON-serialisable.
+        data: the tensors of the fit.
+
+    Returns:
+        A text of hexadecimal digits.
+
+    >>> fingerprint({"seed": 0}, [torch.zeros(3)]) == fingerprint({"seed": 1}, [torch.zeros(3)])
+    False
+    """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
     for tensor in data:

@@ -27,6 +27,9 @@ def edge_concentrations(layer: TreeLayer, table: Table) -> dict[str, float]:
         layer: a tree.
         table: rows of its variables.
 
+    Returns:
+        A by variable.
+
     >>> import kdmkit as kdm
     >>> variables = [kdm.nn.Variable(name, kdm.Categorical(2, 0.1), ()) for name in "abc"]
     >>> layer = kdm.nn.TreeLayer(variables, 4, parents={"a": None, "b": "a", "c": "a"})

@@ -23,6 +23,14 @@ class FlatObjective(DrawingModule):
         packing: how rows lie in the tensors of a batch.
         has_missing: whether cells are missing.
         masking: the probability that a cell is hidden, and integrated out.
+
+    >>> import torch, kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(1, 1, n_components=4)
+    >>> table = kdm.training.Table({"x": torch.randn(9, 1), "y": torch.randn(9, 1)})
+    >>> packing = kdm.training.Packing(layer, table)
+    >>> objective = FlatObjective(layer, packing, has_missing=False, masking=0.0)
+    >>> objective(*packing.rows(table).tensors).shape
+    torch.Size([9])
     """
 
     def __init__(self, layer: JointLayer, packing: Packing, *, has_missing: bool, masking: float) -> None:
@@ -73,6 +81,12 @@ def fit_joint(
 
     Returns:
         The history, one entry per epoch.
+
+    >>> import torch, kdmkit as kdm
+    >>> table = kdm.training.Table({"x": torch.randn(60, 1), "y": torch.randn(60, 1)})
+    >>> layer = kdm.nn.JointLayer(1, 1, n_components=4).initialize(*table.columns.values())
+    >>> len(fit_joint(layer, table, options=kdm.training.tree_options(60, steps=3)))
+    3
     """
     check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
     packing, rows, held = packed_rows(layer, train, validation)

@@ -48,6 +48,13 @@ def fit(
 
     Raises:
         FloatingPointError: where a loss is not finite.
+
+    >>> import torch, kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(2, 3, n_components=4)
+    >>> rows = kdm.training.Rows((torch.randn(30, 2), torch.arange(30) % 3))
+    >>> objective = kdm.training.ConditionalObjective(None, layer)
+    >>> len(fit(objective, rows, options=kdm.training.FitOptions(max_epochs=2, device="cpu")))
+    2
     """
     # Accelerate takes half a second to import: only a fit needs it.
     from kdmkit.training.trainer import Trainer

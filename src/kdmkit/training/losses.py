@@ -24,6 +24,13 @@ from kdmkit.nn import JointLayer
 def nll(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
     """−log f̂(value): of a density, or of y given x where `rho` was inferred from x.
 
+    Args:
+        rho: distributions of batch shape `(*batch,)`.
+        value: events or labels, one per element.
+
+    Returns:
+        One loss per element of the batch.
+
     >>> import kdmkit as kdm
     >>> nll(kdm.KDM.from_probs(torch.tensor([0.5, 0.5])), torch.tensor([0, 1]))
     tensor([0.6931, 0.6931])
@@ -33,7 +40,21 @@ def nll(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
 
 
 def joint_nll(rho: JointKDM, **values: Any) -> Float[Tensor, "*batch"]:
-    """−log f̂(x, y, …): the paper's Algorithm 2."""
+    """−log f̂(x, y, …): the paper's Algorithm 2.
+
+    Args:
+        rho: the joint KDM.
+        values: x, y, … by variable, with one batch shape.
+
+    Returns:
+        One loss per row.
+
+    >>> import kdmkit as kdm
+    >>> kernels = {"x": kdm.RBF(1.0), "y": kdm.Cosine()}
+    >>> rho = kdm.JointKDM({"x": torch.zeros(1, 1), "y": torch.eye(2)[:1]}, None, kernels)
+    >>> joint_nll(rho, x=torch.zeros(1), y=torch.tensor(0))  # ½·log π
+    tensor(0.5724)
+    """
     check_instance("rho", rho, JointKDM, "a JointKDM")
     return -rho.log_prob(**values)
 
@@ -47,6 +68,13 @@ def cross_entropy(rho: KDM, probs: Any) -> Float[Tensor, "*batch"]:
     Args:
         rho: discrete distributions of batch shape `(*batch,)`.
         probs: t, of shape `(*batch, n)`.
+
+    Returns:
+        One loss per element of the batch, ≥ 0.
+
+    >>> import kdmkit as kdm
+    >>> cross_entropy(kdm.KDM.from_probs(torch.tensor([0.5, 0.5])), torch.tensor([0.2, 0.8]))
+    tensor(0.6931)
     """
     check_instance("rho", rho, KDM, "a KDM")
     predicted = rho.probs
@@ -63,7 +91,20 @@ def _cross_entropy(predicted: Float[Tensor, "*batch n"], probs: Tensor) -> Float
 
 
 def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
-    """−Σ_l q_l log f̂(y_l) against a KDM as an uncertain target; for discrete kernels its probabilities."""
+    """−Σ_l q_l log f̂(y_l) against a KDM as an uncertain target; for discrete kernels its probabilities.
+
+    Args:
+        rho: predicted distributions of batch shape `(*batch,)`.
+        target: the uncertain targets, weighted components y_l with weights q_l.
+
+    Returns:
+        One loss per element of the batch.
+
+    >>> import kdmkit as kdm
+    >>> rho = kdm.KDM.from_probs(torch.tensor([0.5, 0.5]))
+    >>> expected_nll(rho, kdm.KDM.from_probs(torch.tensor([0.2, 0.8])))
+    tensor(0.6931)
+    """
     check_instance("rho", rho, KDM, "a KDM")
     check_instance("target", target, KDM, "a KDM")
     if not rho.kernel.same_family(target.kernel):
@@ -84,7 +125,19 @@ def expected_nll(rho: KDM, target: KDM) -> Float[Tensor, "*batch"]:
 
 
 def squared_error(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
-    """The mean over dimensions of (E[y] − y)², for values y of shape `(*batch, d)`."""
+    """The mean over dimensions of (E[y] − y)², for values y of shape `(*batch, d)`.
+
+    Args:
+        rho: continuous distributions of batch shape `(*batch,)`.
+        value: y.
+
+    Returns:
+        One loss per element of the batch.
+
+    >>> import kdmkit as kdm
+    >>> squared_error(kdm.KDM(torch.zeros(1, 1), None, kdm.RBF(1.0)), torch.tensor([2.0]))
+    tensor(4.)
+    """
     check_instance("rho", rho, KDM, "a KDM")
     value = as_tensor("value", value, like=rho.components)
     check_event("value", value, rho.event_shape)
@@ -100,6 +153,12 @@ def hybrid_nll(
         generative_weight: α ≥ 0.
         detach_input: whether log p(x) has no gradient with respect to x. Behind a trainable encoder it must
             be True: by shrinking x the encoder could make log p(x) arbitrarily large.
+        layer: the joint KDM.
+        x: inputs, `(*batch, d)`.
+        y: targets, `(*batch,)` for labels.
+
+    Returns:
+        One loss per row.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(2, 3, 5)

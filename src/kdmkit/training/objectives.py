@@ -22,6 +22,11 @@ class DenseObjective(DrawingModule):
         noise: standard deviation of Gaussian noise on x while training.
         reconstruct: from latent vectors back to x, standardised and softly clipped. Its mean squared error is
             added: latent vectors keep what the targets do not need, and so tell novel rows.
+
+    >>> import torch
+    >>> objective = DenseObjective(nn.Linear(4, 2), nn.Linear(2, 3))
+    >>> objective(torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])).shape
+    torch.Size([5])
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class NoisyEncoder(DrawingModule):
         self.encoder, self.noise = encoder, noise
 
     def latent(self, x: Tensor) -> Tensor:
+        """z = encoder(x); without an encoder x itself, with noise while training."""
         if self.encoder is not None:
             z: Tensor = self.encoder(x)
             return z.float()
@@ -76,6 +82,12 @@ class ConditionalObjective(NoisyEncoder):
         noise: standard deviation of Gaussian noise on x while training, only without an encoder. It keeps
             components that sit on training rows from fitting these rows alone.
         loss: `"nll"`, or `"mse"` for the squared error.
+
+    >>> import torch, kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(2, 3, n_components=4)
+    >>> x, y = torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])
+    >>> ConditionalObjective(None, layer)(x, y).shape
+    torch.Size([5])
     """
 
     def __init__(
@@ -103,7 +115,17 @@ class ConditionalObjective(NoisyEncoder):
 
 
 class JointObjective(nn.Module):
-    """−log p(z, y) of a joint KDM."""
+    """−log p(z, y) of a joint KDM.
+
+    Args:
+        layer: the joint KDM.
+
+    >>> import torch, kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(2, 3, n_components=4)
+    >>> x, y = torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])
+    >>> JointObjective(layer)(x, y).shape
+    torch.Size([5])
+    """
 
     def __init__(self, layer: JointLayer) -> None:
         super().__init__()
@@ -114,7 +136,15 @@ class JointObjective(nn.Module):
 
 
 class DecoderObjective(nn.Module):
-    """The squared error of decoded latent vectors, mean over the entries of x."""
+    """The squared error of decoded latent vectors, mean over the entries of x.
+
+    Args:
+        decoder: from latent vectors to x.
+
+    >>> import torch
+    >>> DecoderObjective(nn.Linear(2, 3))(torch.randn(5, 2), torch.randn(5, 3)).shape
+    torch.Size([5])
+    """
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()

@@ -40,6 +40,9 @@ class FitOptions:
         precision: mixed precision; the reductions stay in float32 or wider.
         checkpoint_dir: where every epoch is saved and a killed fit resumes; None saves nothing.
         verbose: whether to show a progress bar.
+
+    >>> FitOptions(max_epochs=20, learning_rate=3e-3, device="cpu").schedule
+    'one-cycle'
     """
 
     max_epochs: int = 100

@@ -211,6 +211,12 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
         encoder: from rows to vectors.
         x: rows; blocks of them pass through the encoder.
         device: where to compute; the encoder goes back to its own device. None stays there.
+
+    Returns:
+        One latent vector per row.
+
+    >>> encode_rows(nn.Linear(3, 2), torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
     """
     own = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
     device = own if device is None else device

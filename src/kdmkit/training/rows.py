@@ -20,6 +20,10 @@ class Rows:
         tensors: what an objective takes.
         weights: of the entries.
         sizes: how many rows of data an entry stands for, a bag for example (None: 1). Noise is drawn per row.
+
+    >>> rows = Rows((torch.zeros(3, 2), torch.tensor([0, 1, 1])), weights=torch.tensor([1.0, 1.0, 2.0]))
+    >>> len(rows)
+    3
     """
 
     tensors: tuple[Tensor, ...]
@@ -49,6 +53,7 @@ class Rows:
         return len(self.tensors[0])
 
     def to(self, device: torch.device) -> Rows:
+        """The same rows on a device."""
         weights, sizes = (None if part is None else part.to(device) for part in (self.weights, self.sizes))
         return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights, sizes)
 

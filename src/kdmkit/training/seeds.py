@@ -27,6 +27,9 @@ def derive_seed(seed: int, *key: int) -> int:
         seed: of all streams.
         key: names the stream.
 
+    Returns:
+        A seed for a generator.
+
     >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(0, 1, 0)
     (True, False)
     """

@@ -25,6 +25,10 @@ class Table:
         observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be anything).
             Variables without a missing value may be left out.
         weights: of the rows, `(n,)`; None: 1.
+
+    >>> columns = {"age": torch.tensor([[31.0], [0.0]]), "job": torch.tensor([2, 0])}
+    >>> Table(columns, observed={"age": torch.tensor([True, False])}).weights is None
+    True
     """
 
     columns: Mapping[str, Any]
@@ -47,6 +51,12 @@ class Packing:
     Args:
         layer: the layer whose variables the columns are.
         table: lends the kinds of the columns; other tables have to have the same.
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.JointLayer(1, 1, n_components=4)
+    >>> table = Table({"x": torch.randn(9, 1), "y": torch.randn(9, 1)})
+    >>> len(Packing(layer, table).rows(table))
+    9
     """
 
     def __init__(self, layer: KDMLayer, table: Table) -> None:

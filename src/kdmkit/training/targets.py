@@ -21,6 +21,9 @@ class Targets:
     Args:
         groups: the variables to predict, in groups that are predicted together: parts of one column.
         weight: w.
+
+    >>> Targets([["price"]], weight=2.0).weight
+    2.0
     """
 
     def __init__(self, groups: Iterable[Sequence[str]] = (), weight: float = 1.0) -> None:
@@ -41,11 +44,13 @@ class Targets:
         return 1.0 + self.weight * len(self.groups)
 
     def check(self, layer: TreeLayer) -> None:
+        """Raises a ValueError where a target is no variable of the layer."""
         unknown = sorted(self.names - set(layer.variables))
         if unknown:
             raise ValueError(bad_argument("targets", f"variables among {list(layer.variables)}", unknown))
 
     def config(self) -> dict[str, Any]:
+        """Groups and weight in the types of JSON."""
         return {"groups": self.groups, "weight": self.weight}
 
     def row_log_likelihood(

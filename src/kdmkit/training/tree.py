@@ -35,6 +35,10 @@ class TreeRecipe:
         smoothing: pseudo-counts of every component of a discrete kernel.
         masking: the share of hidden cells.
         fading: the power of 1 − t/T that penalties and hidden cells follow.
+
+    >>> from kdmkit.training import TREE_RECIPE
+    >>> TREE_RECIPE == TreeRecipe()
+    True
     """
 
     steps: int = 1500
@@ -87,6 +91,15 @@ class TreeObjective(DrawingModule):
         masking_fading: ψ, of hidden cells.
         has_missing: whether rows that are not among `rows` have missing cells, those of validation.
         targets: variables that will be predicted.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
+    >>> table = kdm.training.Table({"a": torch.randn(9, 1), "b": torch.randn(9, 1)})
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**table.columns)
+    >>> packing = kdm.training.Packing(layer, table)
+    >>> rows = packing.rows(table)
+    >>> TreeObjective(layer, packing, rows, n_steps=10)(*rows.tensors).shape
+    torch.Size([9])
     """
 
     step: Tensor
@@ -129,6 +142,7 @@ class TreeObjective(DrawingModule):
 
     @property
     def layer(self) -> TreeLayer:
+        """The tree that is trained."""
         return self.losses.layer
 
     def forward(
@@ -235,6 +249,9 @@ def fit_tree(
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
         identity: what else a checkpoint depends on.
 
+    Returns:
+        The history, one entry per epoch.
+
     >>> import kdmkit as kdm
     >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
     >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
@@ -272,6 +289,12 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
         n_rows: of the training rows.
         steps: updates of the parameters.
         changes: other settings of `FitOptions`.
+
+    Returns:
+        Settings for `fit_tree(..., options=...)`.
+
+    >>> tree_options(1000, steps=40, learning_rate=0.05).max_epochs
+    10
     """
     batch = changes.get("batch_size", TREE_RECIPE.batch_size)
     epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))

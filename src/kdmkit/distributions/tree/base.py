@@ -54,6 +54,7 @@ class TreeBase(Composite, ABC):
 
     @property
     def variables(self) -> tuple[str, ...]:
+        """The names of the variables."""
         return tuple(self.kernels)
 
     @property

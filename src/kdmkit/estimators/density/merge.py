@@ -25,6 +25,9 @@ def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = Non
             `"likelihood"` use `covariance="diag"` or `"spherical"`, since components share one full metric.
         weights: w_a and w_b; None takes the numbers of rows that they were fitted to (`n_samples_seen_`).
 
+    Returns:
+        A fitted density; `a` and `b` are as they were.
+
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> a, b, both = (KDMDensity(sigma=0.5).fit(rows) for rows in (X[:100], X[100:], X))

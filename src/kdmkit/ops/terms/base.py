@@ -23,7 +23,13 @@ Roles = dict[str, Role]
 
 
 class Term(ABC):
-    """One summand of the scores: `scores[i, j] = matrix()[i, j] + row()[i]`."""
+    """One summand of the scores: `scores[i, j] = matrix()[i, j] + row()[i]`.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> isinstance(term, Term), term.matrix().shape
+    (True, torch.Size([1, 2]))
+    """
 
     #: The term's tensors by the names of their fields, and how blocks slice each of them: by query
     #: (dimension −2), by component (−2), or not at all.
@@ -105,7 +111,17 @@ class Term(ABC):
 
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The dtype to which floating-point tensors promote, float32 at least."""
+    """The dtype to which floating-point tensors promote, float32 at least.
+
+    Args:
+        tensors: of which those that are not floating-point do not count.
+
+    Returns:
+        Float32 or float64.
+
+    >>> common_dtype([torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.int64)])
+    torch.float32
+    """
     dtype = torch.float32
     for tensor in tensors:
         if tensor.dtype != dtype and tensor.is_floating_point():

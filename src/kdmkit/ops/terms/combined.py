@@ -55,7 +55,16 @@ class _Combined(Term, ABC):
 
 
 class Sum(_Combined):
-    """scores[i, j] = Σ_parts scores[i, j]."""
+    """scores[i, j] = Σ_parts scores[i, j].
+
+    Args:
+        parts: of the same queries and components.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> Sum((term, term)).exact()
+    tensor([[-0., -8.]])
+    """
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return _sum([part.exact() for part in self.parts])
@@ -69,7 +78,16 @@ class Sum(_Combined):
 
 
 class LogSum(_Combined):
-    """scores[i, j] = log Σ_parts exp(scores[i, j]), −∞ with no gradient where all parts are −∞."""
+    """scores[i, j] = log Σ_parts exp(scores[i, j]), −∞ with no gradient where all parts are −∞.
+
+    Args:
+        parts: of the same queries and components.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> LogSum((term, term)).exact().exp()
+    tensor([[2.0000, 0.0366]])
+    """
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return log_add([part.exact() for part in self.parts])
@@ -85,6 +103,11 @@ class Restricted(Term):
     Args:
         term: the term to restrict; its scores of the other queries must not be NaN.
         keep: of shape `(*lead, n, 1)`.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> Restricted(term, torch.tensor([[False]])).exact()
+    tensor([[-inf, -inf]])
     """
 
     term: Term
@@ -139,7 +162,20 @@ class Restricted(Term):
 
 
 def restricted(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Term:
-    """The term, `Restricted` unless it is known that every query is kept."""
+    """The term, `Restricted` unless it is known that every query is kept.
+
+    Args:
+        term: the term to restrict.
+        keep: of shape `(*lead, n, 1)`: the queries that may have a finite score.
+
+    Returns:
+        The term itself, or a `Restricted` one.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> restricted(term, torch.tensor([[True]])) is term
+    True
+    """
     is_known = keep.device.type == "cpu" and only_reverse_mode()
     return term if is_known and bool(keep.all()) else Restricted(term, keep)
 
@@ -176,6 +212,11 @@ class InDtype(Term):
     Args:
         term: whose scores are computed in the precision of its own tensors.
         result: the dtype of the results.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> InDtype(term, torch.float64).dtype
+    torch.float64
     """
 
     term: Term
@@ -216,7 +257,19 @@ class InDtype(Term):
 
 
 def whole(term: Term) -> Float[Tensor, "*lead n m"]:
-    """The scores of a term, its constants per query included."""
+    """The scores of a term, its constants per query included.
+
+    Args:
+        term: any term.
+
+    Returns:
+        The matrix of all pairs.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> whole(term)
+    tensor([[ 0., -4.]], dtype=torch.float64)
+    """
     matrix, row = term.matrix(), term.row()
     return matrix if row is None else matrix + row.unsqueeze(-1)
 

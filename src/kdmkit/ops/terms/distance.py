@@ -71,6 +71,16 @@ def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     each other: always in few dimensions, and in many if the data form clusters (128 dimensions, clusters 30σ
     apart: float32 changes probabilities by .03). Float64 on a CPU costs little beside the exponentials that
     follow, at most a factor of 2 in hundreds of dimensions. Scores are never in half precision.
+
+    Args:
+        x: queries.
+        components: c.
+
+    Returns:
+        Float64 or float32.
+
+    >>> score_dtype(torch.zeros(3, 2), torch.zeros(4, 2))
+    torch.float64
     """
     dtype = compute_dtype(torch.promote_types(x.dtype, components.dtype))
     if dtype == torch.float32 and x.device.type == "cpu":
@@ -112,6 +122,11 @@ class SquaredDistance(_Distance):
         scale: s = 1/σ, of shape `(*lead, 1, d)`, or `(*lead, 1, 1)` for all dimensions; with `metric`, L, of
             shape `(*lead, d, d)`.
         metric: whether `scale` is a matrix.
+        centre: a point near queries and components, from which the products are computed; None is the
+            components' mean.
+
+    >>> SquaredDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1)).exact()
+    tensor([[-0., -4.]])
     """
 
     field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scale": "shared"}
@@ -188,6 +203,11 @@ class ComponentDistance(_Distance):
         query: x, of shape `(*lead, n, d)`.
         components: c, of shape `(*lead, m, d)`.
         scales: s_j = 1/σ_j, of shape `(*lead, m, d)` or `(*lead, m, 1)`.
+        centre: as in `SquaredDistance`.
+
+    >>> scales = torch.tensor([[1.0], [0.5]])
+    >>> ComponentDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]), scales).exact()
+    tensor([[-0., -1.]])
     """
 
     field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scales": "component"}

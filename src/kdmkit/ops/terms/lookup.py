@@ -20,6 +20,10 @@ class Lookup(Term):
     Args:
         codes: of shape `(*lead, n, 1)`, integers in 0 … k−1.
         table: of shape `(*lead, m, k)`.
+
+    >>> Lookup(torch.tensor([[1], [0]]), torch.tensor([[0.1, 0.9], [0.5, 0.5]]).log()).exact().exp()
+    tensor([[0.9000, 0.5000],
+            [0.1000, 0.5000]])
     """
 
     field_roles: ClassVar[Roles] = {"codes": "query", "table": "component"}

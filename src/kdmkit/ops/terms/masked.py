@@ -20,6 +20,12 @@ class Masked(Term):
         term: the term to mask.
         offset: of shape `(m, 1)` or `(*lead, m, 1)`, added to the scores of the term.
         keep: of shape `(*lead, n, 1)`: the queries that have the variable.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> term = SquaredDistance(torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
+    >>> Masked(term, torch.zeros(2, 1), torch.tensor([[True], [False]])).exact()
+    tensor([[ 0., -4.],
+            [ 0.,  0.]])
     """
 
     term: Term

@@ -23,6 +23,12 @@ class Score(Term):
         query: of shape `(*lead, n, k)`.
         components: of shape `(*lead, m, k)`.
         parameters: tensors that every block shares.
+
+    >>> import torch
+    >>> def laplace(query, components, parameters):
+    ...     return -(query - components.mT).abs()
+    >>> Score(laplace, torch.tensor([[1.0]]), torch.tensor([[0.0], [3.0]])).exact()
+    tensor([[-1., -2.]])
     """
 
     function: BlockScore

@@ -101,6 +101,7 @@ class Answer(BaseAnswer):
 
     @property
     def column(self) -> str:
+        """The name of the column."""
         return self._posterior.column.name
 
     @property
@@ -289,10 +290,12 @@ class EventAnswer(BaseAnswer):
 
     @property
     def mean(self) -> float:
+        """The probability of the event."""
         return self._probability
 
     @property
     def mode(self) -> bool:
+        """Whether the event is more probable than not."""
         return self._probability >= 0.5
 
     @property
