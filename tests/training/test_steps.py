@@ -1,4 +1,4 @@
-"""Steps that are replayed: on a CPU a replay calls the work again with what the graph would have been given."""
+"""Steps that are replayed: on a CPU a replay calls the work again with the tensor of its graph."""
 
 import warnings
 

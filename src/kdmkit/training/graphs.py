@@ -64,12 +64,21 @@ class Replayed:
 
     def _capture(self, argument: Tensor) -> None:
         given = argument.clone()
+        states = [(generator, generator.clone_state()) for generator in self._all_generators()]
         try:
             self.graphs[argument.shape] = given, self._captured(given)
         except RuntimeError as error:
             self.failed = True
+            # A failed capture leaves generators in a state in which they draw nothing.
+            for generator, state in states:
+                generator.graphsafe_set_state(state)
             what = f"steps are not replayed as CUDA graphs and take longer: {error}"
             warnings.warn(what, RuntimeWarning, stacklevel=2)
+
+    def _all_generators(self) -> list[torch.Generator]:
+        if self.stream is None:
+            return []
+        return [*self.generators, torch.cuda.default_generators[self.stream.device.index]]
 
     def _captured(self, given: Tensor) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()

@@ -18,7 +18,13 @@ from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.graphs import Replayed
 from kdmkit.training.optimizer import make_optimizer, make_schedule
 from kdmkit.training.options import FitOptions
-from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
+from kdmkit.training.processes import (
+    Proxy,
+    broadcast_buffers,
+    call_on_main_process,
+    make_accelerator,
+    prepare,
+)
 from kdmkit.training.progress import Progress
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed
@@ -49,14 +55,15 @@ class Trainer:
             keep_freed_memory()
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)
+        self._latest_order = -1, torch.empty(0)
         steps_per_epoch = len(self.batches(0))
         optimizer = make_optimizer(objective.to(device), options)
         self.scheduler = make_schedule(optimizer, options, steps_per_epoch)
-        self.prepared = self.accelerator.prepare(Proxy(objective))
+        self.prepared = prepare(self.accelerator, Proxy(objective))
         # Accelerate's optimizer is needed for scaled gradients only: at every step it looks for optional
         # packages, which takes time.
         scaled = self.accelerator.scaler is not None
-        self.optimizer = self.accelerator.prepare(optimizer) if scaled else optimizer
+        self.optimizer = prepare(self.accelerator, optimizer) if scaled else optimizer
         # After `prepare`, which gives all processes the weights of the first.
         self.average: MovingAverage | None = None
         if options.averaging is not None:
@@ -126,6 +133,8 @@ class Trainer:
         if self.validation is not None:
             sums.append(self._evaluate(self.validation))
             weights.append(self.validation.weight())
+        # While the device is busy.
+        self._order(number + 1)
         losses = [found / float(w) for found, w in zip(self._sums_over_processes(sums), weights, strict=True)]
         entry = {"epoch": float(number), "loss": losses[0], "learning_rate": rate}
         if self.validation is not None:
@@ -139,13 +148,17 @@ class Trainer:
     def batches(self, epoch: int) -> list[Tensor]:
         """The row numbers of every step of an epoch, the same on all processes."""
         size = self.options.batch_size
-        generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
-        order = torch.randperm(len(self.train), generator=generator)
-        order = order.to(self.accelerator.device, non_blocking=True)
-        batches = list(order.split(size))
+        batches = list(self._order(epoch).to(self.accelerator.device, non_blocking=True).split(size))
         if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
+
+    def _order(self, epoch: int) -> Tensor:
+        """The rows of an epoch, in random order; that of the latest call is kept."""
+        if self._latest_order[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
+            self._latest_order = epoch, torch.randperm(len(self.train), generator=generator)
+        return self._latest_order[1]
 
     @torch.no_grad()
     def _evaluate(self, rows: Rows) -> Tensor:

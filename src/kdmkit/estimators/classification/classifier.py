@@ -220,6 +220,9 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
     ) -> Predictor:
         """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
+        device = self._fit_device()
+        x, labels = x.to(device), labels.to(device)
+        weights = None if weights is None else weights.to(device)
         scaler = Scaler.from_data(x, weights)
         z = soft_clip(scaler(x)).float()
         fitted = fit_logits(
@@ -229,22 +232,19 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
             n_classes,
             n_members=int(self.n_members),
             generator=self._torch_generator(),
-            device=self._fit_device(),
             run=self._run_trend,
         )
         memory = None
         if self.memory:
-            device, generator = self._fit_device(), self._torch_generator()
-            probs = fitted.logits.softmax(-1).to(device)
-            memory = fit_label_memory(z.to(device), labels.to(device), probs, weights, generator)
-            memory = None if memory is None else memory.cpu()
+            probs = fitted.logits.softmax(-1)
+            memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())
         # Rows are learned in units of their least standard deviation: then all columns have one bound.
         unit = Scaler(scaler.shift, min_target_std(x).maximum(_LEAST_STD * scaler.scale))
         rows = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(x).float()
         layer, offsets = self._offset_layer(rows, unit.scale / scaler.scale, labels, fitted.logits, weights)
         self._keep_histories({"joint": self.history_, "pretraining": fitted.history})
         trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
-        module = Predictor.from_standardized(layer, {"x": unit}, trend=trend)
+        module = Predictor.from_standardized(layer, {"x": unit.cpu()}, trend=trend.cpu()).to(device)
         with torch.no_grad():
             components = module.layer.components
             components["y"].copy_(trend.probs_at_components(components["x"]).sqrt())
@@ -263,7 +263,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         m = self._count_components(n, max(2 * logits.shape[1], min(256, n // 5)))
         one_hot = nn.functional.one_hot(labels, logits.shape[1]).float()
         clusters = Clusters.of(z, one_hot, weights, m, self._seed).scaled(1 / unit.float())
-        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float()
+        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float().cpu()
         layer = layer_of_clusters(clusters, sigma, min_sigma=math.sqrt(2))
         objective = Offsets(layer, n_rows=n, generative_weight=self._alpha(has_trend=True))
         rows = Rows(

@@ -128,10 +128,11 @@ def fit_ensemble(
     loss: MemberLoss,
     labels: Int[Tensor, " n"] | None = None,
     generator: torch.Generator,
-    device: torch.device,
     run: Callable[..., list[dict[str, float]]],
 ) -> FittedEnsemble:
     """Fits an ensemble whose members each hold out a part of the rows.
+
+    The ensemble lies on the CPU, its answers where the rows lie.
 
     Args:
         x, y, weights: rows, targets, sample weights.
@@ -140,7 +141,6 @@ def fit_ensemble(
         loss: of an answer.
         labels: where given, all parts have the same label proportions.
         generator: chooses the parts; its seed also chooses the first weights.
-        device: where to compute the answers; they lie on the CPU.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     # From the seed again: the first weights do not depend on the number of rows.
@@ -148,30 +148,35 @@ def fit_ensemble(
     sizes = [x.shape[1], *_HIDDEN, len(start)]
     with in_memory("n_members", n_members):
         first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
-        held = held_out(len(x), n_members, generator, labels)
+        held = held_out(len(x), n_members, generator, labels, x.device)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     with torch.no_grad():
         first.biases[-1].copy_(start)
     objective = CrossFitting(first, loss)
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
-    ensemble = objective.averaged.eval().to(device)
+    ensemble = objective.averaged.eval().to(x.device)
     with torch.no_grad():
-        answers = torch.cat([ensemble(part.to(device)).cpu() for part in x.split(BLOCK)])
+        answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
     return FittedEnsemble(ensemble.cpu(), answers, held, history)
 
 
 def held_out(
-    n: int, n_members: int, generator: torch.Generator, labels: Int[Tensor, " n"] | None = None
+    n: int,
+    n_members: int,
+    generator: torch.Generator,
+    labels: Int[Tensor, " n"] | None = None,
+    device: torch.device | None = None,
 ) -> Bool[Tensor, "n k"]:
     """Which members hold out a row: rows fall into K parts, and each member holds out two of them.
 
     >>> held_out(6, 3, torch.Generator().manual_seed(0)).sum(1)
     tensor([2, 2, 2, 2, 2, 2])
     """
-    place = torch.randperm(n, generator=generator)
+    place = torch.randperm(n, generator=generator).to(device)
     if labels is not None:
         place = (labels * n + place).argsort().argsort()
-    return (place.unsqueeze(1) % n_members - torch.arange(n_members)) % n_members < HOLDERS
+    members = torch.arange(n_members, device=device)
+    return (place.unsqueeze(1) % n_members - members) % n_members < HOLDERS
 
 
 def trend_batch(n: int) -> int:

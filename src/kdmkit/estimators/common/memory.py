@@ -23,6 +23,7 @@ _LEAST_GAIN = 0.01
 _STANDARD_ERRORS = 3.0
 # At most this many rows in a memory, and to compare candidates by.
 _MOST_ROWS, _JUDGES = 20_000, 2000
+_BLOCK = 500
 
 #: From row numbers, g(x) and the coverage of a memory without the row, to the loss of every row.
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -68,7 +69,12 @@ def search_memory(
 
 def left_out(memory: ResidualMemory, sigma: float, rows: Int[Tensor, " q"]) -> tuple[Tensor, Tensor]:
     """The mean value of all other rows of the memory, and the log of their overlap, at some of its rows."""
-    return average_over_others(RBF(sigma), memory.rows, memory.log_weights, memory.residuals, rows)
+    # On a GPU in blocks that are whole matrices: kernels for larger ones take seconds to compile.
+    blocks = rows.split(len(rows) if rows.device.type == "cpu" else _BLOCK)
+    given = (RBF(sigma), memory.rows, memory.log_weights, memory.residuals)
+    parts = [average_over_others(*given, block) for block in blocks]
+    means, log_overlaps = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(log_overlaps)
 
 
 def _is_significant(gains: Float[Tensor, " n"]) -> bool:

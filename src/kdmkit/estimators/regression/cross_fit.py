@@ -50,7 +50,6 @@ def cross_fit(
     *,
     n_members: int,
     generator: torch.Generator,
-    device: torch.device,
     run: Callable[..., list[dict[str, float]]],
 ) -> CrossFit:
     """Fits an ensemble whose members each hold out a part of the rows.
@@ -59,7 +58,6 @@ def cross_fit(
         x, y, weights: rows, targets, sample weights.
         n_members: K; every row is held out by two members.
         generator: chooses the parts and the first weights.
-        device: where to compute the answers; they lie on the CPU.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
     fitted = fit_ensemble(
@@ -70,11 +68,10 @@ def cross_fit(
         n_members=n_members,
         loss=member_errors,
         generator=generator,
-        device=device,
         run=run,
     )
     answers, residuals = fitted.answers, y - fitted.held_out_mean
-    share = _typical_share(residuals, normalized_weights(len(x), weights))
+    share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
     variance = _held_out_variance(answers, fitted.held, share)
     residuals = _scaled_to_ensemble(residuals, variance, n_members, share)
     excess = _excess_variance(answers, variance, share)
