@@ -148,7 +148,7 @@ class Trainer:
     def batches(self, epoch: int) -> list[Tensor]:
         """The row numbers of every step of an epoch, the same on all processes."""
         size = self.options.batch_size
-        batches = list(self._order(epoch).to(self.accelerator.device, non_blocking=True).split(size))
+        batches = list(self._order(epoch).to(self.accelerator.device).split(size))
         if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
