@@ -92,6 +92,15 @@ def test_cells_of_whole_numbers_have_their_shares() -> None:
     close(edges.diff(), counts[1:-1] / 800.0, atol=1e-6)
 
 
+def test_values_that_repeat_often_have_knots_on_both_sides() -> None:
+    """A fifth of the numbers are 0.31, among neighbours with one number each; 8 knots lie at even ranks."""
+    x = torch.cat([torch.arange(400.0), torch.full((100,), 31.0)]).double() / 100
+    transform = kdm.QuantileNormal.from_data(x, 8)
+    cell = transform(real([0.305, 0.315]).double())
+    close(torch.special.ndtr(cell).diff(), real([101 / 500]).double())
+    assert len(transform.values) <= 10
+
+
 def test_a_heavy_tail_is_more_than_one_segment() -> None:
     x = torch.from_numpy(stats.lognorm.rvs(2.0, size=10_000, random_state=0))
     transform = kdm.QuantileNormal.from_data(x)

@@ -62,11 +62,13 @@ class QuantileNormal(Transform):
         """Knots at quantiles of the finite values.
 
         Knots lie halfway between neighbouring values, where the share of smaller values is known also if
-        values repeat, and at the least and the greatest value, with the middle of its ranks.
+        values repeat, and at the least and the greatest value, with the middle of its ranks. A value with a
+        share of 1/`n_knots` or more has a knot on either side.
 
         Args:
             values: numbers in any shape; NaN is left out.
-            n_knots: at most so many knots; None: one for 50 values, from 8 to 128.
+            n_knots: at most so many knots, beside those of frequent values; None: one for 50 values, from 8
+                to 128.
         """
         flat = as_tensor("values", values, wide=True).detach().double().flatten()
         flat = flat[~flat.isnan()]
@@ -82,7 +84,9 @@ class QuantileNormal(Transform):
         rank = torch.cat([ends[:1], counts.cumsum(0)[:-1], ends[1:]]).double() / len(flat)
         places = torch.cat([distinct[:1], torch.lerp(distinct[:-1], distinct[1:], 0.5), distinct[-1:]])
         wanted = _spread_ranks(float(rank[0]), float(rank[-1]), n_knots)
-        chosen = _apart(places, torch.searchsorted(rank, wanted.clamp_max(float(rank[-1]))).unique())
+        even = torch.searchsorted(rank, wanted.clamp_max(float(rank[-1])))
+        frequent = (rank.diff() >= 1 / n_knots).nonzero().flatten()
+        chosen = _apart(places, torch.cat([even, frequent, frequent + 1]).unique())
         return cls(places[chosen], torch.special.ndtri(rank[chosen]))
 
     @classmethod

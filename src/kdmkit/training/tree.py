@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_instance, check_number
+from kdmkit._core.weights import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
@@ -123,7 +124,7 @@ class TreeObjective(DrawingModule):
         super().__init__()
         targets = Targets() if targets is None else targets
         targets.check(layer)
-        n = _effective_rows(rows)
+        n = float(len(rows)) if rows.weights is None else effective_rows(rows.weights)
         if shrinkage is None:
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
         self.n_steps = max(1, n_steps)
@@ -317,13 +318,6 @@ def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[f
     if set(shrinkage) != set(children):
         raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
     return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
-
-
-def _effective_rows(rows: Rows) -> float:
-    if rows.weights is None:
-        return float(len(rows))
-    weights = rows.weights.double()
-    return float(weights.sum().square() / weights.square().sum())
 
 
 def _has_levels(packing: Packing, name: str) -> bool:

@@ -36,8 +36,8 @@ def test_the_number_of_components_follows_the_number_of_rows() -> None:
     assert found == [4, 10, 31, 70, 128, 256]
 
 
-def test_fine_numbers_have_more_components() -> None:
-    assert TABLE_RECIPE.components(10_000, 0.5) == 150
+def test_tables_of_numbers_have_more_components() -> None:
+    assert [TABLE_RECIPE.components(10_000, share) for share in (0.3, 0.4, 1.0)] == [100, 200, 200]
 
 
 def test_numbers_with_many_values_are_fine() -> None:
@@ -50,7 +50,7 @@ def test_numbers_with_many_values_are_fine() -> None:
 
 def test_weak_dependences_are_shrunk_more() -> None:
     concentrations = {"a": 1.0, "b": 40.0, "c": 10_000.0}
-    assert TABLE_RECIPE.pseudo_rows(concentrations) == {"a": 0.05, "b": 2.0, "c": 5.0}
+    assert TABLE_RECIPE.pseudo_rows(concentrations) == {"a": 0.1, "b": 2.0, "c": 5.0}
     assert TABLE_RECIPE.pseudo_rows(concentrations, has_targets=True) == {"a": 1.0, "b": 2.0, "c": 20.0}
 
 

@@ -90,10 +90,14 @@ def held_out_mean(
     if x.device.type != "cpu":
         # To find the rows of a member would wait for the device.
         return mean_over(ensemble(x), held)
-    total = x.new_zeros(len(x), ensemble.sizes[-1])
-    for member in range(ensemble.n_members):
-        rows = held[:, member].nonzero().squeeze(1)
-        total.index_add_(0, rows, ensemble.member(member, x[rows]))
+    members, rows = held.mT.nonzero(as_tuple=True)
+    counts = held.sum(0)
+    places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[members]
+    # Row 0 fills up the members that hold out fewer rows.
+    index = rows.new_zeros(ensemble.n_members, int(counts.max()))
+    index[members, places] = rows
+    answers = ensemble.of_members(x[index])[members, places]
+    total = answers.new_zeros(len(x), answers.shape[1]).index_add_(0, rows, answers)
     return total / held.sum(1, keepdim=True)
 
 

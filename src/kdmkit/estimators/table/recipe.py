@@ -16,10 +16,12 @@ class TableRecipe:
     Args:
         rows_per_component, components_per_root, most_components: n rows have at most n divided by the first,
             √n times the second, and the third number of components. With √n components an edge has about as
-            many parameters as there are rows. The second grows in proportion to 1 + s, with s the share of
-            fine numbers among the columns: those with more than √n different values, which need more states.
-        shrinkage, most_shrinkage: pseudo-rows of every state of a parent. The first is multiplied by the
-            concentration of the edge (`edge_concentrations`): a weak dependence is shrunk more.
+            many parameters as there are rows.
+        fine_share, fine_components_per_root: the number of components for √n in tables of numbers. Those are
+            tables with at least such a share of columns that have more than √n different numbers.
+        shrinkage, fewest_shrinkage, most_shrinkage: pseudo-rows of every state of a parent, and their bounds.
+            The first is multiplied by the concentration of the edge (`edge_concentrations`): a weak
+            dependence is shrunk more.
         fading: the power of 1 − t/T that penalties follow. They stay: the last steps would otherwise learn
             the training rows by heart.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
@@ -39,7 +41,10 @@ class TableRecipe:
     rows_per_component: int = 16
     components_per_root: float = 1.0
     most_components: int = 256
+    fine_share: float = 0.4
+    fine_components_per_root: float = 2.0
     shrinkage: float = 0.05
+    fewest_shrinkage: float = 0.1
     most_shrinkage: float = 5.0
     fading: float = 0.0
     masking_fading: float = 2.0
@@ -57,14 +62,16 @@ class TableRecipe:
 
     def components(self, n_rows: int, fine_share: float) -> int:
         """The number of components of every column for so many rows and such a share of fine numbers."""
-        root = int((1 + fine_share) * self.components_per_root * math.sqrt(n_rows))
+        is_fine = fine_share >= self.fine_share
+        per_root = self.fine_components_per_root if is_fine else self.components_per_root
+        root = int(per_root * math.sqrt(n_rows))
         return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
 
     def pseudo_rows(
         self, concentrations: Mapping[str, float], *, has_targets: bool = False
     ) -> dict[str, float]:
         """Pseudo-rows of every state of a parent, by variable, of the edge to its parent."""
-        least, most = 0.0, self.most_shrinkage
+        least, most = self.fewest_shrinkage, self.most_shrinkage
         if has_targets:
             least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
         return {name: max(least, min(most, self.shrinkage * found)) for name, found in concentrations.items()}
