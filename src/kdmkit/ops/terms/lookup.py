@@ -46,7 +46,7 @@ class Lookup(Term):
         index = self.codes.long().expand(*lead, n, m)
         return columns.expand(*lead, k, m).gather(-2, index)
 
-    def _embedded(self, columns: Float[Tensor, "*lead k m"]) -> Float[Tensor, "*lead n m"]:
+    def _embedded(self, columns: Float[Tensor, "*own k m"]) -> Float[Tensor, "*lead n m"]:
         """The same for a GPU: gradients of other ways are scattered sums, which differ from run to run."""
         (lead, n, m), (*own, k, _) = self.shape, columns.shape
         tables = torch.arange(math.prod(own), device=columns.device).view(own).expand(lead)
