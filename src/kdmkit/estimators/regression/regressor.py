@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,10 @@ from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.common.targets import min_target_std, target_scaler
 from kdmkit.estimators.common.trend import TrendEstimator
+from kdmkit.estimators.regression.batches import predict_batch
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
@@ -275,6 +278,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         ends = torch.stack([(1 - levels) / 2, (1 + levels) / 2], -1)
         found = self.predict_quantiles(X, ends.flatten())
         return found.reshape(*found.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
+
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return {**super()._batch_answers(), "predict": partial(predict_batch, self)}
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""
