@@ -10,7 +10,7 @@ from torch import nn
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, mean_over
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over
 from kdmkit.estimators.common.targets import min_target_std
 from kdmkit.estimators.regression.cross_fit import (
     _excess_variance,
@@ -70,6 +70,16 @@ def test_every_row_is_held_out_by_two_members(n: int, members: int) -> None:
     assert held.sum(0).max() - held.sum(0).min() <= 2
 
 
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_held_out_means_are_those_of_all_answers(n: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ensemble = MLPEnsemble([3, 8, 2], n_members=5, generator=generator)
+    x, held = torch.randn(n, 3, generator=generator), held_out(n, 5, generator)
+    with torch.no_grad():
+        ensemble.linear.normal_(generator=generator)
+        torch.testing.assert_close(held_out_mean(ensemble, x, held), mean_over(ensemble(x), held))
+
+
 def test_held_out_targets_move_nothing() -> None:
     """A member's gradient does not know the targets it holds out."""
     torch.manual_seed(0)
@@ -107,13 +117,13 @@ def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pyte
     held = held_out(64, 8, torch.Generator().manual_seed(0))
     objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), member_errors).eval()
     asked: list[int] = []
-    member = MLPEnsemble.member
+    of_members = MLPEnsemble.of_members
 
-    def counted(ensemble: MLPEnsemble, number: int, x: torch.Tensor) -> torch.Tensor:
-        asked.append(len(x))
-        return member(ensemble, number, x)
+    def counted(ensemble: MLPEnsemble, x: torch.Tensor) -> torch.Tensor:
+        asked.append(x.shape[:-1].numel())
+        return of_members(ensemble, x)
 
-    monkeypatch.setattr(MLPEnsemble, "member", counted)
+    monkeypatch.setattr(MLPEnsemble, "of_members", counted)
     objective(torch.randn(64, 2), torch.randn(64, 1), held)
     assert sum(asked) == 2 * 64
 

@@ -8,6 +8,7 @@ import torch
 import kdmkit as kdm
 from helpers import close, real
 from kdmkit.kernels import LearnedBandwidth, LocationScale
+from kdmkit.kernels.bandwidth import bandwidth_from_config
 
 KERNELS = {
     "rbf": (kdm.RBF, "sigma"),
@@ -206,3 +207,18 @@ class TestErrors:
     def test_shear(self, shear: object, message: str) -> None:
         with pytest.raises(ValueError, match=f"^shear: expected {message}"):
             kdm.RBF([0.5, 0.8], shear=shear)
+
+
+def test_a_description_of_a_copy_is_the_same() -> None:
+    values = torch.logspace(-9, 9, 4000, dtype=torch.float64).view(-1, 1)
+    config = LearnedBandwidth("sigma", values, 3e-10).config()
+    for _ in range(3):
+        again = bandwidth_from_config("sigma", config).config()
+        assert again == config
+        config = again
+    torch.testing.assert_close(torch.tensor(config["sigma"], dtype=torch.float64), values, rtol=1e-11, atol=0)
+
+
+def test_a_bandwidth_at_its_bound_can_be_described() -> None:
+    bandwidth = LearnedBandwidth("sigma", 0.1 + 1e-14, 0.1)
+    assert bandwidth_from_config("sigma", bandwidth.config()).value > 0.1

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -174,9 +175,15 @@ class LearnedBandwidth(Bandwidth):
         minimum = min(float(self.minimum) * float(factor.min()), (1 - _TINY) * float(value.min()))
         return LearnedBandwidth(self.name, value, minimum, trainable=self.raw.requires_grad)
 
+    def _description(self) -> Any:
+        """The values with twelve digits, which exp(log v) has as well: a copy's description is the same."""
+        numbers = self.value.detach().cpu().double().numpy()
+        short = np.vectorize(lambda v: float(f"{v:.12g}"), otypes=[float])(numbers)
+        return np.where(short > float(self.minimum), short, numbers).tolist()
+
     def config(self) -> dict[str, Any]:
         # Those of many components are left to `state_dict`.
-        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self.value.tolist()
+        value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self._description()
         return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 

@@ -48,10 +48,14 @@ class MLPEnsemble(nn.Module):
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k outputs"]:
         return _answers(x, self.linear, *self.weights, *self.biases)
 
-    def member(self, number: int, x: Float[Tensor, "n d"]) -> Float[Tensor, "n outputs"]:
-        """The answers of one member."""
-        tensors = (part[number : number + 1] for part in (self.linear, *self.weights, *self.biases))
-        return _answers(x, *tensors).squeeze(1)
+    def of_members(self, x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n outputs"]:
+        """The answers of every member to rows of its own."""
+        hidden, layers = x, (*self.weights, *self.biases)
+        for weight, bias in _pairs(layers)[:-1]:
+            hidden = _gelu(torch.baddbmm(bias, hidden, weight))
+        weight, bias = _pairs(layers)[-1]
+        # A product whose result has few columns is slow; the transposed one is not.
+        return torch.baddbmm(torch.baddbmm(bias.mT, weight.mT, hidden.mT), self.linear.mT, x.mT).mT
 
     def config(self) -> dict[str, Any]:
         """The arguments of an equal module: `MLPEnsemble(**config)`."""

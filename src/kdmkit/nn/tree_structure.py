@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import is_integer
+from kdmkit._core.weights import effective_rows
 from kdmkit.nn.variable import Variable
 
 # Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.
@@ -125,14 +126,9 @@ def mutual_information(
     counts = _pair_counts(codes, [max(1, size) for size in sizes], weights)
     starts = np.cumsum([0, *(max(1, size) for size in sizes)])
     rows = len(codes[0])
-    share = 1.0 if weights is None else _effective(weights) / rows
+    share = 1.0 if weights is None else effective_rows(weights) / rows
     scale = share if weights is None else share * rows / float(weights.double().sum())
     return _information(counts * scale, starts)
-
-
-def _effective(weights: Tensor) -> float:
-    weights = weights.double()
-    return float(weights.sum().square() / weights.square().sum())
 
 
 def _pair_counts(

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, check_instance
+from kdmkit._core.weights import effective_rows
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.tree_structure import bin_codes
 from kdmkit.training.table import Table
@@ -60,7 +61,7 @@ def _counts(parent: Tensor, child: Tensor, weights: Float[Tensor, " n"] | None) 
         return torch.zeros(1, 1, dtype=torch.float64)
     each = torch.ones(len(child), dtype=torch.float64) if weights is None else weights[both]
     if weights is not None:
-        each = each * each.sum() / each.square().sum().clamp_min(torch.finfo(each.dtype).tiny)
+        each = effective_rows(each) * each / each.sum().clamp_min(torch.finfo(each.dtype).tiny)
     width = int(child.max()) + 1
     counts = torch.bincount(parent * width + child, each, minlength=(int(parent.max()) + 1) * width)
     return counts.reshape(-1, width)

@@ -27,9 +27,8 @@ def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Opt
         ([p for name, p in trainable.items() if name not in decayed], 0.0),
     ]
     groups: list[dict[str, Any]] = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
-    # One kernel instead of a dozen for every step; None is torch's own choice.
-    fused = True if all(p.is_cuda for p in trainable.values()) else None
-    return torch.optim.AdamW(groups, lr=options.learning_rate, fused=fused)
+    # Fused: one pass over the parameters in place of a dozen.
+    return torch.optim.AdamW(groups, lr=options.learning_rate, fused=True)
 
 
 def decayed_parameters(objective: nn.Module) -> set[str]:

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_instance, check_number
+from kdmkit._core.weights import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
-from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -124,7 +124,7 @@ class TreeObjective(DrawingModule):
         super().__init__()
         targets = Targets() if targets is None else targets
         targets.check(layer)
-        n = _effective_rows(rows)
+        n = float(len(rows)) if rows.weights is None else effective_rows(rows.weights)
         if shrinkage is None:
             shrinkage = TREE_RECIPE.pseudo_counts(n, layer.n_components)
         self.n_steps = max(1, n_steps)
@@ -140,8 +140,6 @@ class TreeObjective(DrawingModule):
         self.losses = _PenalisedLosses(
             layer, packing, rows, n, targets, shrinkage=by_edge, smoothing=smoothing
         )
-        # Not a submodule: it has no state of its own.
-        self._training_losses = Graphed(self.losses)
 
     @property
     def layer(self) -> TreeLayer:
@@ -158,7 +156,7 @@ class TreeObjective(DrawingModule):
         if self.masking:
             shown = self.uniform(seen) >= self.masking * left**self.masking_fading
             seen = seen & (shown | self.is_target)
-        found: Tensor = self._training_losses(codes, numbers, seen, left**self.fading)
+        found: Tensor = self.losses(codes, numbers, seen, left**self.fading)
         return found
 
 
@@ -282,8 +280,7 @@ def fit_tree(
     described = {"parents": layer.parents, **settings, **(identity or {})}
     if targets:
         described["targets"] = targets.config()
-    with expected_streams():
-        return fit(objective, rows, held, options=options, identity=described, description="tree")
+    return fit(objective, rows, held, options=options, identity=described, description="tree")
 
 
 def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:
@@ -321,13 +318,6 @@ def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[f
     if set(shrinkage) != set(children):
         raise ValueError(bad_argument("shrinkage", f"a number for each of {children}", list(shrinkage)))
     return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
-
-
-def _effective_rows(rows: Rows) -> float:
-    if rows.weights is None:
-        return float(len(rows))
-    weights = rows.weights.double()
-    return float(weights.sum().square() / weights.square().sum())
 
 
 def _has_levels(packing: Packing, name: str) -> bool:

@@ -71,6 +71,23 @@ def test_later_chunks_train_with_smaller_rates(chunked: kdm.KDMTable) -> None:
     assert 0 < near < (other.module_.weight_logits - before).abs().max()
 
 
+def test_components_grow_with_the_rows(unchecked: None) -> None:
+    options: dict[str, Any] = {"max_epochs": 1, "batch_size": 256, "random_state": 0}
+    frame, table = curve(1200), kdm.KDMTable(**options)
+    counts = [table.partial_fit(frame.iloc[:200]).module_.n_components]
+    counts.append(table.partial_fit(frame.iloc[200:300]).module_.n_components)
+    counts.append(table.partial_fit(frame.iloc[300:]).module_.n_components)
+    # As many as `fit` takes; 300 rows would have 18, which is less than twice 12.
+    assert counts == [12, 12, kdm.KDMTable(**options).fit(frame).module_.n_components]
+    # The new model has learned from all rows.
+    assert table.score(frame) > kdm.KDMTable(**options).fit(frame.head(200)).score(frame)
+    # Without the kept rows it would learn from the new ones alone.
+    table._kept = None
+    assert table.partial_fit(curve(9000, seed=5)).module_.n_components == counts[-1]
+    given = kdm.KDMTable(n_components=4, **options).partial_fit(frame.iloc[:100]).partial_fit(frame)
+    assert given.module_.n_components == 4
+
+
 def test_kept_rows_are_a_bounded_uniform_sample(unchecked: None) -> None:
     table = learned_from_chunks(curve(900), 3, max_rows=150, **SMALL)
     kept = table._kept

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kdmkit._core.weights import effective_rows
 from kdmkit.estimators.common.checks import check_number
 from kdmkit.estimators.common.leave_one_out import log_overlap_with_others
 from kdmkit.kernels import RBF
@@ -50,7 +51,7 @@ def choose_sigma(
             "sigma", sigma, "'auto', a number > 0, 'scott', 'silverman' or 'loo'", positive=True
         )
     x = x.double()
-    n, d = float(w.sum().square() / w.square().sum()), x.shape[1]
+    n, d = effective_rows(w), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))
     rule = math.sqrt(2) * _spread(x, w) * max(factor, 1e-3)
     return rule if sigma != "loo" else rule * _best_factor((x - x.mean(0)) / rule, w, labels)

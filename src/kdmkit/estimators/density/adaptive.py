@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit._core.logspace import exp_
+from kdmkit._core.weights import effective_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
@@ -66,7 +67,7 @@ def automatic_density(
     relative = _neighbour_distance(z, share, sample)
     chosen = _Choice(z[sample], share[sample], floor, relative[sample], verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
-    ratio = (effective_size(share) / chosen.size) ** (-1 / (d + 4))
+    ratio = (effective_rows(share) / chosen.size) ** (-1 / (d + 4))
     # A mixture has a component for every factor: where rows are many, neighbours have to do.
     is_mixed = d <= _FEW and len(z) == len(sample)
     factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
@@ -89,11 +90,6 @@ def _scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
     low, high = x[sample].quantile(torch.tensor([0.05, 0.95], dtype=x.dtype), 0)
     reach = torch.where(high > low, _REACH * (high - low), torch.inf)
     return Scaler.from_data(x.clamp(low - reach, high + reach), w)
-
-
-def effective_size(w: Float[Tensor, " n"]) -> float:
-    """Kish's number of rows with equal weights that tell as much: (Σw)²/Σw²."""
-    return float(w.sum().square() / w.square().sum())
 
 
 def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -158,7 +154,7 @@ class _Choice:
         self.weight = share[:q] / share[:q].sum()
         self.share, self.relative = share[first:] / share[first:].sum(), relative[first:]
         #: The number of rows that the density is made of.
-        self.size = effective_size(self.share)
+        self.size = effective_rows(self.share)
         groups = [[i] for i in range(d)] if d <= _FEW else [list(range(d))]
         self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
         # The row itself is left out, and with it rows that are nearly equal: they would make components as

@@ -14,6 +14,7 @@ from torch import Tensor
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.model import (
     ModelSettings,
+    fine_share,
     part_of,
     start_layer,
     train_layer,
@@ -25,6 +26,8 @@ from kdmkit.training import Table, derive_seed
 
 # Earlier rows that are learned again beside a chunk: as many as the chunk has, or this many if that is more.
 _REPLAYED = 1 << 15
+# A model starts anew from the kept rows when `fit` would give them this many times its components.
+_GROWTH = 2
 # Fewer validation rows than this are too few to choose by.
 _FEWEST_VALIDATION = 8
 
@@ -84,6 +87,9 @@ def learn_chunk(
 ) -> tuple[KDMLayer, list[dict[str, float]], KeptRows]:
     """Trains a copy of a layer with a chunk of rows and a sample of earlier ones.
 
+    A layer with too few components for the rows so far is replaced by a new one, which learns from all rows
+    that are kept.
+
     Args:
         layer: None starts one.
         kept: a sample of the rows of earlier chunks; None where there is none.
@@ -98,23 +104,36 @@ def learn_chunk(
     settings = _settings_of_chunk(settings, n_chunks)
     rng = np.random.default_rng(settings.seed)
     new = _drawn(chunk, settings.validation_fraction, rng)
-    together = new
+    everything = together = new
     if kept is not None:
+        everything = kept.join(new)
         again = rng.permutation(len(kept.keys))[: max(len(new.keys), _REPLAYED)]
         together = kept.take(np.sort(again)).join(new)
-    train, validation = together.tables()
-    if layer is None:
-        n = len(new.keys) - int(new.held.sum())
-        layer = start_layer(
-            schema, train, settings.n_components or min(TABLE_RECIPE.most_components, n), settings
-        )
+    if layer is None or (kept is not None and _is_outgrown(layer, everything, settings)):
+        layer, together, share = _started(schema, everything, settings), everything, 1.0
     else:
         layer = copy.deepcopy(layer).requires_grad_()
-    history = train_layer(layer, train, validation, settings, share)
-    everything = new if kept is None else kept.join(new)
+    history = train_layer(layer, *together.tables(), settings, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))
     return layer, history, everything
+
+
+def _is_outgrown(layer: KDMLayer, kept: KeptRows, settings: ModelSettings) -> bool:
+    """Whether `fit` would give the rows many more components than the layer has."""
+    wanted = _GROWTH * layer.n_components
+    return wanted <= TABLE_RECIPE.most_components and _count(kept, settings) >= wanted
+
+
+def _started(schema: Schema, kept: KeptRows, settings: ModelSettings) -> KDMLayer:
+    """A layer with as many components as `fit` would give the rows."""
+    return start_layer(schema, kept.tables()[0], _count(kept, settings), settings)
+
+
+def _count(kept: KeptRows, settings: ModelSettings) -> int:
+    if settings.n_components is not None:
+        return settings.n_components
+    return TABLE_RECIPE.components(len(kept.keys), fine_share(kept.tables()[0]))
 
 
 def _settings_of_chunk(settings: ModelSettings, number: int) -> ModelSettings:

@@ -72,7 +72,8 @@ class TableEstimator(KDMEstimator):
         Later calls train the same model further: with steps in proportion to s, the share of the chunk among
         all rows so far, and with learning rates smaller by √s. A uniform sample of `max_rows` earlier rows
         stays in memory. A part of it is learned again beside each chunk, so that the order of chunks matters
-        little. `kdmkit.save` leaves the sample out.
+        little. With automatic `n_components`, the model starts anew from these rows when `fit` would give
+        them twice as many components. `kdmkit.save` leaves the sample out.
 
         Args:
             X: as in `fit`; a chunk is held in memory.
@@ -112,10 +113,12 @@ class TableEstimator(KDMEstimator):
 
     def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
         n = rows.n_rows
-        automatic = not starts or (isinstance(self.n_components, str) and self.n_components == "auto")
+        count: int | None = None
+        if not (isinstance(self.n_components, str) and self.n_components == "auto"):
+            count = self._count_components(n, n) if starts else self.module_.n_components
         return ModelSettings(
             model=self.model,
-            n_components=None if automatic else self._count_components(n, n),
+            n_components=count,
             validation_fraction=self.validation_fraction,
             seed=self._seed,
             options=self._settings(self._seed, n),
