@@ -126,6 +126,25 @@ def reproduce_large_table(
     show_report(partial(large_table.summarize, output) if only_report else run)
 
 
+@app.command("cluster")
+def reproduce_cluster(
+    data_dir: Annotated[Path, typer.Option(help="The folder of flights-3m.parquet.")] = Path("data"),
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where models and rows go.")] = Path("runs/cluster"),
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="KDMDensity, KDMClassifier, KDMRegressor or KDMTable; may be repeated."),
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Three million rows by Ray Data with two workers, one of which is killed, and by one process."""
+    from kdmkit.experiments import cluster
+
+    run = partial(cluster.run, output, data_dir, work_dir, models=model or (), fresh=fresh)
+    show_report(partial(cluster.summarize, output) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),
