@@ -14,13 +14,15 @@ DOCS_STAMP := .venv-docs/.kdmkit-stamp
 SPHINX := OMP_NUM_THREADS=1 $(DOCS_BIN)/sphinx-build --jobs auto --doctree-dir docs/_build/doctrees
 OLDEST_BIN := .venv-oldest/bin
 OLDEST_STAMP := .venv-oldest/.kdmkit-stamp
+RAY_BIN := .venv-ray/bin
+RAY_STAMP := .venv-ray/.kdmkit-stamp
 
 # Tests run side by side, one per core: a thread each is enough.
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export test-browser coverage lint format demo docs linkcheck \
-	release-check bench bench-tables clean
+.PHONY: help setup test test-full test-oldest test-export test-browser test-ray coverage lint format demo docs \
+	linkcheck release-check bench bench-tables clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +33,7 @@ test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... g
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
 
 test-full: lint  ## the same with the tests that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "not browser"
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "not browser and not ray"
 
 test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
 	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)
@@ -41,6 +43,9 @@ test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
 
 test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDMKIT_BROWSER=path, or found by name)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m "browser and not slow" tests/browser --jaxtyping-packages=
+
+test-ray: $(RAY_STAMP)  ## fitted models on a local Ray with two workers, one of them killed, in .venv-ray
+	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray tests/ray_data --jaxtyping-packages=
 
 coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
@@ -75,7 +80,7 @@ bench-tables: $(TABLES_STAMP)  ## models of mixed tables and their peers, hours 
 	$(BIN)/python -m kdmkit.cli reproduce tables --data-dir $(DATA) $(TABLES_ARGS)
 
 clean:  ## remove environments, caches and build outputs
-	rm -rf .venv .venv-docs .venv-oldest build dist htmlcov .coverage*
+	rm -rf .venv .venv-docs .venv-oldest .venv-ray build dist htmlcov .coverage*
 	rm -rf docs/_build docs/api/generated docs/gallery docs/generated
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -115,4 +120,11 @@ $(OLDEST_BIN)/python:
 
 $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt | $(OLDEST_BIN)/python
 	$(OLDEST_BIN)/python -m pip install -c constraints-oldest.txt -e '.[test]'
+	@touch $@
+
+$(RAY_BIN)/python:
+	$(PYTHON) -m venv .venv-ray
+
+$(RAY_STAMP): pyproject.toml constraints.txt | $(RAY_BIN)/python
+	$(RAY_BIN)/python -m pip install -c constraints.txt -e '.[test,ray]'
 	@touch $@

@@ -1,5 +1,6 @@
 """Sphinx: `make docs` builds the site into `docs/_build/html`, offline and with warnings as errors."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -41,11 +42,14 @@ nitpick_ignore_regex = [
 ]
 
 # ---- pages
+os.environ.setdefault(
+    "PYTHONWARNINGS", "ignore:IProgress not found"
+)  # in notebooks: tqdm asks for ipywidgets
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 nb_execution_mode = "cache"
-nb_execution_timeout = 180
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -111,6 +115,6 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {name: [] for name in ("index", "start", "concepts")}
 linkcheck_timeout = 20
 linkcheck_retries = 2

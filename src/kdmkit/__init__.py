@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM, join_shards
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -28,6 +28,7 @@ from kdmkit.kernels import (
 
 if TYPE_CHECKING:
     from kdmkit import datasets, plotting, training
+    from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
         KDMDensity,
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
         KDMTable,
         merge,
     )
-    from kdmkit.serialize import load, save
+    from kdmkit.serialize import load, load_shard, save
 
 __version__ = "0.1.0"
 
 __all__ = [
     "KDM",
     "RBF",
+    "BatchFunction",
     "Categorical",
     "Composed",
     "Cosine",
@@ -70,7 +72,9 @@ __all__ = [
     "datasets",
     "find_atoms",
     "find_resolution",
+    "join_shards",
     "load",
+    "load_shard",
     "merge",
     "metrics",
     "nn",
@@ -84,7 +88,8 @@ __all__ = [
 #: safetensors take seconds to import.
 _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
-    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
+    **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
+    "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
         "kdmkit.estimators",

@@ -10,10 +10,12 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import kdmkit as kdm
 from kdmkit.experiments import regression
-from kdmkit.experiments.regression import figures, gp, methods, others, report
+from kdmkit.experiments.regression import figures, gp, methods, others, report, tuned
 from kdmkit.experiments.regression.data import Split, load
 from kdmkit.experiments.regression.problems import N_TEST, PROBLEMS
 from kdmkit.experiments.regression.scores import Gaussians, Mixtures, scores
@@ -112,14 +114,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gp, "ITERATIONS", 8)
     monkeypatch.setattr(gp, "INDUCING", 32)
     monkeypatch.setattr(gp, "STEPS", 40)
+    monkeypatch.setattr(tuned, "ITERATIONS", 8)
+    monkeypatch.setattr(tuned, "COMPARED_ROWS", 60)
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", ["kdm", "gp", "sparse gp", "ngboost", "deep-ensemble"])
+@pytest.mark.parametrize("name", ["sparse gp", *(m for m in methods.METHODS if m != "kdm-without-memory")])
 def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "sparse gp":
         pytest.importorskip("gpytorch")
         monkeypatch.setattr(gp, "EXACT_ROWS", 10)
+    if name == "ngboost-tuned":
+        pytest.importorskip("ngboost")
+        monkeypatch.setattr(tuned, "TREES", 200)
+        monkeypatch.setattr(tuned, "RATE", 0.1)
     if name == "ngboost":
         module = pytest.importorskip("ngboost")
         quicker = partial(module.NGBRegressor, n_estimators=60, learning_rate=0.05)
@@ -135,6 +143,35 @@ def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("quick")
+def test_the_committee_alone_answers_with_one_gaussian() -> None:
+    found = methods.METHODS["committee-gaussian"].predict(split(), 0)
+    assert isinstance(found, Mixtures)
+    assert found.rho.n_components == 1
+    assert methods.METHODS["kdm-without-memory"].settings == {"estimator": "KDMRegressor(memory=False)"}
+
+
+@pytest.mark.parametrize(("name", "nu"), [("RBF", np.inf), ("Matérn 5/2", 2.5), ("Matérn 3/2", 1.5)])
+def test_tuned_processes_are_gaussian_processes(name: str, nu: float) -> None:
+    """Marginal likelihood, gradient and predictions are scikit-learn's."""
+    part, lengths = split(40), np.array([0.7, 1.5, 3.0])
+    y = (part.y - part.y.mean()) / part.y.std()
+    kernel = ConstantKernel(2.0) * Matern(lengths, nu=nu) + WhiteKernel(0.05)
+    model = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(part.X, y)
+    point = np.log([*lengths, 2.0, 0.05])
+    x, targets = torch.from_numpy(part.X), torch.from_numpy(y)
+    value, gradient = tuned.negative_log_likelihood(x, targets, tuned.KERNELS[name], point)
+    # scikit-learn has the amplitude first.
+    wanted, slope = model.log_marginal_likelihood(point[[3, 0, 1, 2, 4]], eval_gradient=True)
+    assert value == pytest.approx(-wanted)
+    np.testing.assert_allclose(gradient, -slope[[1, 2, 3, 0, 4]], rtol=1e-6)
+    mean, std = model.predict(part.X_test, return_std=True)
+    queries = torch.from_numpy(part.X_test)
+    ours = tuned.conditioned(x, targets, queries, tuned.KERNELS[name], torch.from_numpy(point))
+    np.testing.assert_allclose(ours[0], mean, atol=1e-8)
+    np.testing.assert_allclose(np.sqrt(ours[1]), std, atol=1e-8)
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["kdm", "deep-ensemble"])
 def test_scores_are_in_the_units_of_y(name: str) -> None:
     """Targets in other units: errors scale, likelihoods shift by the log of the factor, coverage stays."""
@@ -147,7 +184,7 @@ def test_scores_are_in_the_units_of_y(name: str) -> None:
 
 
 def test_unknown_and_missing_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"method: expected one of kdm, gp, .*, got 'svm'"):
+    with pytest.raises(ValueError, match=r"method: expected one of kdm, .*, gp, .*, got 'svm'"):
         methods.check_methods(["svm"])
     monkeypatch.setattr(methods.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"benchmarks-regression"):
@@ -221,6 +258,15 @@ def line(nll: float, rmse: float = 5.0, coverage: float = 0.9, number: int = 0) 
 def test_targets_are_missed_where_they_are(rows: list[Any], missed: list[str]) -> None:
     table = report.targets(rows)
     assert [row[1] for row in table if row[-1] != "yes"] == missed
+
+
+def test_additions_are_paired_by_split() -> None:
+    with_it = [line(2.0 + n, rmse=4.0, number=n) for n in range(3)]
+    without = [line(2.5 + n, rmse=5.0, number=n) | {"method": "committee-gaussian"} for n in range(2)]
+    # The part lowers NLL by .5 in both common splits, whatever the splits' own level.
+    assert report.additions([*with_it, *without]) == [
+        ["concrete", "both", "0.500 ± 0.000", "0.000 ± 0.000", "1.000 ± 0.000"]
+    ]
 
 
 def test_figures_are_drawn_from_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,25 @@ def reproduce_large_table(
     show_report(partial(large_table.summarize, output) if only_report else run)
 
 
+@app.command("cluster")
+def reproduce_cluster(
+    data_dir: Annotated[Path, typer.Option(help="The folder of flights-3m.parquet.")] = Path("data"),
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where models and rows go.")] = Path("runs/cluster"),
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="KDMDensity, KDMClassifier, KDMRegressor or KDMTable; may be repeated."),
+    ] = None,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """Three million rows by Ray Data with two workers, one of which is killed, and by one process."""
+    from kdmkit.experiments import cluster
+
+    run = partial(cluster.run, output, data_dir, work_dir, models=model or (), fresh=fresh)
+    show_report(partial(cluster.summarize, output) if only_report else run)
+
+
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),
@@ -196,7 +215,9 @@ def reproduce_table1(
     dataset: Annotated[
         list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="dense, kdm or ml-kdm; may be repeated.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A row of the table, for example kdm-alone; may be repeated.")
+    ] = None,
     encoder: Annotated[list[str] | None, typer.Option(help="paper or resnet; may be repeated.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Device = "auto",
@@ -243,6 +264,38 @@ def reproduce_table1(
     show_report(report)
 
 
+@app.command("heads")
+def reproduce_heads(
+    data_dir: Annotated[
+        Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")
+    ] = Path("data"),
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A row of Table 1, for example kdm-alone; may be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of every model.")] = 3,
+    device: Device = "auto",
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    output: Output = Path("results"),
+    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
+    fresh: Fresh = False,
+) -> None:
+    """Calibration of image classifiers with a temperature, and scores of novelty on latent vectors."""
+    from kdmkit.experiments import images
+
+    def report() -> Report:
+        if only_report:
+            return images.heads.summarize(output)
+        options: Any = {"runs": runs, "data_dir": data_dir, "work_dir": work_dir, "device": device}
+        plan = images.plan(dataset, model, ["paper"], workers=workers, **options)
+        return images.heads.run(output, plan, fresh=fresh)
+
+    show_report(report)
+
+
 @app.command("table2")
 def reproduce_table2(
     data_dir: Annotated[
@@ -255,7 +308,7 @@ def reproduce_table2(
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out bags instead.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Where LMMCM's kernel matrix lies: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where models are fitted: cpu or cuda.")] = "cpu",
     workers: Workers = 1,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
@@ -265,11 +318,11 @@ def reproduce_table2(
     from kdmkit.experiments import proportions
 
     cells: Any = {"datasets": dataset or (), "bag_sizes": bag_size or (), "methods": method or ()}
-    options: Any = {**cells, "workers": workers, "fresh": fresh}
+    options: Any = {**cells, "workers": workers, "fresh": fresh, "device": device}
     if search:
         run = partial(proportions.search, output, data_dir, **options)
     else:
-        run = partial(proportions.run, output, data_dir, **options, trials=trials, device=device)
+        run = partial(proportions.run, output, data_dir, **options, trials=trials)
     summarize = proportions.summarize_search if search else proportions.summarize
     show_report(partial(summarize, output) if only_report else run)
 
@@ -282,6 +335,7 @@ def reproduce_uci_regression(
     dataset: Datasets = None,
     method: Annotated[list[str] | None, typer.Option(help="One of the methods; may be repeated.")] = None,
     splits: Annotated[int, typer.Option(min=1, help="How many of the standard splits.")] = 20,
+    device: Annotated[str, typer.Option(help="Where the matrices of gp-tuned lie: cpu or cuda.")] = "cpu",
     workers: Workers = 1,
     figures: Annotated[bool, typer.Option(help="Draw bands, histograms and calibration curves.")] = True,
     only_report: OnlyReport = False,
@@ -299,6 +353,7 @@ def reproduce_uci_regression(
         methods=method or (),
         splits=splits,
         figures=figures,
+        device=device,
         workers=workers,
         fresh=fresh,
     )

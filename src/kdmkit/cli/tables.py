@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.cli.printing import console, errors, errors_in_one_line
 
 _STANDARD = "-"
 
 Model = Annotated[Path, typer.Argument(help="A model that `kdmkit fit` wrote.")]
+Estimator = Annotated[Path, typer.Argument(help="A model that `kdmkit fit` or `kdmkit.save` wrote.")]
+Keep = Annotated[list[str] | None, typer.Option(help="A column to repeat; may be repeated.")]
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; - is CSV from standard input.")]
 Output = Annotated[
     str, typer.Option("--output", "-o", help="A .csv or .parquet file; - is CSV to standard output.")
@@ -58,6 +60,15 @@ def _load(model: Path) -> Any:
     from kdmkit import KDMTable, load
 
     return load(model, kind=KDMTable)
+
+
+def _load_estimator(model: Path) -> Any:
+    from kdmkit import load
+    from kdmkit.estimators.common import KDMEstimator
+
+    loaded: Any = load(model)
+    check_instance("model", loaded, KDMEstimator, "a saved estimator")
+    return loaded
 
 
 def fit(
@@ -155,18 +166,23 @@ def ask(
 
 
 def predict(
-    model: Model,
+    model: Estimator,
     data: Data,
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict; of other models than tables only its name.")
+    ] = None,
     output: Output = _STANDARD,
     interval: Annotated[float | None, typer.Option(help="Also intervals of this coverage.")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Also the probability of every level.")] = False,
+    keep: Keep = None,
 ) -> None:
     """Predicts a column from the rest of each row.
 
     Example: kdmkit predict diamonds new.csv --target price --interval 0.9 -o prices.parquet
     """
-    _stream(model, "predict", output, data, target=target, interval=interval, proba=proba)
+    options = {"target": target, "interval": interval, "proba": proba or None}
+    given = {name: value for name, value in options.items() if value is not None}
+    _stream(model, "predict", output, data, keep=keep or (), **given)
 
 
 def impute(
@@ -185,12 +201,12 @@ def impute(
     _stream(model, "impute", output, data, draw=draw, random_state=seed)
 
 
-def score(model: Model, data: Data, output: Output = _STANDARD) -> None:
+def score(model: Estimator, data: Data, output: Output = _STANDARD, keep: Keep = None) -> None:
     """Computes log p of the observed part of each row: low where a row is odd.
 
     Example: kdmkit score diamonds new.csv -o scores.csv
     """
-    _stream(model, "score", output, data)
+    _stream(model, "score", output, data, keep=keep or ())
 
 
 def sample(
@@ -209,7 +225,8 @@ def sample(
 
 def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:
     """Writes what a model makes of the batches of a file, or draws."""
-    from kdmkit.estimators.table.streams import write_batches
+    from kdmkit.estimators.common.streams import write_batches
 
+    load = _load_estimator if what in ("predict", "score") else _load
     with _bad_input(), nullcontext() if data is None else _source(data) as path:
-        write_batches(_load(model).stream(what, path, **options), output)
+        write_batches(load(model).stream(what, path, **options), output)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions.known import Evidence, Known
@@ -39,6 +40,8 @@ class Inferred(Weights):
         components: Mapping[str, Tensor],
         prior: Weights,
     ) -> None:
+        if evidence.weights is not None and evidence.weights.is_sharded:
+            raise ValueError(bad_argument("evidence", "a KDM that is whole in this process", "a shard"))
         self._prior = prior
         self._known = Known(evidence, kernels, components, {"weights of the joint": prior.batch_shape})
 
@@ -58,12 +61,14 @@ class Inferred(Weights):
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
-        log_density = mix(self._entries("density"), self._prior.log_weights)[1]
+        log_density = self._prior.merged(*mix(self._entries("density"), self._prior.own_log_weights))[1]
         return self._known.over_points(log_density).expand(self.batch_shape)
 
     def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
         rank = max(self._known.rank, values.ndim - 2)
-        averages, lse = mix(self._entries(rank=rank), self._prior.log_weights, values)
+        averages, lse = self._prior.merged(
+            *mix(self._entries(rank=rank), self._prior.own_log_weights, values)
+        )
         assert averages is not None
         prior = self._prior.average(values).to(averages.dtype)
         averages = torch.where(torch.isneginf(lse).unsqueeze(-1), prior, averages)
@@ -74,7 +79,9 @@ class Inferred(Weights):
         # The dimension of the evidence's points comes in front of every leading dimension of the values.
         shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
         rank = max(self._known.rank, *map(len, shapes))
-        lse, conditional = mix_given(self._entries(rank=rank), entries, self._prior.log_weights)
+        lse, conditional = self._prior.merged_given(
+            *mix_given(self._entries(rank=rank), entries, self._prior.own_log_weights)
+        )
         if self._known.can_miss:
             conditional = torch.where(torch.isneginf(lse), self._prior.log_mix(entries), conditional)
         return self._known.over_points(conditional)
@@ -99,6 +106,13 @@ class Inferred(Weights):
         posterior = log_posterior_weights(entries, self._prior.log_weights)
         missed = torch.isneginf(posterior).all(-1, keepdim=True)
         return torch.where(missed, self._prior.log_weights.to(posterior.dtype), posterior)
+
+    @property
+    def is_sharded(self) -> bool:
+        return self._prior.is_sharded
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        return self._prior.shared(tensor)
 
     def mapped(self, function: PartMap) -> Inferred:
         return Inferred._of(self._known.mapped(function), self._prior.mapped(function))

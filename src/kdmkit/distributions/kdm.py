@@ -199,7 +199,8 @@ class KDM(Mixture, Distribution):
         self._check_moments("variance")
         within = self._columns(self.kernel.variance(self.components)).double()
         mean = self._columns(self.kernel.mean(self.components)).double()
-        between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
+        centre = self._weights.shared(mean.detach().mean(-2, keepdim=True))
+        between = (mean - centre).expand_as(within)
         # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
         moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
         first, second, total = moments.chunk(3, -1)

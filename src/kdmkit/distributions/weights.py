@@ -56,6 +56,34 @@ class Weights(ABC):
         """The log-density of the evidence from which the weights were inferred."""
         raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
 
+    # ---- components that are divided among processes (`distributions/shards.py`)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other processes hold components of the mixture."""
+        return False
+
+    @property
+    def own_log_weights(self) -> Float[Tensor, "*batch m"]:
+        """Of the components in this process, which are all of them unless the mixture is sharded."""
+        return self.log_weights
+
+    def merged(
+        self, averages: Float[Tensor, "*lead v"] | None, log_sums: Float[Tensor, "*lead"]
+    ) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
+        """Averages and logsumexps over the components of all processes, from those over own components."""
+        return averages, log_sums
+
+    def merged_given(
+        self, log_sums: Float[Tensor, "*lead"], conditional: Float[Tensor, "*lead"]
+    ) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
+        """The same of `mix_given`."""
+        return log_sums, conditional
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        """A tensor that is the same in all processes."""
+        return tensor
+
 
 class Given(Weights):
     """Weights that are known as numbers.

@@ -31,7 +31,7 @@ _MODEL = "kdmkit"
 
 def write_model(path: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Writes beside `path`, then takes its place in one step."""
-    file = _checked(path).resolve()
+    file = checked_path(path).resolve()
     _check_replaceable(file)
     # Copies: safetensors takes neither views nor tensors that share memory.
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
@@ -51,7 +51,8 @@ def _digest_entry(digest: object) -> str:
     return f'{{"sha256":"{digest}",'
 
 
-def _checked(path: Any) -> Path:
+def checked_path(path: Any) -> Path:
+    """A path of this machine, whether or not something is there."""
     try:
         checked = Path(path)
         checked.exists()
@@ -131,7 +132,7 @@ def _flush_folder(folder: Path) -> None:
 
 def read_model(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Description and tensors, or a ValueError that says what is wrong with them."""
-    file = _checked(path)
+    file = checked_path(path)
     if is_folder(file):
         config, tensors = read_folder(file)
     elif file.is_file():
@@ -144,20 +145,32 @@ def read_model(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     metadata, tensors, _ = read_tensors(file)
+    config = described(file, metadata, sum(t.nbytes for t in tensors.values()))
+    checksum = config.pop("sha256", None)
+    if digest(metadata[_MODEL].replace(_digest_entry(checksum), "{", 1), tensors) != checksum:
+        raise ValueError(bad_argument(str(file), "the file as it was saved", "a damaged one"))
+    check_format(file, config)
+    return config, tensors
+
+
+def described(file: Path, metadata: dict[str, str], tensor_bytes: int) -> dict[str, Any]:
+    """The description in the header of a file, of this format or an earlier one."""
     text = metadata.get(_MODEL)
     if text is None:
         raise ValueError(bad_argument(str(file), "a model that kdmkit.save wrote", "other tensors"))
-    config = parse(str(file), text, sum(t.nbytes for t in tensors.values()))
+    config = parse(str(file), text, tensor_bytes)
     number = config.get("format")
     if type(number) is int and number > FORMAT:
         got = f"format {number}, written by kdmkit {config.get('kdmkit')!r:.40}: update kdmkit"
         raise ValueError(bad_argument(str(file), f"format {FORMAT}, which kdmkit {_version()} reads", got))
-    checksum = config.pop("sha256", None)
-    if digest(text.replace(_digest_entry(checksum), "{", 1), tensors) != checksum:
-        raise ValueError(bad_argument(str(file), "the file as it was saved", "a damaged one"))
+    return config
+
+
+def check_format(file: Path, config: dict[str, Any]) -> None:
+    """Raises where a description is not of this format."""
+    number = config.get("format")
     if type(number) is not int or number != FORMAT:
         raise ValueError(bad_argument(str(file), f"format {FORMAT}", f"format {number!r:.40}"))
-    return config, tensors
 
 
 def _version() -> str:

@@ -33,8 +33,8 @@ def check_length(what: str, length: int, tensor_bytes: int) -> None:
 
 def read_metadata(file: Path) -> dict[str, str]:
     """The metadata in the header of a safetensors file."""
-    with _clear_errors(file), file.open("rb") as stream:
-        header = json.loads(_read_header(file, stream)[8:])
+    with clear_errors(file), file.open("rb") as stream:
+        header = json.loads(read_header(file, stream)[8:])
         return dict(header["__metadata__"])
 
 
@@ -43,9 +43,9 @@ def read_tensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor], str]:
 
     The file is opened once and read as a whole: at any later time another one may be at its place.
     """
-    with _clear_errors(file):
+    with clear_errors(file):
         with file.open("rb") as stream:
-            start = _read_header(file, stream)
+            start = read_header(file, stream)
             data = start + stream.read()
         try:
             tensors = load(data)
@@ -60,7 +60,7 @@ def read_tensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor], str]:
 
 
 @contextmanager
-def _clear_errors(file: Path) -> Iterator[None]:
+def clear_errors(file: Path) -> Iterator[None]:
     errors = (
         SafetensorError,
         OSError,
@@ -77,7 +77,7 @@ def _clear_errors(file: Path) -> Iterator[None]:
         raise ValueError(bad_argument(str(file), "a safetensors file", got)) from error
 
 
-def _read_header(file: Path, stream: IO[bytes]) -> bytes:
+def read_header(file: Path, stream: IO[bytes]) -> bytes:
     """The length of the header and the header itself, if it is not too long."""
     size = os.fstat(stream.fileno()).st_size
     start = stream.read(8)

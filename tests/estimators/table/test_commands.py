@@ -96,6 +96,24 @@ def test_files_through_the_model(
     assert scores.to_numpy() == pytest.approx(table.score_samples(csv), rel=1e-5)
 
 
+def test_other_estimators(parcels: Any, csv: Path, tmp_path: Path, unchecked: None) -> None:
+    """`score` and `predict` take every saved estimator."""
+    rows = pd.read_csv(csv).dropna()
+    rows.to_csv(csv, index=False)
+    model = kdm.KDMClassifier("nonparametric", sigma=1.0).fit(rows[["weight", "items"]], rows["size"])
+    kdm.save(model, tmp_path / "classifier")
+    run("predict", tmp_path / "classifier", csv, "--proba", "--keep", "fee", "-o", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert found["fee"].tolist() == rows["fee"].tolist()
+    assert found["y"].tolist() == model.predict(rows[["weight", "items"]]).tolist()
+    assert list(found)[2:] == [f"P({label})" for label in model.classes_]
+    run("score", tmp_path / "classifier", csv, "-o", tmp_path / "out.csv")
+    wanted = model.score_samples(rows[["weight", "items"]])
+    assert pd.read_csv(tmp_path / "out.csv")["log_prob"].to_numpy() == pytest.approx(wanted)
+    kdm.save(model.joint_, tmp_path / "joint")
+    assert "model: expected a saved estimator, got JointKDM" in run("score", tmp_path / "joint", csv, code=2)
+
+
 def test_rows_to_standard_output(model: Path, unchecked: None) -> None:
     text = run("sample", model, "-n", 3, "--given", 'size = "huge"', "--seed", 1)
     lines = text.strip().splitlines()
@@ -119,6 +137,7 @@ def test_standard_input(model: Path, csv: Path) -> None:
         (["score", "MODEL", "nowhere.csv"], "no such file"),
         (["predict", "MODEL", "CSV", "--target", "prize"], "a column of the model, got 'prize'"),
         (["predict", "MODEL", "CSV", "--target", "size", "-o", "x.xlsx"], "ends in .csv or .parquet"),
+        (["predict", "MODEL", "CSV"], "options of 'predict': expected target=…, got none"),
         (["fit", "CSV", "-o", "x", "--type", "fee"], "expected column=kind, got 'fee'"),
         (["sample", "MODEL", "--given", "size = hug"], "did you mean 'huge'?"),
     ],

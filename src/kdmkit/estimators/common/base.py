@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit._core.memory import keep_freed_memory
-from kdmkit.estimators.common.checks import Array, plain, to_tensor
+from kdmkit.estimators.common.checks import Array, CheckedRows, plain, to_tensor
 from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
+from kdmkit.estimators.common.streams import Answer as BatchAnswer
+from kdmkit.estimators.common.streams import Streamed, answer_rows
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -32,7 +34,7 @@ _EPOCHS, RATE = 100, 1e-2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMEstimator(BaseEstimator, ABC):
+class KDMEstimator(Streamed, BaseEstimator, ABC):
     """Base of the estimators: dataclasses, whose constructors only store.
 
     They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
@@ -163,6 +165,16 @@ class KDMEstimator(BaseEstimator, ABC):
 
     # ---- answering
 
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return {"score": self._score_batch}
+
+    def _score_batch(self, rows: CheckedRows) -> Any:
+        return answer_rows(lambda X: {"log_prob": self.score_samples(X)}, rows)
+
+    @abstractmethod
+    def score_samples(self, X: Any) -> Array:
+        """log p of every row."""
+
     def _answers(self) -> dict[str, Answer]:
         """What the methods that can be exported compute from rows on the device, by name."""
         return {}
@@ -191,6 +203,8 @@ class KDMEstimator(BaseEstimator, ABC):
     def _rows(self, X: Any, *, allow_nd: bool = False) -> Tensor:
         """New rows, checked against those of the fit."""
         check_is_fitted(self)
+        if isinstance(X, CheckedRows):
+            return to_tensor(X.array)
         return to_tensor(checked_rows(self, X, allow_nd=allow_nd, reset=False))
 
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:

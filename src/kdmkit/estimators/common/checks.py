@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_number, check_weights
 
-__all__ = ["Array", "check_number", "distribution", "plain", "to_tensor"]
+__all__ = ["Array", "CheckedRows", "check_number", "distribution", "plain", "to_tensor"]
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows that need no check: as many columns as the model has features, in their order, all finite."""
+
+    array: Array
 
 
 def to_tensor(X: Array) -> Tensor:

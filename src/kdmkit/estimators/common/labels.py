@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.checks import Array, CheckedRows
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.joint import JointEstimator
+from kdmkit.estimators.common.streams import Answer as BatchAnswer
+from kdmkit.estimators.common.streams import answer_rows
 
 
 class JointClassifier(ClassifierMixin, JointEstimator):
@@ -27,8 +29,25 @@ class JointClassifier(ClassifierMixin, JointEstimator):
 
     def predict(self, X: Any) -> Array:
         """The likeliest label of every row."""
-        chosen = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[chosen])
+        return self._likeliest(self.predict_proba(X))
+
+    def _likeliest(self, probs: Array) -> Array:
+        return np.asarray(self.classes_[probs.argmax(1)])
+
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return {**super()._batch_answers(), "predict": self._predict_batch}
+
+    def _predict_batch(
+        self, rows: CheckedRows, *, target: str = "y", proba: bool = False
+    ) -> dict[str, Array]:
+        """The likeliest class in the column `target`; with `proba` every probability in `P(<class>)`."""
+
+        def answer(X: CheckedRows) -> dict[str, Array]:
+            probs = self.predict_proba(X)
+            each = {f"P({label})": probs[:, i] for i, label in enumerate(self.classes_)} if proba else {}
+            return {target: self._likeliest(probs), **each}
+
+        return answer_rows(answer, rows)
 
 
 def normalized(probs: Array) -> Array:

@@ -16,10 +16,11 @@ from kdmkit._core.checks import check_choice, check_count, in_memory
 from kdmkit.distributions import KDM, PreparedKDM
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.checks import Array, CheckedRows, check_number, to_tensor
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.streams import answer_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
 from kdmkit.estimators.density.likelihood import (
     Covariance,
@@ -200,6 +201,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
             self._prepared = self.module_, PreparedKDM(self.kdm_)
         prepared = self._prepared[1]
         return np.asarray(prepared.log_prob(x.double().to(self._device), rtol=rtol).cpu())
+
+    def _score_batch(self, rows: CheckedRows, *, rtol: float | None = None) -> Any:
+        return answer_rows(lambda X: {"log_prob": self.score_samples(X, rtol=rtol)}, rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_prepared": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,10 @@ from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
+from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.common.targets import min_target_std, target_scaler
 from kdmkit.estimators.common.trend import TrendEstimator
+from kdmkit.estimators.regression.batches import predict_batch
 from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
@@ -117,9 +120,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         return self
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
+        has_trend = self._has_trend(y)
+        if has_trend:
+            device = self._fit_device()
+            x, y = x.to(device), y.to(device)
+            weights = None if weights is None else weights.to(device)
         scalers = {**self._input_scaler(x, weights), "y": target_scaler(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
-        if self._has_trend(y):
+        if has_trend:
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
         return self._learned_directly(x, y, weights, scalers, bound)
 
@@ -153,13 +161,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         residuals = without_excess(residuals, excess, fitted.share)
         layer = self._residual_layer(x, residuals / bound.float(), weights)
         trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
-        return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
+        scalers = {"x": scalers["x"].cpu(), "y": unit.cpu()}
+        return Predictor.from_standardized(layer, scalers, trend=trend.cpu())
 
     def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
         n, d = x.shape
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        spread = Scaler.from_data(r, weights).scale.float()
+        spread = Scaler.from_data(r, weights).scale.float().cpu()
         layer = layer_of(clusters, spread, sigma=float(sigma), min_sigma=math.sqrt(2))
         objective = LeaveOneOut(
             layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
@@ -269,6 +278,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         ends = torch.stack([(1 - levels) / 2, (1 + levels) / 2], -1)
         found = self.predict_quantiles(X, ends.flatten())
         return found.reshape(*found.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
+
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return {**super()._batch_answers(), "predict": partial(predict_batch, self)}
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count
+from kdmkit.estimators.common.arrow import batches_of, is_streamed
 from kdmkit.estimators.common.chunks import smallest
+from kdmkit.estimators.common.optional import need
 from kdmkit.estimators.common.rows import weighted_rows
-from kdmkit.estimators.table.frames.files import read_batches
-from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 
 # A sample grows to this many times its size before the rows that left it are dropped.
@@ -55,36 +53,6 @@ def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> Sampl
         return Sample(frame, np.arange(frame.n_rows), frame.n_rows)
     index = smallest(rng.random(frame.n_rows), most)
     return Sample(frame.take(index), index, frame.n_rows)
-
-
-def is_streamed(data: Any) -> bool:
-    """Whether data come in batches: a path, or an iterator."""
-    return isinstance(data, str | os.PathLike | Iterator) or type(data).__name__ == "RecordBatchReader"
-
-
-def batches_of(data: Any, n_rows: int | None = None) -> Iterable[Any]:
-    """Arrow tables with the rows of a file, or of the frames that an iterable holds."""
-    if isinstance(data, str | os.PathLike):
-        return read_batches(data) if n_rows is None else read_batches(data, n_rows=n_rows)
-    return map(as_arrow, data)
-
-
-def as_arrow(frame: Any) -> Any:
-    """A frame of any kind, or a mapping of arrays, as an Arrow table."""
-    arrow = need("pyarrow")
-    if isinstance(frame, arrow.Table):
-        return frame
-    if isinstance(frame, arrow.RecordBatch):
-        return arrow.Table.from_batches([frame])
-    if isinstance(frame, dict):
-        columns = {str(name): np.asarray(values) for name, values in frame.items()}
-        return arrow.table({name: arrow.array(_listed(values)) for name, values in columns.items()})
-    frame = frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame
-    return need("narwhals.stable.v2").from_native(frame, eager_only=True).to_arrow()
-
-
-def _listed(values: np.ndarray) -> Any:
-    return values.tolist() if values.dtype == object else values
 
 
 class Reservoir:

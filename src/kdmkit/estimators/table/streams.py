@@ -1,29 +1,28 @@
-"""Batches of rows through a fitted table, Arrow in and Arrow out: only one batch is in memory."""
+"""What a fitted table makes of batches of rows, Arrow in and Arrow out."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from sklearn.utils import check_random_state
+from kdmkit._core.checks import check_count
+from kdmkit.estimators.common.arrow import as_arrow, batches_of, select_columns
+from kdmkit.estimators.common.files import checked_path, is_parquet
+from kdmkit.estimators.common.optional import need
+from kdmkit.estimators.common.streams import Answer
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit._core.files import replacing
-from kdmkit.estimators.table.frames.files import checked_path, is_parquet
-from kdmkit.estimators.table.frames.optional import need
-from kdmkit.estimators.table.sampling import as_arrow, batches_of
 
-_STANDARD = "-"
+def answers_of(table: Any) -> dict[str, Answer]:
+    """What batches can be asked."""
+    answers: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
+    return {name: partial(answer, table) for name, answer in answers.items()}
 
 
 def scored(table: Any, batch: Any) -> Any:
     """log p of every row, as the column `log_prob`."""
-    return as_arrow({"log_prob": table.score_samples(batch)})
+    return {"log_prob": table.score_samples(batch)}
 
 
 def predicted(
@@ -44,12 +43,11 @@ def predicted(
     if proba:
         probs = table.predict_proba(batch, target)
         columns |= {f"P({level})": probs[:, i] for i, level in enumerate(table.levels(target))}
-    return as_arrow(columns)
+    return columns
 
 
 def imputed(table: Any, batch: Any, *, draw: bool = False, random_state: Any = None) -> Any:
     """The rows with their missing cells filled in, by their expectation or by draws."""
-    batch = as_arrow(batch)
     return table.impute(batch, n=1, random_state=random_state)[0] if draw else table.impute(batch)
 
 
@@ -63,26 +61,23 @@ def sampled(
         yield as_arrow(drawn)
 
 
-_OF_BATCHES: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
+def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:
+    """The columns of a batch that the table is told: those that were chosen, or all.
+
+    Columns that are kept and that the table does not know are not told.
+    """
+    if columns is not None:
+        return select_columns("columns", batch, columns)
+    unknown = [name for name in keep if name not in table.schema_.columns]
+    return batch.drop_columns(unknown) if unknown else batch
 
 
-def stream(table: Any, what: str, data: Any, *, batch_size: int, **options: Any) -> Iterator[Any]:
-    """What a table makes of batches; see `KDMTable.stream`."""
-    check_choice("what", what, [*_OF_BATCHES, "sample"])
-    batch_size = check_count("batch_size", batch_size)
-    if options.get("random_state") is not None:
-        # One stream of random numbers for all batches: with a seed each would draw the same numbers.
-        options["random_state"] = check_random_state(options["random_state"])
-    if what == "sample":
-        if data is not None:
-            raise ValueError(bad_argument("data", "None for new rows", type(data).__name__))
-        return sampled(table, batch_size=batch_size, **options)
-    if data is None:
-        raise ValueError(bad_argument("data", "a path, or an iterable of frames or Arrow batches", "None"))
-    batches: Iterable[Any] = batches_of(data, batch_size)
+def batches_for(table: Any, data: Any, batch_size: int) -> Iterable[Any]:
+    """Batches of a file or an iterable, in types that the table can fill in."""
+    batches = batches_of(data, batch_size)
     if isinstance(data, str | os.PathLike) and not is_parquet(checked_path(data)):
-        batches = map(partial(_with_fractions, table), batches)
-    return map(partial(_OF_BATCHES[what], table, **options), batches)
+        return map(partial(_with_fractions, table), batches)
+    return batches
 
 
 def _with_fractions(table: Any, batch: Any) -> Any:
@@ -93,41 +88,3 @@ def _with_fractions(table: Any, batch: Any) -> Any:
         if known is not None and known.storage.base == "float" and arrow.types.is_integer(field.type):
             batch = batch.set_column(i, field.name, batch.column(i).cast(arrow.float64()))
     return batch
-
-
-# ---- files
-
-
-def write_batches(batches: Iterable[Any], output: str | Path) -> int:
-    """Writes Arrow tables one after the other; returns the number of rows. An error leaves no partial file.
-
-    Args:
-        output: a file whose name ends in `.csv` or `.parquet`; `-` is CSV to standard output.
-    """
-    is_parquet = str(output).endswith((".parquet", ".pq"))
-    if not is_parquet and str(output) != _STANDARD and not str(output).endswith(".csv"):
-        raise ValueError(bad_argument("output", "a name that ends in .csv or .parquet, or -", str(output)))
-    rows, writer = 0, None
-    with _target(output) as target:
-        try:
-            for batch in batches:
-                if writer is None:
-                    module = need("pyarrow.parquet" if is_parquet else "pyarrow.csv")
-                    make = module.ParquetWriter if is_parquet else module.CSVWriter
-                    writer = make(target, batch.schema)
-                    schema = batch.schema
-                writer.write_table(batch.cast(schema))
-                rows += batch.num_rows
-        finally:
-            if writer is not None:
-                writer.close()
-    return rows
-
-
-@contextmanager
-def _target(output: str | Path) -> Iterator[Any]:
-    if str(output) == _STANDARD:
-        yield sys.stdout.buffer
-        return
-    with replacing(Path(output)) as temporary:
-        yield str(temporary)

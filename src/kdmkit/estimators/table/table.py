@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from sklearn.base import DensityMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
+from kdmkit.estimators.common.arrow import batches_of, is_streamed
 from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import (
     Dependence,
@@ -34,9 +38,8 @@ from kdmkit.estimators.table.answers.questions import (
     read_query,
 )
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.sampling import batches_of, is_streamed
 from kdmkit.estimators.table.schema import Encoded
-from kdmkit.estimators.table.streams import stream
+from kdmkit.estimators.table.streams import answers_of, batches_for, known_columns, sampled
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -263,9 +266,18 @@ class KDMTable(DensityMixin, TableEstimator):
         return [imputer.drawn(generator) for _ in range(check_count("n", n))]
 
     def stream(
-        self, what: str, data: Any = None, *, batch_size: int = 1 << 16, **options: Any
+        self,
+        what: str,
+        data: Any = None,
+        *,
+        batch_size: int = 1 << 16,
+        columns: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        **options: Any,
     ) -> Iterator[Any]:
         """Passes batches of rows through the table; only one batch is in memory.
+
+        `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
 
         Args:
             what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
@@ -273,6 +285,8 @@ class KDMTable(DensityMixin, TableEstimator):
             data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
                 `"sample"`.
             batch_size: rows of a batch, where the table makes the batches: of files and of new rows.
+            columns: the columns that the table is told; None: all of them.
+            keep: columns that answers repeat, in front of their own.
             options: those of `what`, and `random_state=` of draws.
 
         Returns:
@@ -287,7 +301,23 @@ class KDMTable(DensityMixin, TableEstimator):
         [['log_prob'], ['log_prob']]
         """
         check_is_fitted(self)
-        return stream(self, what, data, batch_size=batch_size, **options)
+        check_choice("what", what, [*self._batch_answers(), "sample"])
+        batch_size = check_count("batch_size", batch_size)
+        if options.get("random_state") is not None:
+            # One stream of random numbers for all batches: with a seed each would draw the same numbers.
+            options["random_state"] = check_random_state(options["random_state"])
+        if what == "sample":
+            if data is not None:
+                raise ValueError(bad_argument("data", "None for new rows", type(data).__name__))
+            return sampled(self, batch_size=batch_size, **options)
+        batches = None if data is None else batches_for(self, data, batch_size)
+        return super().stream(what, batches, columns=columns, keep=keep, **options)
+
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return answers_of(self)
+
+    def _batch_rows(self, columns: Sequence[str] | None, keep: Sequence[str]) -> Any:
+        return partial(known_columns, self, columns, keep)
 
     @torch.no_grad()
     def explain(self, row: Any) -> Explanation:

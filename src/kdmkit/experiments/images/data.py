@@ -72,13 +72,16 @@ def check_data(names: Sequence[str], data_dir: Path | str, say: Callable[[str], 
 
 
 def novel_images(
-    name: str, data_dir: Path | str, shape: Shape, *, held_out: bool
+    name: str, data_dir: Path | str, shape: Shape, *, held_out: bool, padded: bool = False
 ) -> dict[str, UInt8[Tensor, "n c s s"]]:
-    """Images of other sets, in the shape of this one; sets that are not at hand are left out."""
+    """Images of other sets, in the shape of this one; sets that are not at hand are left out.
+
+    With `padded`, smaller images get a black border; otherwise they are enlarged.
+    """
     found = {}
     for other in NOVEL[name]:
         with suppress(FileNotFoundError):
-            found[other] = _fitted(_other(other, data_dir, held_out, shape), shape)
+            found[other] = _fitted(_other(other, data_dir, held_out, shape), shape, padded)
     return found
 
 
@@ -94,8 +97,11 @@ def _sides(shape: Shape) -> tuple[int, int, int]:
     return shape.channels, shape.size, shape.size
 
 
-def _fitted(x: UInt8[Tensor, "n c s s"], shape: Shape) -> UInt8[Tensor, "n k t t"]:
-    if x.shape[-1] != shape.size:
+def _fitted(x: UInt8[Tensor, "n c s s"], shape: Shape, padded: bool = False) -> UInt8[Tensor, "n k t t"]:
+    missing = shape.size - x.shape[-1]
+    if padded and missing > 0:
+        x = functional.pad(x, [missing // 2, missing - missing // 2] * 2)
+    elif x.shape[-1] != shape.size:
         x = functional.interpolate(x.float(), size=(shape.size, shape.size), mode="bilinear").round().byte()
     return x.expand(-1, shape.channels, -1, -1)
 

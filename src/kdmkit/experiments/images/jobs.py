@@ -31,7 +31,15 @@ from kdmkit.experiments.images.phases import (
     train_kdm,
     train_likelihood,
 )
-from kdmkit.experiments.images.recipes import Encoder, Model, Recipe, settings, settings_of_phase
+from kdmkit.experiments.images.recipes import (
+    ALONE,
+    Encoder,
+    Model,
+    Recipe,
+    recipe_of,
+    settings,
+    settings_of_phase,
+)
 from kdmkit.experiments.images.store import M, Store
 from kdmkit.training import Device
 
@@ -76,7 +84,7 @@ class Job:
             "encoder": self.encoder,
             "augmented": self.augmented,
             "seed": self.seed,
-            "settings": settings(self.recipe),
+            "settings": settings(recipe_of(model, self.recipe)),
         }
 
     @property
@@ -104,7 +112,7 @@ class Trained:
         self.setting = Setting(job.recipe, job.seed, job.place.device, augment)
         self.store = Store(job.folder)
 
-    def model(self, name: Model) -> DenseModel | KDMModel:
+    def model(self, name: str) -> DenseModel | KDMModel:
         if name == "dense":
             return self.dense()
         return self.kdm() if name == "kdm" else self.likelihood()
@@ -166,8 +174,8 @@ class Trained:
 
 def measure(job: Job, model: Model) -> dict[str, Any]:
     """Trains the phases that are missing, then scores the test images (or those held out) once."""
-    trained = Trained(job)
-    found = trained.model(model)
+    trained = Trained(replace(job, recipe=recipe_of(model, job.recipe)))
+    found = trained.model(ALONE.get(model, model))
     data, part = trained.data, "validation" if job.held_out else "test"
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}

@@ -85,7 +85,7 @@ def plan(
     """The plan for some options of the command; None means all of the table.
 
     >>> plan(["digits"], data_dir="data", runs=1, device="cpu").models
-    ('dense', 'kdm', 'ml-kdm')
+    ('dense', 'kdm', 'ml-kdm', 'dense-alone', 'kdm-alone', 'ml-kdm-alone')
     """
     # The precision of training depends on the device, and so do cached weights.
     place = Place(Path(data_dir), Path(work_dir), chosen_device(device))

@@ -10,9 +10,13 @@ from typing import Any, Literal, TypeVar, get_args
 from kdmkit._core.checks import bad_argument
 
 Encoder = Literal["paper", "resnet"]
-Model = Literal["dense", "kdm", "ml-kdm"]
+Kind = Literal["dense", "kdm", "ml-kdm"]
+Model = Literal["dense", "kdm", "ml-kdm", "dense-alone", "kdm-alone", "ml-kdm-alone"]
 ENCODERS: tuple[Encoder, ...] = get_args(Encoder)
 MODELS: tuple[Model, ...] = get_args(Model)
+#: Rows of the paper's own algorithms, with its encoders: no dense head teaches the KDM, and nothing but
+#: labels shapes the encoder.
+ALONE: dict[Model, Kind] = {"dense-alone": "dense", "kdm-alone": "kdm", "ml-kdm-alone": "ml-kdm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +215,11 @@ def _alike(recipe: Recipe | DecoderRecipe, name: str, value: float) -> Any:
     if not float(value).is_integer():
         raise ValueError(bad_argument(name, "a whole number", value))
     return int(value)
+
+
+def recipe_of(model: Model, recipe: Recipe) -> Recipe:
+    """The recipe of a row. Rows of `ALONE` have no distillation, no dense head beside the KDM, no layout."""
+    return replace(recipe, head_weight=0.0, teaching=0.0, layout_weight=0.0) if model in ALONE else recipe
 
 
 def settings_of_phase(recipe: Recipe, phase: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kdmkit.experiments.images import figures, report
 from kdmkit.experiments.images.generation import GENERATORS, GenerationJob, generate
 from kdmkit.experiments.images.jobs import Job, held_out, measure
 from kdmkit.experiments.images.plans import LINES, Plan
-from kdmkit.experiments.images.recipes import DECODER_RECIPES, MODELS, SPACE, Model, changed
+from kdmkit.experiments.images.recipes import ALONE, DECODER_RECIPES, MODELS, SPACE, Model, changed
 
 #: What the names of a decoder's settings begin with in a search.
 DRAWING = "drawing."
@@ -91,12 +91,20 @@ def _tasks(jobs: Sequence[Job], models: Sequence[Model]) -> list[Task]:
 
 
 def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
-    """The models of a run, each trained from the one before."""
-    keys = {model: job.key(model) for model in MODELS if model in models}
-    before = [None, *keys.values()]
+    """The models of a run, each trained from the one before; those of `ALONE` are a chain of their own."""
+    own = [model for model in MODELS if model not in ALONE]
+    return [
+        task
+        for chain in (own, list(ALONE) if job.encoder == "paper" else [])
+        for task in _linked(job, [model for model in chain if model in models])
+    ]
+
+
+def _linked(job: Job, models: Sequence[Model]) -> list[Task]:
+    keys = [job.key(model) for model in models]
     return [
         Task(key, partial(measure, job, model), after)
-        for (model, key), after in zip(keys.items(), before, strict=False)
+        for model, key, after in zip(models, keys, [None, *keys], strict=False)
     ]
 
 

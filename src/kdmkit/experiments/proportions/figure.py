@@ -17,6 +17,7 @@ _STYLES = {
     "kdm-algorithm-4": ("#999999", "v"),
     "lmmcm": ("#D55E00", "D"),
     "network": ("#009E73", "^"),
+    "network-likelihood": ("#CC79A7", "X"),
     "lmmcm-standardized": ("#E69F00", "P"),
 }
 _NAMES = {"adult": "Adult", "magic": "MAGIC"}

@@ -14,14 +14,19 @@ from torch import Tensor, nn
 
 from kdmkit.estimators import KDMProportionClassifier
 from kdmkit.estimators.common import split_rows
-from kdmkit.estimators.proportions import BagPretraining
+from kdmkit.estimators.proportions import BagPretraining, Labels, RowLikelihood
 from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
 from kdmkit.kernels import typical_distance
-from kdmkit.training import FitOptions, fit
+from kdmkit.nn import make_linear
+from kdmkit.training import Device, FitOptions, Rows, fit
 
 Array = NDArray[Any]
 Scorer = Callable[[Array], Array]
+# The dimension of latent vectors.
+LATENT = 16
+# Learning rates of the two phases of a KDM behind an encoder.
+RATES = (3e-3, 9e-4)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def kdm(training: TrainingBags, seed: int, *, sigma_factor: float, **settings: A
 
 
 def _fitted(training: TrainingBags, seed: int, **settings: Any) -> Scorer:
-    model = KDMProportionClassifier(standardize=False, random_state=seed, device="cpu", **settings)
+    model = KDMProportionClassifier(standardize=False, random_state=seed, **settings)
     model.fit(training.X, training.bags, training.proportions)
     return lambda X: model.predict_proba(X)[:, 1]
 
@@ -68,7 +73,7 @@ def small_encoder(
     features: int,
     *,
     hidden: int = 64,
-    latent: int = 16,
+    latent: int = LATENT,
     dropout: float,
     input_dropout: float = 0.0,
     seed: int,
@@ -88,8 +93,64 @@ def small_encoder(
         )
 
 
+def network_likelihood(
+    training: TrainingBags, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
+) -> Scorer:
+    """`kdm_encoder` with a dense head: the same encoders, seeds, validation bags, likelihood and epochs."""
+    modules = []
+    for number in range(100 * seed, 100 * seed + members):
+        width = training.X.shape[1]
+        encoder = small_encoder(width, dropout=dropout, input_dropout=input_dropout, seed=number)
+        modules.append(_dense(training, encoder, number, **settings))
+    return lambda X: np.mean(
+        [_probability(module, torch.from_numpy(X).float()) for module in modules], axis=0
+    )
+
+
+def _dense(
+    training: TrainingBags, encoder: nn.Module, seed: int, *, max_epochs: int, batch_size: int, device: Device
+) -> Labels:
+    """The phases of a KDM behind an encoder, with the dense head of the first in both."""
+    ids, held = split_rows((torch.arange(len(training.share)),), None, 0.1, seed)
+    train = _rows_with_proportions(training, ids)
+    validation = None if held is None else _rows_with_proportions(training, held)
+    labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)), 0.0)
+    objective = RowLikelihood(labels, train.tensors[1].mean(0))
+    for rate in RATES:
+        options = FitOptions(
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            learning_rate=rate,
+            weight_decay=1e-2,
+            seed=seed,
+            device=device,
+        )
+        fit(objective, train, validation, options=options)
+    return labels.cpu().eval()
+
+
+def _rows_with_proportions(training: TrainingBags, bags: Rows) -> Rows:
+    """The rows of some bags, each with the proportions of its bag."""
+    inside = np.isin(training.bags, bags.tensors[0].numpy())
+    x, proportions = training.X[inside], training.proportions[training.bags[inside]]
+    return Rows((torch.from_numpy(x).float(), torch.from_numpy(proportions).float()))
+
+
+@torch.no_grad()
+def _probability(module: nn.Module, x: Tensor) -> Array:
+    log_probs: Tensor = module(x)
+    return np.asarray(log_probs[:, 1].exp())
+
+
 def network(
-    training: TrainingBags, seed: int, *, hidden: int, learning_rate: float, max_epochs: int, batch_size: int
+    training: TrainingBags,
+    seed: int,
+    *,
+    hidden: int,
+    learning_rate: float,
+    max_epochs: int,
+    batch_size: int,
+    device: Device,
 ) -> Scorer:
     """A network whose mean answer over a bag is fitted to the bag's proportions."""
     encoder = small_encoder(training.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
@@ -102,9 +163,10 @@ def network(
         learning_rate=learning_rate,
         weight_decay=1e-2,
         seed=seed,
-        device="cpu",
+        device=device,
     )
     fit(BagPretraining(bags, encoder, nn.Identity()), train, validation, options=options)
+    encoder.cpu().eval()
     return lambda X: _positive(encoder, torch.from_numpy(X).float())
 
 
@@ -115,7 +177,7 @@ def _positive(module: nn.Module, x: Tensor) -> Array:
 
 
 def lmmcm(
-    training: TrainingBags, seed: int, *, standardize: bool = False, device: str = "cpu", **settings: Any
+    training: TrainingBags, seed: int, *, standardize: bool = False, device: str, **settings: Any
 ) -> Scorer:
     """The baseline of the paper's table. With `standardize` one-hot columns are scaled like numbers."""
     model = LMMCM(device=device, random_state=seed, **settings)
@@ -129,6 +191,7 @@ LEARN: dict[str, Callable[..., Scorer]] = {
     "kdm-encoder": kdm_encoder,
     "lmmcm": lmmcm,
     "network": network,
+    "network-likelihood": network_likelihood,
     "kdm-algorithm-4": kdm,
     "lmmcm-standardized": lmmcm,
 }

@@ -16,7 +16,9 @@ _DESCRIPTIONS = {
     "likelihood of rows in bags",
     "kdm-encoder": "the mean of four KDMs, each behind an encoder with two hidden layers of 64",
     "lmmcm": "kernel machine with the corrected logistic loss, penalty by cross-validation over bags",
-    "network": "two hidden layers of 64, fitted to mean proportions",
+    "network": "one network with two hidden layers of 64, fitted to mean proportions: a weak baseline",
+    "network-likelihood": "`kdm-encoder` with a dense head: the same encoders, four members, likelihood of "
+    "rows in bags and epochs",
     "kdm-algorithm-4": "`kdm` with the paper's loss on mean proportions",
     "lmmcm-standardized": "`lmmcm` with one-hot columns scaled like numbers, as the scripts behind the "
     "paper's numbers do; it tells why our LMMCM is better than the paper's on Adult",

@@ -41,6 +41,7 @@ def search(
     datasets: Sequence[str] = (),
     bag_sizes: Sequence[int] = (),
     methods: Sequence[str] = (),
+    device: str = "cpu",
     workers: int = 1,
     fresh: bool = False,
     verbose: bool = True,
@@ -51,7 +52,8 @@ def search(
         raise ValueError(
             bad_argument("method", f"one with settings to search, {', '.join(GRID)}", unknown[0])
         )
-    asked = tasks(data_dir, datasets or list(DATASETS), bag_sizes or BAG_SIZES, methods or list(GRID))
+    cells = (datasets or list(DATASETS), bag_sizes or BAG_SIZES, methods or list(GRID))
+    asked = tasks(data_dir, *cells, device)
     with processes(workers) as pool:
         run_tasks(asked, folder / "table2-search.jsonl", fresh=fresh, verbose=verbose, pool=pool)
     return summarize(folder)
@@ -64,7 +66,7 @@ def summarize(folder: Path) -> Report:
 
 
 def tasks(
-    data_dir: Path, datasets: Sequence[str], bag_sizes: Sequence[int], methods: Sequence[str]
+    data_dir: Path, datasets: Sequence[str], bag_sizes: Sequence[int], methods: Sequence[str], device: str
 ) -> list[Task]:
     found = []
     for method, dataset, interval, size in product(methods, datasets, INTERVALS, bag_sizes):
@@ -78,7 +80,7 @@ def tasks(
                 "fold": fold,
             }
             trial = Trial(dataset, interval, size, 0)
-            found.append(Task(key, partial(held_out, trial, method, choice, fold, data_dir)))
+            found.append(Task(key, partial(held_out, trial, method, choice, fold, data_dir, device)))
     return found
 
 
@@ -91,15 +93,15 @@ def choices(method: str, dataset: str, bag_size: int) -> list[dict[str, float]]:
 
 
 def held_out(
-    trial: Trial, method: str, choice: dict[str, float], fold: int, data_dir: Path
+    trial: Trial, method: str, choice: dict[str, float], fold: int, data_dir: Path, device: str
 ) -> dict[str, Any]:
     """The loss on held-out bags of the first trial, of a model that learned from the other bags."""
     training, _, _ = trial.draw(loaded(trial.dataset, data_dir))
     train, validation = split(training, fold)
     options = settings(method, trial.dataset, trial.interval, trial.bag_size, choice)
-    if method == "kdm-encoder":
+    if "members" in options:
         options["members"] = 1
-    score = LEARN[method](train, fold, **options)
+    score = LEARN[method](train, fold, **options, device=device)
     return {"loss": loss(score(validation.X), validation, float(train.share.mean()))}
 
 

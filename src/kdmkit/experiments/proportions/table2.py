@@ -45,7 +45,7 @@ def run(
         data_dir: the folder of UCI's files.
         datasets, bag_sizes, methods: what to measure; empty is all.
         trials: per cell.
-        device: where LMMCM's kernel matrix lies.
+        device: where models are fitted and LMMCM's kernel matrix lies.
         workers: processes that measure at the same time, with one thread each.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.

@@ -63,8 +63,7 @@ def measured(
     trial: Trial, method: str, settings: dict[str, Any], data: Dataset, device: str = "cpu"
 ) -> dict[str, Any]:
     training, X_test, test = trial.draw(data)
-    place = {"device": device} if method.startswith("lmmcm") else {}
-    scores = LEARN[method](training, trial.number, **settings, **place)(X_test)
+    scores = LEARN[method](training, trial.number, **settings, device=device)(X_test)
     auc = float(roc_auc_score(data.y[test], scores))
     return {"auc": auc, "test_rows": len(test), "scores": digest(scores)}
 

@@ -6,20 +6,21 @@ import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMRegressor
-from kdmkit.experiments.regression import ensemble, gp
+from kdmkit.experiments.regression import ensemble, gp, tuned
 from kdmkit.experiments.regression.data import Split
 from kdmkit.experiments.regression.ensemble import deep_ensemble
 from kdmkit.experiments.regression.gp import gaussian_process
 from kdmkit.experiments.regression.scores import Gaussians, Mixtures, Predictive, scores
 
 
-def kdm(split: Split, seed: int) -> Predictive:
-    """`KDMRegressor` with its defaults."""
-    model = KDMRegressor(device="cpu", random_state=seed).fit(split.X, split.y)
+def kdm(split: Split, seed: int, **options: Any) -> Predictive:
+    """`KDMRegressor` with some options; the others are its defaults."""
+    model = KDMRegressor(device="cpu", random_state=seed, **options).fit(split.X, split.y)
     return Mixtures(model.predict_dist(split.X_test))
 
 
@@ -34,15 +35,27 @@ def ngboost(split: Split, seed: int) -> Predictive:
 
 @dataclass(frozen=True)
 class Method:
-    """How a method predicts, its settings, and the modules that it needs."""
+    """How a method predicts, its settings, the modules that it needs, and whether it takes a `device`."""
 
-    predict: Callable[[Split, int], Predictive]
+    predict: Callable[..., Predictive]
     settings: Mapping[str, Any]
     needs: tuple[str, ...] = ()
+    on_device: bool = False
+
+
+def _regressor(**options: Any) -> Method:
+    """`KDMRegressor` with options, which are its settings."""
+    words = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return Method(partial(kdm, **options), {"estimator": f"KDMRegressor({words})"})
 
 
 METHODS = {
-    "kdm": Method(kdm, {"estimator": "KDMRegressor()"}),
+    "kdm": _regressor(),
+    "kdm-without-memory": _regressor(memory=False),
+    # One component: the residuals of the committee have the same Gaussian everywhere, beside the committee's
+    # excess variance.
+    "committee-gaussian": _regressor(memory=False, n_components=1),
+    "joint-kdm": _regressor(trend=None),
     "gp": Method(
         gaussian_process,
         {
@@ -52,7 +65,27 @@ METHODS = {
         },
         ("gpytorch",),
     ),
+    "gp-tuned": Method(
+        tuned.tuned_process,
+        {
+            "kernels": f"{', '.join(tuned.KERNELS)} with a scale per feature, first {list(tuned.STARTS)}, by "
+            f"marginal likelihood of {tuned.COMPARED_ROWS} rows",
+            "exact": f"scales learned from up to {tuned.LEARNING_ROWS} rows, L-BFGS, {tuned.ITERATIONS} "
+            "iterations; conditioned on all rows",
+        },
+        on_device=True,
+    ),
     "ngboost": Method(ngboost, {"estimator": "NGBRegressor()"}, ("ngboost",)),
+    "ngboost-tuned": Method(
+        tuned.tuned_ngboost,
+        {
+            "depths": list(tuned.DEPTHS),
+            "rate": tuned.RATE,
+            "trees": f"at most {tuned.TREES}, early stopping after {tuned.PATIENCE} on {tuned.HELD:.0%} of "
+            "the rows, then fitted to all rows",
+        },
+        ("ngboost",),
+    ),
     "deep-ensemble": Method(
         deep_ensemble,
         {
@@ -75,9 +108,9 @@ def check_methods(names: list[str]) -> None:
             raise ValueError(bad_argument("method", wanted, "an environment without it"))
 
 
-def measure(method: Method, split: Split, seed: int) -> dict[str, Any]:
+def measure(method: Method, split: Split, seed: int, device: str = "cpu") -> dict[str, Any]:
     """The scores of one fit, and how long it took with its predictions."""
     start = time.perf_counter()
-    predictive = method.predict(split, seed)
+    predictive = method.predict(split, seed, **({"device": device} if method.on_device else {}))
     seconds = time.perf_counter() - start
     return {**scores(predictive, split.y_test), "fit_seconds": round(seconds, 2), "rows": len(split.y)}

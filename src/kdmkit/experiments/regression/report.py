@@ -120,6 +120,48 @@ def _claims(rows: Sequence[Row], dataset: str) -> list[tuple[Claim, str]]:
     ]
 
 
+#: What is added, and the methods with and without it.
+PARTS = (
+    ("joint KDM of rows and residuals", "kdm-without-memory", "committee-gaussian"),
+    ("residual memory", "kdm", "kdm-without-memory"),
+    ("both", "kdm", "committee-gaussian"),
+    ("committee, beside the joint KDM", "kdm", "joint-kdm"),
+)
+
+
+def additions(rows: Sequence[Row]) -> list[list[str]]:
+    """Rows of a table: set, part, and how much it lowers NLL, CRPS and RMSE, paired by split."""
+    return [
+        [
+            dataset,
+            part,
+            *(_with_error(_lowered(rows, dataset, pair, what)) for what in ("nll", "crps", "rmse")),
+        ]
+        for dataset in dict.fromkeys(row["dataset"] for row in rows)
+        for part, *pair in PARTS
+        if _lowered(rows, dataset, pair, "nll")
+    ]
+
+
+def _additions(rows: Sequence[Row]) -> list[str]:
+    """The section about the parts of the KDM, where any was measured."""
+    if not (cells := additions(rows)):
+        return []
+    return [
+        "## What each part adds",
+        markdown_table(["data", "part", "NLL", "CRPS", "RMSE"], cells),
+        "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
+        "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess variance, "
+        "`joint-kdm` the joint KDM of rows and targets without a committee, and `kdm` has all parts.",
+    ]
+
+
+def _lowered(rows: Sequence[Row], dataset: str, pair: Sequence[str], what: str) -> list[float]:
+    """The second method's score minus the first's, on the splits that both were measured on."""
+    first, second = ({r["split"]: r[what] for r in select(rows, dataset=dataset, method=m)} for m in pair)
+    return [second[split] - first[split] for split in first if split in second]
+
+
 def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:
     header = ["data", "method", "NLL", "RMSE", "CRPS", "coverage", "width", "worst", "seconds", "splits"]
     published = [
@@ -134,9 +176,11 @@ def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:
         + "; ".join(
             f"{name}: {', '.join(f'{k} {v}' for k, v in method.settings.items())}"
             for name, method in METHODS.items()
+            if select(rows, method=name)
         )
         + ". The KDM's components have a standard deviation of at least half the smallest gap between "
         "distinct training targets (0.5 for wine), and its NLL is reported under that bound.",
+        *_additions(rows),
         "## Targets of the KDM",
         markdown_table(["data", "what", "target", "measured", "best published", "met"], targets(rows)),
         "## Published, NLL / RMSE",

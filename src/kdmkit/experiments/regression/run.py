@@ -24,6 +24,7 @@ def run(
     methods: Sequence[str] = (),
     splits: int = 20,
     figures: bool = True,
+    device: str = "cpu",
     workers: int = 1,
     fresh: bool = False,
     verbose: bool = True,
@@ -36,6 +37,7 @@ def run(
         datasets, methods: some of them; none means all.
         splits: how many of the standard splits.
         figures: whether to draw.
+        device: where the matrices of `gp-tuned` lie.
         workers: processes that measure at the same time, with one thread each.
         fresh: whether to measure again what was measured before.
         verbose: whether to show progress.
@@ -48,7 +50,7 @@ def run(
             raise ValueError(bad_argument("splits", f"at most {table.n_splits} for {name}", splits))
     path = folder / f"{NAME}.jsonl"
     with processes(workers) as pool:
-        run_tasks(tasks(tables, chosen, splits), path, fresh=fresh, verbose=verbose, pool=pool)
+        run_tasks(tasks(tables, chosen, splits, device), path, fresh=fresh, verbose=verbose, pool=pool)
     if figures:
         from kdmkit.experiments.regression.figures import save_bands
 
@@ -56,7 +58,7 @@ def run(
     return summarize(folder, figures=figures)
 
 
-def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int) -> list[Task]:
+def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int, device: str = "cpu") -> list[Task]:
     """Tasks by split: an interrupted run has measured all methods on some splits."""
     return [
         Task(
@@ -67,7 +69,7 @@ def tasks(tables: dict[str, Table], methods: Sequence[str], splits: int) -> list
                 "settings": dict(METHODS[method].settings),
                 "seed": split,
             },
-            partial(measure, METHODS[method], table.split(split), split),
+            partial(measure, METHODS[method], table.split(split), split, device),
         )
         for split in range(splits)
         for name, table in tables.items()

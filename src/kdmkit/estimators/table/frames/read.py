@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.frames.files import read_file
+from kdmkit.estimators.common.files import read_file
+from kdmkit.estimators.common.optional import need
 from kdmkit.estimators.table.frames.objects import check_finite, from_objects
-from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 
 #: What may hold a table.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from kdmkit.estimators.common.optional import need
 from kdmkit.estimators.table.frames.objects import time_of_day
-from kdmkit.estimators.table.frames.optional import need
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit.estimators.table.frames.optional import need
+from kdmkit.estimators.common.optional import need
 
 _BLOCK = 1 << 24
 _PARQUET = b"PAR1"

@@ -1,0 +1,91 @@
+"""Tables and numbers of the files under `results/`. This module needs no Sphinx, so that tests can use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+class Table(NamedTuple):
+    """A table of a result file, under the last heading above it."""
+
+    heading: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a Markdown table; an escaped bar is part of a cell."""
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+
+
+def read_tables(name: str) -> list[Table]:
+    """All tables of `results/<name>`."""
+    path = RESULTS / name
+    if not path.exists():
+        raise LookupError(f"results/{name}: no such file")
+    heading, tables, inside = "", [], False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        is_row = line.startswith("|")
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif is_row and not inside:
+            tables.append(Table(heading, cells(line), []))
+        elif is_row and not re.fullmatch(r"[|:\- ]+", line):
+            tables[-1].rows.append(cells(line))
+        inside = is_row
+    return tables
+
+
+def find_cell(name: str, row: str, column: str) -> str:
+    """The cell of the first table that has such a row and column."""
+    wanted = [cell.strip() for cell in row.split(";")]
+    for table in read_tables(name):
+        if column in table.columns:
+            for found in table.rows:
+                if found[: len(wanted)] == wanted:
+                    return found[table.columns.index(column)]
+    raise LookupError(f"results/{name}: no row {row!r} with a column {column!r}")
+
+
+def find_table(name: str, heading: str | None) -> Table:
+    """The first table, or the first one under a heading."""
+    for table in read_tables(name):
+        if heading is None or table.heading == heading:
+            return table
+    raise LookupError(f"results/{name}: no table under the heading {heading!r}")
+
+
+def chosen(table: Table, columns: list[str], rows: list[str]) -> Table:
+    """Some columns of some rows, in the order asked for; all where none are named."""
+    missing = set(columns) - set(table.columns) | set(rows) - {row[0] for row in table.rows}
+    if missing:
+        raise LookupError(f"{table.heading}: no {sorted(missing)} in the table")
+    places = [table.columns.index(column) for column in columns or table.columns]
+    kept = [row for row in table.rows if not rows or row[0] in rows]
+    return Table(
+        table.heading,
+        [table.columns[place] for place in places],
+        [[row[place] for place in places] for row in kept],
+    )
+
+
+def is_numeric(cells: Sequence[str]) -> bool:
+    """Whether all cells that are not empty begin as a number does, or with a relation."""
+    return all(re.match(r"[≤≥<>−+-]?\s*[\d.]", cell) for cell in cells if cell)
+
+
+def as_markdown(table: Table) -> str:
+    """The lines of a Markdown table; columns of numbers are on the right."""
+    aligned = ["--:" if is_numeric(column) else ":--" for column in zip(*table.rows, strict=True)]
+    lines = [table.columns, aligned, *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def names(argument: str | None) -> list[str]:
+    """The names in an option, which are separated by `;`."""
+    return [name.strip() for name in (argument or "").split(";") if name.strip()]

@@ -1,0 +1,17 @@
+"""A local Ray with two workers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    yield ray
+    ray.shutdown()
