@@ -75,7 +75,7 @@ TASKS = {
     "regression": "predict_interval",
     "classification": "score_samples",
     "save-and-serve": "kdm.load(",
-    "table": "table.sample(1000, given=",
+    "table": "table.score_samples(pd.DataFrame(pairs)",
     "streams": "partial_fit",
     "own-encoder": "kdm.nn.JointLayer",
     "proportions": "KDMProportionClassifier",
