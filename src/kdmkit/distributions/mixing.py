@@ -161,7 +161,8 @@ class Layout:
     def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
         """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
         event = tensor.shape[tensor.ndim - event_rank :]
-        expanded = tensor.expand((*self.lead, *event))
+        shape = (*self.lead, *event)
+        expanded = tensor if tensor.shape == shape else tensor.expand(shape)
         if not self.batch:
             return expanded.reshape((math.prod(self.lead), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
