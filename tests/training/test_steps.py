@@ -22,9 +22,9 @@ def replayed(monkeypatch):
     """Captures on a CPU; returns the tensors that graphs were given, one for every capture."""
     made = []
 
-    def captured(self, given):
+    def captured(self, work, given):
         made.append(given)
-        return lambda: self.work(given)
+        return lambda: work(given)
 
     monkeypatch.setattr(steps_module, "can_replay", lambda device: True)
     monkeypatch.setattr(steps_module, "is_known", lambda module: True)
@@ -82,14 +82,13 @@ def test_random_numbers_are_new_in_every_replay(replayed):
 def test_each_shape_has_a_graph_of_its_own(monkeypatch):
     calls = []
 
-    def captured(self, given):
+    def captured(self, work, given):
         return lambda: calls.append(("graph", given.tolist()))
 
     monkeypatch.setattr(Replayed, "_captured", captured)
-    work = Replayed(lambda argument: calls.append(("call", argument.tolist())), CPU)
-    for value in range(4):
-        work(torch.tensor([value]))
-    work(torch.tensor([5, 6]))
+    replayed = Replayed(CPU)
+    for argument in ([0], [1], [2], [3], [5, 6]):
+        replayed(lambda given: calls.append(("call", given.tolist())), torch.tensor(argument))
     wanted = [("call", [0]), ("call", [1]), ("graph", [2]), ("graph", [3]), ("call", [5, 6])]
     assert calls == wanted
 
@@ -97,16 +96,16 @@ def test_each_shape_has_a_graph_of_its_own(monkeypatch):
 def test_work_that_cannot_be_captured_is_called(monkeypatch):
     """One warning, and no second attempt."""
 
-    def captured(self, given):
+    def captured(self, work, given):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Replayed, "_captured", captured)
     total = torch.zeros(())
-    work = Replayed(lambda argument: total.add_(argument.sum()), CPU)
+    replayed = Replayed(CPU)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(6):
-            work(torch.ones(2))
+            replayed(lambda argument: total.add_(argument.sum()), torch.ones(2))
     assert [str(warning.message)[:44] for warning in seen] == ["steps are not replayed as CUDA graphs and ta"]
     assert float(total) == 12
 
@@ -163,12 +162,12 @@ def test_work_that_waits_for_the_device_is_called():
         if float(argument.sum()) > 0:
             total.add_(1)
 
-    replay = Replayed(work, total.device)
+    replayed = Replayed(total.device)
     one = torch.ones(2, device="cuda")
-    replay(one)
-    replay(one)
+    replayed(work, one)
+    replayed(work, one)
     with pytest.warns(RuntimeWarning, match="steps are not replayed as CUDA graphs"):
-        replay(one)
-    replay(one)
+        replayed(work, one)
+    replayed(work, one)
     assert float(total) == 4
     assert torch.rand(2, device="cuda").isfinite().all()

@@ -19,54 +19,59 @@ _CAPTURING = threading.Lock()
 
 
 class Replayed:
-    """Calls a function of one tensor; from its third call with a shape on, a graph of it is replayed.
+    """Calls a function of one tensor; from the third call with a shape on, a graph of it is replayed.
 
     A step of a small model is a hundred operations, and their launches take longer than the work. The first
     calls are ordinary ones, so that nothing has to be undone. A function that cannot be captured, since it
     waits for the device somewhere, is called as it is, with a warning.
 
     Args:
-        work: reads and changes tensors that stay where they are. What it does with them must not depend on
-            numbers that Python reads or counts. It returns nothing.
         device: of all tensors.
-        generators: those that `work` draws from, besides torch's global one.
+        generators: those that the function draws from, besides torch's global one.
     """
 
-    def __init__(self, work: Work, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
-        self.work, self.generators = work, tuple(generators)
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
+        self.generators = tuple(generators)
         self.calls: Counter[torch.Size] = Counter()
         self.graphs: dict[torch.Size, tuple[Tensor, Callable[[], None]]] = {}
         self.failed = False
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, argument: Tensor) -> None:
+    def __call__(self, work: Work, argument: Tensor) -> None:
+        """Calls the function, the same one every time, or replays what it did.
+
+        Args:
+            work: reads and changes tensors that stay where they are. What it does with them must not depend
+                on numbers that Python reads or counts. It is not kept.
+            argument: copied to where the graph reads it.
+        """
         shape = argument.shape
         self.calls[shape] += 1
         if shape not in self.graphs and self.calls[shape] > _WARM_UPS and not self.failed:
-            self._capture(argument)
+            self._capture(work, argument)
         if shape not in self.graphs:
-            self._call(argument)
+            self._call(work, argument)
             return
         given, replay = self.graphs[shape]
         given.copy_(argument)
         replay()
 
-    def _call(self, argument: Tensor) -> None:
+    def _call(self, work: Work, argument: Tensor) -> None:
         """An ordinary call, on the stream of the captures: workspaces and gradients belong to a stream."""
         if self.stream is None:
-            self.work(argument)
+            work(argument)
             return
         current = torch.cuda.current_stream(argument.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
-            self.work(argument)
+            work(argument)
         current.wait_stream(self.stream)
 
-    def _capture(self, argument: Tensor) -> None:
+    def _capture(self, work: Work, argument: Tensor) -> None:
         given = argument.clone()
         states = [(generator, generator.clone_state()) for generator in self._all_generators()]
         try:
-            self.graphs[argument.shape] = given, self._captured(given)
+            self.graphs[argument.shape] = given, self._captured(work, given)
         except RuntimeError as error:
             self.failed = True
             # A failed capture leaves generators in a state in which they draw nothing.
@@ -80,13 +85,13 @@ class Replayed:
             return []
         return [*self.generators, torch.cuda.default_generators[self.stream.device.index]]
 
-    def _captured(self, given: Tensor) -> Callable[[], None]:
+    def _captured(self, work: Work, given: Tensor) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
         # Threads with other fits go on; only their captures wait.
         with _CAPTURING, torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            self.work(given)
+            work(given)
         return graph.replay
 
 

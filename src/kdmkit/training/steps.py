@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -58,15 +58,16 @@ class Steps:
         self.moves = self.replays and options.schedule != "one-cycle"
         self.rates = [torch.zeros((), device=device) for _ in optimizer.param_groups] if self.moves else []
         self._rates_set: list[float] = []
-        work = self._update if self.moves else self._find_gradients
-        self._work: Callable[[Tensor], None] = work
-        if self.replays:
-            self._work = Replayed(work, device, [self.generator])
+        self._replayed = Replayed(device, [self.generator]) if self.replays else None
 
     def __call__(self, batch: Tensor) -> None:
         """One update by the rows of these numbers, the same ones on all processes."""
         self._set_rates()
-        self._work(batch)
+        work = self._update if self.moves else self._find_gradients
+        if self._replayed is None:
+            work(batch)
+        else:
+            self._replayed(work, batch)
         if not self.moves:
             self._move()
         if not self.accelerator.optimizer_step_was_skipped:
@@ -85,6 +86,8 @@ class Steps:
     # ---- what a graph holds
 
     def _update(self, batch: Tensor) -> None:
+        # A capture that failed may have left gradients.
+        self.optimizer.zero_grad()
         self._find_gradients(batch)
         self._move()
 

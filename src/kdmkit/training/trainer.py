@@ -80,9 +80,7 @@ class Trainer:
             options,
         )
         self._evaluation = torch.zeros((), dtype=torch.float64, device=device)
-        self._add_evaluation: Callable[[Tensor], None] = self._evaluate_block
-        if self.steps.replays:
-            self._add_evaluation = Replayed(self._evaluate_block, device)
+        self._replayed = Replayed(device) if self.steps.replays else None
         self.progress = Progress()
         self.checkpoint: Checkpoint | None = None
         if options.checkpoint_dir is not None:
@@ -165,10 +163,12 @@ class Trainer:
         """The weighted sum of losses; every row is evaluated on one process."""
         self.result.eval()
         self._evaluation.zero_()
-        for index in self.steps.own_rows(torch.arange(len(rows), device=self.accelerator.device)).split(
-            _EVALUATION_ROWS
-        ):
-            self._add_evaluation(index)
+        every_row = torch.arange(len(rows), device=self.accelerator.device)
+        for index in self.steps.own_rows(every_row).split(_EVALUATION_ROWS):
+            if self._replayed is None:
+                self._evaluate_block(index)
+            else:
+                self._replayed(self._evaluate_block, index)
         return self._evaluation
 
     def _evaluate_block(self, index: Tensor) -> None:
