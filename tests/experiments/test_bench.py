@@ -1,5 +1,6 @@
 """The benchmark's parts at sizes that take no time: peers agree, records are whole, the table reads."""
 
+import functools
 import math
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kdmkit.estimators import KDMRegressor
 from kdmkit.experiments.bench import peers
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.fitting import EpochCase
@@ -15,6 +17,7 @@ from kdmkit.experiments.bench.history import compare, history_of, keep
 from kdmkit.experiments.bench.measure import extra_memory, worst_error
 from kdmkit.experiments.bench.peers import Inputs
 from kdmkit.experiments.bench.run import run, summarize, tasks
+from kdmkit.experiments.bench.whole_fits import FitCase, fit_cases
 from kdmkit.experiments.common import read_rows, run_tasks
 from kdmkit.experiments.common.lines import append_row
 
@@ -26,6 +29,13 @@ def test_ways_to_attend_agree() -> None:
     truth = peers.plain_attend(p.double())
     for attend in (peers.kdmkit_attend, peers.plain_attend, peers.sdpa_attend, peers.materialised_attend):
         assert worst_error(attend(p), truth) < 1e-5
+
+
+def test_ways_to_class_probabilities_agree() -> None:
+    case = Case("class probabilities", 20, 30, 5, 4, CPU)
+    found = {name: case.measure(name, 0.0) for name in case.peers()}
+    assert list(found) == ["kdmkit", "kdmkit, not prepared", "kdmkit, the reduction alone"]
+    assert all(result["error"] < 1e-5 for result in found.values())
 
 
 def test_heads_have_the_same_loss_and_gradient() -> None:
@@ -70,6 +80,21 @@ def test_epochs_are_timed(peer: str) -> None:
     result = EpochCase(200, 20, components=16, repetitions=2).measure(peer, 0.0)
     assert result["repetitions"] == 2
     assert result["low"] <= result["median"] <= result["high"]
+
+
+def test_fits_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole fits of all estimators that the table names."""
+    case = FitCase("KDMRegressor()", CPU, 40)
+    few = functools.partial(KDMRegressor, max_epochs=1, n_members=3, device="cpu")
+    monkeypatch.setattr(FitCase, "peers", lambda self: {"kdmkit": few})
+    result = case.measure("kdmkit", 0.0)
+    assert result["repetitions"] == 3
+    assert 0 < result["low"] <= result["median"] <= result["high"]
+    assert [case.key["case"] for case in fit_cases(CPU)] == [
+        "KDMClassifier(n_components=256).fit, 50,000 × 30",
+        "KDMClassifier().fit, digits",
+        "KDMRegressor().fit, 8,192 × 8",
+    ]
 
 
 def test_memory_is_what_a_call_takes() -> None:
@@ -119,6 +144,7 @@ def test_some_cases_are_measured_again(tmp_path: Path, monkeypatch: pytest.Monke
     module = sys.modules["kdmkit.experiments.bench.run"]
     monkeypatch.setattr(module, "cpu_cases", lambda: cases)
     monkeypatch.setattr(module, "epoch_cases", list)
+    monkeypatch.setattr(module, "fit_cases", lambda device: [])
     for text in ("attend", "density", "density"):
         run(tmp_path, device="cpu", seconds=0.01, growth=False, only=text, verbose=False)
     kinds = [row["kind"] for row in read_rows(tmp_path / "bench-cpu.jsonl")]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import kdmkit as kdm
 from helpers import close, normal, real
+from kdmkit.kernels.cosine import differentiable_log_probs, log_probs
 
 X, C = normal(6, 3, seed=0), normal(5, 3, seed=1)
 
@@ -136,3 +137,23 @@ def test_composed_is_the_kernel_of_the_codes() -> None:
     close(kernel.log_overlap(x.unsqueeze(1), c.unsqueeze(0)), wanted)
     weights = [p for p in encoder.parameters() if p.ndim == 2]
     assert all(g.any() for g in torch.autograd.grad(kernel.term(x, c).exact().sum(), weights))
+
+
+def test_log_probabilities_of_amplitudes_have_the_gradients_of_their_definition() -> None:
+    x = torch.tensor([[0.5, -2.0, 1e-30], [3.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    upstream = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], dtype=torch.float64)
+    fast, slow = log_probs(x), differentiable_log_probs(x)
+    torch.testing.assert_close(fast, slow)
+    assert fast.grad_fn.name() == "_LogProbsBackward"
+    of_fast, of_slow = (torch.autograd.grad(found, x, upstream)[0] for found in (fast, slow))
+    torch.testing.assert_close(of_fast, of_slow)
+    assert of_fast[1, 1] == 0
+    assert torch.autograd.gradgradcheck(log_probs, x.detach()[:1, :2].requires_grad_())
+
+
+def test_a_zero_vector_has_no_label() -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 1.0]], requires_grad=True)
+    found = log_probs(x)
+    assert found[0].isneginf().all()
+    (gradient,) = torch.autograd.grad(found[1, 0], x)
+    assert gradient.isfinite().all()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import close, normal
 from kdmkit.ops.messages import (
@@ -54,6 +55,24 @@ def test_groups_of_edges_agree_with_single_ones(to: int, sharpness: float) -> No
     assert len(schedule(PARENTS, tables, known, to, together=True)) < 6
     for one, other in zip(*results, strict=True):
         close(one, other)
+
+
+def test_groups_of_edges_that_do_not_follow_each_other_need_no_index_from_the_host() -> None:
+    """A CUDA graph cannot hold one. Messages to node 2 of a star come from nodes 1 and 3 in one step."""
+
+    class Indexing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert not str(function).startswith(("aten.index.", "aten.index_put")), function
+            return function(*args, **(kwargs or {}))
+
+    parents, logs = [-1, 0, 0, 0], stack()[:3].detach().requires_grad_()
+    scores = [normal(5, K, seed=i).requires_grad_() for i in range(4)]
+    tables = Tables.above_floor(logs.exp())
+    steps = schedule(parents, tables, range(4), 2, together=True)
+    assert (0, 2) in [step.slots for step in steps]
+    with Indexing():
+        beta, _ = Collect.apply(steps, 2, [None] * 4, replace(tables, stacks=()), *scores, *tables.stacks)
+        torch.autograd.grad(beta.sum(), [*scores, logs])
 
 
 def test_leaves_without_scores_send_nothing() -> None:

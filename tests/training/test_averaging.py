@@ -9,7 +9,7 @@ from torch import nn
 from kdmkit.kernels import RBF, Categorical
 from kdmkit.nn import JointLayer, Variable
 from kdmkit.training import Rows, fit, joint_nll
-from kdmkit.training.averaging import make_average
+from kdmkit.training.averaging import MovingAverage
 from training.problems import Objective, fitted, furthest, options, rows, same
 
 
@@ -117,7 +117,7 @@ def test_whole_numbers_are_copied():
     variables = [Variable("x", RBF(1.0), 2), Variable("y", Categorical(5, 0.1), ())]
     layer = JointLayer.from_variables(variables, 6, inputs=["x"])
     layer.components["y"].copy_(torch.arange(6) % 5)
-    average = make_average(layer, 10.0)
+    average = MovingAverage(layer, 10.0)
     for _ in range(5):
         average.update_parameters(layer)
     assert torch.equal(average.module.components["y"], layer.components["y"])
@@ -140,7 +140,7 @@ def test_infinite_constants_are_kept():
     """An open bound of a kernel, a smoothing of zero."""
     module = nn.Linear(2, 1)
     module.register_buffer("bound", torch.tensor([0.0, math.inf, -math.inf]))
-    average = make_average(module, 10.0)
+    average = MovingAverage(module, 10.0)
     for _ in range(3):
         average.update_parameters(module)
     assert average.module.bound.tolist() == [0.0, math.inf, -math.inf]

@@ -1,7 +1,5 @@
 """Fits of flat joint KDMs to tables with missing cells."""
 
-import copy
-
 import pytest
 import torch
 
@@ -9,7 +7,6 @@ import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import JointLayer, Variable
 from kdmkit.training import FlatObjective, Packing, Table, fit_joint, tree_options
-from kdmkit.training.graphs import Graphed
 
 VARIABLES = [Variable("x", kdm.RBF(1.0), 1), Variable("y", kdm.Levels(3, 0.01), ())]
 
@@ -42,29 +39,3 @@ def test_a_fit_raises_the_likelihood():
     after = float(layer.joint().log_prob(**held).mean().detach())
     assert after > before
     assert min(entry["validation_loss"] for entry in history) == pytest.approx(-after)
-
-
-def test_steps_are_graphs_on_cuda_only():
-    """On a CPU the module itself is called, and a copy has no graphs of the original."""
-    graphed = Graphed(torch.nn.Linear(2, 1))
-    x = torch.ones(3, 2)
-    assert torch.equal(graphed(x), graphed.module(x))
-    graphed.graphs["somewhere"] = None
-    copied = copy.deepcopy(graphed)
-    assert not copied.graphs
-    assert copied.module is not graphed.module
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_graphs_give_the_same_losses_and_gradients():
-    data = columns()
-    layer = started(data).to("cuda")
-    packing = Packing(layer, Table(data))
-    rows = [tensor.cuda() for tensor in packing.rows(Table(data)).tensors]
-    made = FlatObjective(layer, packing, has_missing=False, masking=0.0).train()
-    parameters = [p for p in layer.parameters() if p.requires_grad]
-    found = torch.autograd.grad(made(*rows).sum(), parameters)
-    wanted = torch.autograd.grad(made.losses(*rows[:2]).sum(), parameters)
-    assert made._training_losses.graphs
-    for one, other in zip(found, wanted, strict=True):
-        close(one, other)

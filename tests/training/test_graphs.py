@@ -15,8 +15,22 @@ from torch.overrides import TorchFunctionMode
 
 import kdmkit as kdm
 from helpers import normal, seeded
-from kdmkit.nn import TreeLayer, Variable
-from kdmkit.training import FlatObjective, Packing, Table, TreeObjective
+from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
+from kdmkit.estimators.classification.trend import cross_entropy
+from kdmkit.estimators.common.clusters import Clusters
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out
+from kdmkit.estimators.density.likelihood import Likelihood, kernel_of
+from kdmkit.estimators.regression.cross_fit import member_errors
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
+from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable
+from kdmkit.training import (
+    ConditionalObjective,
+    DenseObjective,
+    FlatObjective,
+    Packing,
+    Table,
+    TreeObjective,
+)
 from kdmkit.training.targets import Targets
 
 from .test_flat import columns as flat_columns
@@ -101,6 +115,78 @@ def test_a_step_of_a_flat_joint():
     packing = Packing(layer, Table(data))
     made = FlatObjective(layer, packing, has_missing=False, masking=0.0)
     check_step(made.losses, *packing.rows(Table(data)).tensors[:2])
+
+
+ROWS, LABELS = normal(40, 4, seed=1, dtype=torch.float32), torch.arange(40) % 3
+
+
+def _clusters(outputs: int) -> tuple[Clusters, torch.Tensor]:
+    r = normal(40, outputs, seed=2, dtype=torch.float32)
+    return Clusters.of(ROWS, r, None, 8, 0), r
+
+
+def _cross_fitting(outputs: int, loss: Any, y: torch.Tensor) -> tuple[torch.nn.Module, Any]:
+    ensemble = MLPEnsemble([4, 8, outputs], n_members=5, generator=seeded(0))
+    return CrossFitting(ensemble, loss), (ROWS, y, held_out(40, 5, seeded(0)))
+
+
+def _offsets() -> tuple[torch.nn.Module, Any]:
+    clusters, r = _clusters(3)
+    layer = layer_of_clusters(clusters, torch.full((4,), 3.0), min_sigma=1.0)
+    return Offsets(layer, n_rows=40, generative_weight=1.0), (ROWS, r, LABELS, *clusters.left_out())
+
+
+def _leave_one_out(loss: str) -> tuple[torch.nn.Module, Any]:
+    clusters, r = _clusters(2)
+    own, x, weight = clusters.left_out()
+    layer = layer_of(clusters, torch.ones(2), sigma=1.0, min_sigma=0.1)
+    objective = LeaveOneOut(layer, n_rows=40, generative_weight=0.5, loss=loss)
+    return objective, (ROWS, r, own, x, clusters.r_without, weight)
+
+
+def _conditional(alpha: float, encoder: torch.nn.Module | None) -> tuple[torch.nn.Module, Any]:
+    layer = JointLayer(4, 3, 6, in_kernel=kdm.RBF(torch.ones(4)), generator=seeded(0))
+    return ConditionalObjective(encoder, layer, generative_weight=alpha, noise=0.1), (ROWS, LABELS)
+
+
+def _dense() -> tuple[torch.nn.Module, Any]:
+    linear = torch.nn.Linear
+    return DenseObjective(linear(4, 2), linear(2, 3), noise=0.1, reconstruct=linear(2, 4)), (ROWS, LABELS)
+
+
+OBJECTIVES: dict[str, Callable[[], tuple[torch.nn.Module, Any]]] = {
+    "trend of labels": lambda: _cross_fitting(3, cross_entropy, LABELS),
+    "trend of numbers": lambda: _cross_fitting(1, member_errors, ROWS[:, :1]),
+    "offsets": _offsets,
+    "residuals": lambda: _leave_one_out("nll"),
+    "residuals, squared error": lambda: _leave_one_out("mse"),
+    "density": lambda: (Likelihood(DensityLayer(4, 5, kernel=kernel_of("full", 4))), (ROWS,)),
+    "labels given rows": lambda: _conditional(0.0, None),
+    "labels and rows": lambda: _conditional(1.0, None),
+    "behind an encoder": lambda: _conditional(0.5, torch.nn.Linear(4, 4)),
+    "dense head": _dense,
+}
+
+
+@pytest.mark.parametrize("case", OBJECTIVES)
+def test_a_step_of_an_estimator(case, monkeypatch):
+    # There is no autocast for tensors without data.
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: False)
+    objective, arguments = OBJECTIVES[case]()
+    check_step(objective, *arguments)
+
+
+def test_averages_move_without_reading_the_count():
+    """On a device as on a CPU."""
+    ensembles = [_cross_fitting(1, member_errors, ROWS[:, :1])[0] for _ in range(2)]
+    for step in range(20):
+        for number, objective in enumerate(ensembles):
+            with torch.no_grad():
+                for parameter in objective.ensemble.parameters():
+                    parameter.fill_(step**0.5)
+            objective._move_average() if number else objective._move_average_on_device()
+    for one, other in zip(*(objective.averaged.parameters() for objective in ensembles), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5)
 
 
 def test_copies_are_refused():

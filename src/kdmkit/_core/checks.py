@@ -73,7 +73,7 @@ def check_floating(argument: str, value: Tensor) -> None:
 
 def check_finite(argument: str, value: Tensor) -> None:
     # A sum tells in one pass; that of finite values may be infinite.
-    if not value.is_floating_point() or bool(value.detach().sum().isfinite()):
+    if not value.is_floating_point() or math.isfinite(value.detach().sum().item()):
         return
     if not bool(torch.isfinite(value).all()):
         bad = value[~torch.isfinite(value)]

@@ -161,7 +161,8 @@ class Layout:
     def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
         """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
         event = tensor.shape[tensor.ndim - event_rank :]
-        expanded = tensor.expand((*self.lead, *event))
+        shape = (*self.lead, *event)
+        expanded = tensor if tensor.shape == shape else tensor.expand(shape)
         if not self.batch:
             return expanded.reshape((math.prod(self.lead), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
@@ -263,6 +264,14 @@ def mix(
         averages, lse = attend(terms, bias, layout.to_batch(values, 2))
         averages = layout.to_lead(averages, 1)
     return averages, _add(layout.to_lead(lse, 0), _shared(entries))
+
+
+def mix_prepared(
+    entry: Entry, result: tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
+) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
+    """`mix` of one entry whose components have no batch, from what was reduced over its scores."""
+    averages, lse = result
+    return averages, _add(lse, _shared([entry]))
 
 
 def mix_given(

@@ -38,11 +38,21 @@ def cluster(
     if sample is not None:
         rows = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))[:sample]
         seen, weights = vectors[rows], None if weights is None else weights[rows]
-    means = KMeans(min(m, len(torch.unique(seen, dim=0))), n_init=1, max_iter=_ROUNDS, random_state=seed).fit(
+    means = KMeans(_distinct(seen, m), n_init=1, max_iter=_ROUNDS, random_state=seed).fit(
         seen.numpy(), sample_weight=None if weights is None else weights.double().numpy()
     )
     found = means.labels_ if sample is None else means.predict(vectors.numpy())
     return torch.unique(torch.from_numpy(found).long(), return_inverse=True)[1]
+
+
+def _distinct(vectors: Float[Tensor, "n p"], most: int) -> int:
+    """The number of distinct rows, or `most` where there are more; the first rows mostly suffice to tell."""
+    found = 0
+    for n in (2 * most, len(vectors)):
+        found = min(most, len(torch.unique(vectors[:n], dim=0)))
+        if found == most:
+            break
+    return found
 
 
 def spread_out(vectors: Float[Tensor, "n p"], m: int, *, seed: int) -> Int[Tensor, " m"]:

@@ -43,7 +43,7 @@ class Scaler(nn.Module):
         self.register_buffer("shift", shift.double())
         self.register_buffer("scale", scale.double())
         limit = _NO_LIMIT if limit is None else limit
-        self.register_buffer("limit", torch.tensor(limit, dtype=torch.float64))
+        self.register_buffer("limit", torch.tensor(limit, dtype=torch.float64, device=shift.device))
 
     @classmethod
     def identity(cls, d: int, limit: float | None = None) -> Scaler:
@@ -63,7 +63,7 @@ class Scaler(nn.Module):
         5 % and the 95 % quantile away from them: one wrong number must not set the scale of all.
         """
         x = x.double()
-        share = normalized_weights(len(x), weights)
+        share = normalized_weights(len(x), weights).to(x.device)
         x = x.clamp(*fences(x, share))
         shift = share @ x
         # Squares are taken of numbers up to 1: those of 1e200 would be infinite.

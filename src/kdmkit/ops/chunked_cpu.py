@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
+from kdmkit.ops.products import narrow_product, narrow_product_transposed
 from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, finite_top
@@ -118,7 +119,7 @@ class _Chunked(Recomputed):
             weights = blocks.exponentials(blocks.scores(rows, columns), offset[rows])
             slopes, by_values = slope[rows], None
             if by_averages is not None:
-                by_values = weights.mT @ by_averages[rows] if needs[1] else None
+                by_values = narrow_product_transposed(weights, by_averages[rows]) if needs[1] else None
                 slopes = torch.addmm(slopes, by_averages[rows], values[columns].mT)
             slopes = weights.mul_(slopes)
             by_weights = slopes.sum(0) if needs[0] else None
@@ -144,7 +145,7 @@ def _rows(blocks: _Blocks, rows: slice, values: Tensor | None) -> tuple[Tensor, 
         before, now = (top - higher).exp2(), (block_top - higher).exp2()
         total = total.mul_(before).addcmul_(weights.sum(-1, keepdim=True), now)
         if summed is not None and values is not None:
-            summed = summed.mul_(before).addcmul_(weights @ values[columns], now)
+            summed = summed.mul_(before).addcmul_(narrow_product(weights, values[columns]), now)
         top = higher
     lse = (total.log2() + top).squeeze(-1) / _LOG2_E
     return lse, None if summed is None else torch.where(total > 0, summed / total, 0.0)

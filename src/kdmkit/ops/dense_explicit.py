@@ -24,6 +24,7 @@ from kdmkit.ops.dense import (
     sum_rows,
     sum_scores,
 )
+from kdmkit.ops.products import narrow_product, narrow_product_transposed
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
@@ -79,7 +80,11 @@ class _Reduce(torch.autograd.Function):
         points = ScaledPoints.of(query, components, scale, dtype)
         weights, total, top = exponentials(points.scores(bias), dtype)
         lse = (total.log() + (top + points.row)).to(dtype)
-        averages = None if values is None else (weights @ values.to(dtype)).mul_(divide_by_total(1.0, total))
+        averages = (
+            None
+            if values is None
+            else narrow_product(weights, values.to(dtype)).mul_(divide_by_total(1.0, total))
+        )
         _save(ctx, dtype, inputs, points, averages, weights, total)
         return averages, lse
 
@@ -94,7 +99,9 @@ class _Reduce(torch.autograd.Function):
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
             if grad_averages is not None:
                 if needs[4]:
-                    grad_values = (weights.mT @ (grad_averages * inverse_total)).to(values.dtype)
+                    grad_values = narrow_product_transposed(weights, grad_averages * inverse_total).to(
+                        values.dtype
+                    )
                 dot = (grad_averages * averages).sum(-1, keepdim=True)
                 start = -dot if slopes is None else slopes - dot
                 slopes = torch.addmm(start, grad_averages, values.to(ctx.dtype).mT)
@@ -157,7 +164,11 @@ class _Given(torch.autograd.Function):
             else:
                 likelihood = extra.to(ctx.dtype).exp()
                 chosen = _scatter_by_code(codes, second, extra)
-                grad_extra = (weights.mT @ chosen).mul_(likelihood).to(extra.dtype) if needs[4] else None
+                grad_extra = (
+                    narrow_product_transposed(weights, chosen).mul_(likelihood).to(extra.dtype)
+                    if needs[4]
+                    else None
+                )
                 slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
             if points.x.dtype != slopes.dtype:
                 # Far from the components, what rounding adds to the sum of a row counts 10⁴-fold.
@@ -172,7 +183,7 @@ def _sum_by_code(
 ) -> tuple[None, Tensor, Tensor] | None:
     """Σ_j weights_ij exp(extra_j,code) by one product; None if a sum is too small to be accurate."""
     weights, total, top = first
-    picked = (weights @ extra.to(weights.dtype).exp()).gather(1, codes.long()).squeeze(-1)
+    picked = narrow_product(weights, extra.to(weights.dtype).exp()).gather(1, codes.long()).squeeze(-1)
     return (None, picked, top) if bool((picked > _MIN_LABEL_PROBABILITY * total).all()) else None
 
 
@@ -184,7 +195,8 @@ def _select_by_code(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]
 def _select_by_code_gradient(slopes: Float[Tensor, "n m"], extra: Tensor, codes: Tensor | None) -> Tensor:
     """The gradient by `extra`. A product, since scattered sums differ from run to run on a GPU."""
     if codes is not None:
-        slopes = slopes.mT @ _scatter_by_code(codes, torch.ones_like(slopes[:, :1]), extra)
+        chosen = _scatter_by_code(codes, torch.ones_like(slopes[:, :1]), extra)
+        slopes = narrow_product_transposed(slopes, chosen)
     return slopes.to(extra.dtype)
 
 

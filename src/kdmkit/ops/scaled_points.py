@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_
+from kdmkit.ops.products import narrow_product, narrow_product_transposed
 from kdmkit.ops.terms import robust_centre
 
 # (‖s x‖ + ‖s c‖)² times the rounding of float32 bounds the error of a score: up to here it is below 2e-5.
@@ -89,11 +90,12 @@ class ScaledPoints:
         by_row = slopes.sum(-1).unsqueeze(-1) if need_x or need_scale else None
         grad_x = None
         if need_x and by_row is not None:
-            grad_x = (slopes @ self.c).sub_(by_row * self.x).mul_(twice)
+            grad_x = narrow_product(slopes, self.c).sub_(by_row * self.x).mul_(twice)
         if not (need_c or need_scale):
             return grad_x, None, None
         by_column = slopes.sum(0) if by_column is None else by_column
-        pulled, weighted = slopes.mT @ self.x, by_column.unsqueeze(-1) * self.c
+        pulled = narrow_product_transposed(slopes, self.x)
+        weighted = by_column.unsqueeze(-1) * self.c
         grad_scale = None
         if by_row is not None and need_scale:
             grad_scale = (-2 * self._moments(by_row, pulled, weighted) / self.scale).sum_to_size(

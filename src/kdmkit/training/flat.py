@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, JointLayer
-from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.table import Packing, Table, packed_rows
@@ -39,7 +38,6 @@ class FlatObjective(DrawingModule):
         self.has_missing = has_missing
         self.masking = check_number("masking", masking, "0 ≤ masking < 1", below=1)
         self.losses = _Losses(layer, packing)
-        self._training_losses = Graphed(self.losses)
 
     def forward(
         self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"]
@@ -48,7 +46,7 @@ class FlatObjective(DrawingModule):
         if hidden:
             seen = seen & (self.uniform(seen) >= self.masking)
         given = (codes, numbers, seen) if hidden or self.has_missing else (codes, numbers)
-        found: Tensor = (self._training_losses if self.training else self.losses)(*given)
+        found: Tensor = self.losses(*given)
         return found
 
 
@@ -98,5 +96,4 @@ def fit_joint(
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
     described = {"masking": masking, **(identity or {})}
-    with expected_streams():
-        return fit(objective, rows, held, options=options, identity=described, description="joint")
+    return fit(objective, rows, held, options=options, identity=described, description="joint")

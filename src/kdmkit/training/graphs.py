@@ -1,76 +1,102 @@
-"""Modules whose forward and backward passes are replayed as CUDA graphs, without a launch per operation."""
+"""Work that a CUDA device repeats as a graph: one launch in place of one for every operation."""
 
 from __future__ import annotations
 
-import copy
+import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+Work = Callable[[Tensor], None]
+
+# Calls as they are before a capture: they load libraries, compile kernels and make the optimizer's state.
+_WARM_UPS = 2
+# A process can make one capture at a time.
+_CAPTURING = threading.Lock()
 
 
-class Graphed:
-    """Calls a module, on a CUDA device through graphs: one for every set of shapes of its arguments.
+class Replayed:
+    """Calls a function of one tensor; from the third call with a shape on, a graph of it is replayed.
 
-    A tree of many columns is thousands of small operations, and their launches take longer than the work. A
-    module that cannot be captured, since it waits for the device somewhere, is called as it is, with a
-    warning: it is many times as slow.
+    A step of a small model is a hundred operations, and their launches take longer than the work. The first
+    calls are ordinary ones, so that nothing has to be undone. A function that cannot be captured, since it
+    waits for the device somewhere, is called as it is, with a warning.
 
     Args:
-        module: maps tensors to one tensor. What it computes depends on its parameters and arguments alone.
+        device: of all tensors.
+        generators: those that the function draws from, besides torch's global one.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.graphs: dict[Any, Any] = {}
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
+        self.generators = tuple(generators)
+        self.calls: Counter[torch.Size] = Counter()
+        self.graphs: dict[torch.Size, tuple[Tensor, Callable[[], None]]] = {}
+        self.failed = False
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, *arguments: Tensor) -> Any:
-        if not _can_capture(arguments):
-            return self.module(*arguments)
-        key = tuple((tuple(a.shape), a.dtype, a.device) for a in arguments)
-        if key not in self.graphs:
-            self.graphs[key] = self._captured(arguments)
-        return self.graphs[key](*arguments)
+    def __call__(self, work: Work, argument: Tensor) -> None:
+        """Calls the function, the same one every time, or replays what it did.
 
-    def _captured(self, arguments: tuple[Tensor, ...]) -> Any:
-        samples = tuple(argument.detach().clone() for argument in arguments)
+        Args:
+            work: reads and changes tensors that stay where they are. What it does with them must not depend
+                on numbers that Python reads or counts. It is not kept.
+            argument: copied to where the graph reads it.
+        """
+        shape = argument.shape
+        self.calls[shape] += 1
+        if shape not in self.graphs and self.calls[shape] > _WARM_UPS and not self.failed:
+            self._capture(work, argument)
+        if shape not in self.graphs:
+            self._call(work, argument)
+            return
+        given, replay = self.graphs[shape]
+        given.copy_(argument)
+        replay()
+
+    def _call(self, work: Work, argument: Tensor) -> None:
+        """An ordinary call, on the stream of the captures: workspaces and gradients belong to a stream."""
+        if self.stream is None:
+            work(argument)
+            return
+        current = torch.cuda.current_stream(argument.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            work(argument)
+        current.wait_stream(self.stream)
+
+    def _capture(self, work: Work, argument: Tensor) -> None:
+        given = argument.clone()
+        states = [(generator, generator.clone_state()) for generator in self._all_generators()]
         try:
-            # The wrapper is changed by the capture, the module is not.
-            return torch.cuda.make_graphed_callables(_Wrapper(self.module), samples, allow_unused_input=True)
+            self.graphs[argument.shape] = given, self._captured(work, given)
         except RuntimeError as error:
-            torch.cuda.synchronize()
+            self.failed = True
+            # A failed capture leaves generators in a state in which they draw nothing.
+            for generator, state in states:
+                generator.graphsafe_set_state(state)
             what = f"steps are not replayed as CUDA graphs and take longer: {error}"
             warnings.warn(what, RuntimeWarning, stacklevel=2)
-            return self.module
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
-        """Graphs belong to the tensors that they were captured with."""
-        return Graphed(copy.deepcopy(self.module, memo))
+    def _all_generators(self) -> list[torch.Generator]:
+        if self.stream is None:
+            return []
+        return [*self.generators, torch.cuda.default_generators[self.stream.device.index]]
 
-
-@contextmanager
-def expected_streams() -> Iterator[None]:
-    """Without torch's warning that gradients come from another stream: that of a capture is another one."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
-        yield
-
-
-class _Wrapper(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *arguments: Tensor) -> Any:
-        return self.module(*arguments)
+    def _captured(self, work: Work, given: Tensor) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        # Threads with other fits go on; only their captures wait.
+        with _CAPTURING, torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            work(given)
+        return graph.replay
 
 
-def _can_capture(arguments: tuple[Tensor, ...]) -> bool:
-    on_cuda = all(argument.is_cuda for argument in arguments) and torch.is_grad_enabled()
-    if not on_cuda or torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling():
-        return False
+def can_replay(device: torch.device) -> bool:
+    """Whether work on a device may be captured: on a CUDA device, in a single process."""
     distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized())
+    several = distributed.is_available() and distributed.is_initialized()
+    return device.type == "cuda" and not several

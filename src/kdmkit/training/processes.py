@@ -52,6 +52,13 @@ def make_accelerator(options: FitOptions) -> Accelerator:
         return Accelerator(cpu=cpu, mixed_precision=options.precision, kwargs_handlers=[unused])
 
 
+def prepare(accelerator: Accelerator, part: T) -> T:
+    """What Accelerate makes of a module or an optimizer; it may look at its shared states meanwhile."""
+    with _STATES:
+        prepared: T = accelerator.prepare(part)
+    return prepared
+
+
 def broadcast_buffers(module: nn.Module, accelerator: Accelerator) -> None:
     """Gives all processes the main process's buffers: running statistics differ between processes."""
     if accelerator.num_processes > 1:

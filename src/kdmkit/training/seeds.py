@@ -45,9 +45,17 @@ def draws_globally(module: object) -> bool:
     return isinstance(module, nn.Module) and any(_draws(part) for part in module.modules())
 
 
+def is_known(module: nn.Module) -> bool:
+    """Whether all parts of a module are torch's or the library's, and nobody hooks into them."""
+    return all(_is_known(part) and not part._forward_hooks for part in module.modules())
+
+
+def _is_known(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(_KNOWN)
+
+
 def _draws(module: nn.Module) -> bool:
-    known = type(module).__module__.startswith(_KNOWN)
-    return not known or isinstance(module, _RANDOM) or bool(getattr(module, "dropout", 0))
+    return not _is_known(module) or isinstance(module, _RANDOM) or bool(getattr(module, "dropout", 0))
 
 
 @contextmanager

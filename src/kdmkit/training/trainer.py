@@ -9,20 +9,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.memory import keep_freed_memory
-from kdmkit.nn import DrawingModule, Draws
-from kdmkit.training.averaging import make_average
+from kdmkit.training.averaging import MovingAverage
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
+from kdmkit.training.graphs import Replayed
 from kdmkit.training.optimizer import make_optimizer, make_schedule
 from kdmkit.training.options import FitOptions
-from kdmkit.training.processes import Proxy, broadcast_buffers, call_on_main_process, make_accelerator
+from kdmkit.training.processes import (
+    Proxy,
+    broadcast_buffers,
+    call_on_main_process,
+    make_accelerator,
+    prepare,
+)
 from kdmkit.training.progress import Progress
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed
+from kdmkit.training.steps import Steps, weighted_sum
 
 # Rows per forward pass without gradients.
 _EVALUATION_ROWS = 4096
@@ -47,23 +53,34 @@ class Trainer:
         device = self.accelerator.device
         if device.type == "cpu":
             keep_freed_memory()
-        self.generator = torch.Generator(device)
-        self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)
+        self._latest_order = -1, torch.empty(0)
         steps_per_epoch = len(self.batches(0))
         optimizer = make_optimizer(objective.to(device), options)
         self.scheduler = make_schedule(optimizer, options, steps_per_epoch)
-        self.prepared = self.accelerator.prepare(Proxy(objective))
+        self.prepared = prepare(self.accelerator, Proxy(objective))
         # Accelerate's optimizer is needed for scaled gradients only: at every step it looks for optional
         # packages, which takes time.
-        self.scaled = self.accelerator.scaler is not None
-        self.optimizer = self.accelerator.prepare(optimizer) if self.scaled else optimizer
+        scaled = self.accelerator.scaler is not None
+        self.optimizer = prepare(self.accelerator, optimizer) if scaled else optimizer
         # After `prepare`, which gives all processes the weights of the first.
-        self.average: AveragedModel | None = None
+        self.average: MovingAverage | None = None
         if options.averaging is not None:
-            steps = steps_per_epoch * options.max_epochs
-            self.average = make_average(objective, options.averaging * steps)
+            n_steps = steps_per_epoch * options.max_epochs
+            self.average = MovingAverage(objective, options.averaging * n_steps)
+        self.steps = Steps(
+            objective,
+            self.prepared,
+            self.accelerator,
+            self.optimizer,
+            self.scheduler,
+            self.average,
+            self.train,
+            options,
+        )
+        self._evaluation = torch.zeros((), dtype=torch.float64, device=device)
+        self._replayed = Replayed(device) if self.steps.replays else None
         self.progress = Progress()
         self.checkpoint: Checkpoint | None = None
         if options.checkpoint_dir is not None:
@@ -104,19 +121,22 @@ class Trainer:
         """Steps through all batches, validates, records and saves."""
         number = self.progress.epoch
         self.prepared.train()
-        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         for batch in self.batches(number):
-            total += self._step(batch)
+            self.steps(batch)
         broadcast_buffers(self.objective, self.accelerator)
         if self.average is not None:
             broadcast_buffers(self.average.module, self.accelerator)
-        entry = {
-            "epoch": float(number),
-            "loss": self._sum_over_processes(total) / float(self.train.weight()),
-            "learning_rate": float(self.scheduler.get_last_lr()[0]),
-        }
+        rate = float(self.scheduler.get_last_lr()[0])
+        sums, weights = [self.steps.total], [self.train.weight()]
         if self.validation is not None:
-            entry["validation_loss"] = self._evaluate(self.validation)
+            sums.append(self._evaluate(self.validation))
+            weights.append(self.validation.weight())
+        # While the device is busy.
+        self._order(number + 1)
+        losses = [found / float(w) for found, w in zip(self._sums_over_processes(sums), weights, strict=True)]
+        entry = {"epoch": float(number), "loss": losses[0], "learning_rate": rate}
+        if self.validation is not None:
+            entry["validation_loss"] = losses[1]
         _check_losses(entry)
         rules = {name: getattr(self.options, name) for name in ("min_improvement", "tolerance")}
         self.progress.record(entry, self.result, **rules)
@@ -126,56 +146,44 @@ class Trainer:
     def batches(self, epoch: int) -> list[Tensor]:
         """The row numbers of every step of an epoch, the same on all processes."""
         size = self.options.batch_size
-        generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
-        order = torch.randperm(len(self.train), generator=generator).to(self.accelerator.device)
-        batches = list(order.split(size))
+        batches = list(self._order(epoch).to(self.accelerator.device).split(size))
         if len(batches) > 1 and len(batches[-1]) < min(size, _SMALLEST_BATCH):
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def _part_of_this_process(self, index: Tensor) -> Tensor:
-        return index[self.accelerator.process_index :: self.accelerator.num_processes]
-
-    def _step(self, batch: Tensor) -> Tensor:
-        """One update; returns this process's weighted sum of losses."""
-        rows, weights = self.train.take(self._part_of_this_process(batch))
-        draws = self._draws(batch)
-        for module in self.drawing:
-            module.draws = draws
-        local = _weighted_sum(self.prepared(*rows), rows, weights)
-        # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
-        # their number as a factor.
-        factor = self.accelerator.num_processes / _nonzero(self.train.weight(batch))
-        if self.scaled:
-            self.accelerator.backward(local * factor)
-        else:
-            (local * factor).backward()
-        if self.options.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(self.prepared.parameters(), self.options.clip_norm)
-        self.optimizer.step()
-        if not self.accelerator.optimizer_step_was_skipped:
-            self.scheduler.step()
-        self.optimizer.zero_grad()
-        if self.average is not None:
-            self.average.update_parameters(self.objective)
-        return local.detach().double()
+    def _order(self, epoch: int) -> Tensor:
+        """The rows of an epoch, in random order; that of the latest call is kept."""
+        if self._latest_order[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.options.seed, epoch, 0))
+            self._latest_order = epoch, torch.randperm(len(self.train), generator=generator)
+        return self._latest_order[1]
 
     @torch.no_grad()
-    def _evaluate(self, rows: Rows) -> float:
-        """The weighted mean loss; every row is evaluated on one process."""
-        module = self.result.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+    def _evaluate(self, rows: Rows) -> Tensor:
+        """The weighted sum of losses; every row is evaluated on one process."""
+        self.result.eval()
+        self._evaluation.zero_()
         every_row = torch.arange(len(rows), device=self.accelerator.device)
-        for index in self._part_of_this_process(every_row).split(_EVALUATION_ROWS):
-            tensors, weights = rows.take(index)
-            with self.accelerator.autocast():
-                losses = module(*tensors)
-            total += _weighted_sum(losses.double(), tensors, weights)
-        return self._sum_over_processes(total) / float(rows.weight())
+        for index in self.steps.own_rows(every_row).split(_EVALUATION_ROWS):
+            if self._replayed is None:
+                self._evaluate_block(index)
+            else:
+                self._replayed(self._evaluate_block, index)
+        return self._evaluation
 
-    def _sum_over_processes(self, value: Tensor) -> float:
-        several = self.accelerator.num_processes > 1
-        return float(self.accelerator.reduce(value, "sum") if several else value)
+    def _evaluate_block(self, index: Tensor) -> None:
+        assert self.validation is not None
+        tensors, weights = self.validation.take(index)
+        with self.accelerator.autocast():
+            losses = self.result(*tensors)
+        self._evaluation += weighted_sum(losses.double(), tensors, weights)
+
+    def _sums_over_processes(self, values: list[Tensor]) -> list[float]:
+        stacked = torch.stack(values)
+        if self.accelerator.num_processes > 1:
+            stacked = self.accelerator.reduce(stacked, "sum")
+        found: list[float] = stacked.tolist()
+        return found
 
     # ---- resuming
 
@@ -226,26 +234,14 @@ class Trainer:
         Modules of the library draw from this fit's generator. Others may use torch's global one, which gets
         another seed on every process.
         """
-        self.generator.manual_seed(derive_seed(self.options.seed, epoch, 1))
+        self.steps.restart(derive_seed(self.options.seed, epoch, 1))
         seed = derive_seed(self.options.seed, epoch, 2 + self.accelerator.process_index)
         foreign = draws_globally(self.objective)
         try:
             with global_seed(seed, self.accelerator.device) if foreign else nullcontext():
                 yield
         finally:
-            for module in self.drawing:
-                module.draws = None
-
-    def _draws(self, batch: Tensor) -> Draws:
-        """The random numbers of a step, for the rows of this process."""
-        own = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        sizes = self.train.sizes
-        if sizes is None:
-            return Draws(self.generator, len(batch), own)
-        is_own = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
-        is_own[own] = True
-        of_rows = is_own.repeat_interleave(sizes[batch])
-        return Draws(self.generator, len(of_rows), of_rows)
+            self.steps.finish()
 
     def _progress_bar(self, description: str) -> Any:
         hidden = not (self.options.verbose and self.accelerator.is_main_process)
@@ -266,15 +262,3 @@ def _check_losses(entry: dict[str, float]) -> None:
             advice = "a smaller learning_rate or clip_norm may help"
             got = f"{loss} in epoch {int(entry['epoch'])} ({advice})"
             raise FloatingPointError(bad_argument(name, "a finite value", got))
-
-
-def _weighted_sum(losses: Tensor, rows: tuple[Tensor, ...], weights: Tensor | None) -> Tensor:
-    if losses.shape != (len(rows[0]),):
-        wanted = f"one loss per row, shape ({len(rows[0])},)"
-        raise ValueError(bad_argument("objective", wanted, tuple(losses.shape)))
-    return losses.sum() if weights is None else (losses * weights).sum()
-
-
-def _nonzero(weight: float | Tensor) -> float | Tensor:
-    """The weight of a batch as a divisor: 1 where all rows have weight zero, whose sum of losses is zero."""
-    return torch.where(weight > 0, weight, 1.0) if isinstance(weight, Tensor) else weight

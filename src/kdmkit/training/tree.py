@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit._core.weights import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
-from kdmkit.training.graphs import Graphed, expected_streams
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -141,8 +140,6 @@ class TreeObjective(DrawingModule):
         self.losses = _PenalisedLosses(
             layer, packing, rows, n, targets, shrinkage=by_edge, smoothing=smoothing
         )
-        # Not a submodule: it has no state of its own.
-        self._training_losses = Graphed(self.losses)
 
     @property
     def layer(self) -> TreeLayer:
@@ -159,7 +156,7 @@ class TreeObjective(DrawingModule):
         if self.masking:
             shown = self.uniform(seen) >= self.masking * left**self.masking_fading
             seen = seen & (shown | self.is_target)
-        found: Tensor = self._training_losses(codes, numbers, seen, left**self.fading)
+        found: Tensor = self.losses(codes, numbers, seen, left**self.fading)
         return found
 
 
@@ -283,8 +280,7 @@ def fit_tree(
     described = {"parents": layer.parents, **settings, **(identity or {})}
     if targets:
         described["targets"] = targets.config()
-    with expected_streams():
-        return fit(objective, rows, held, options=options, identity=described, description="tree")
+    return fit(objective, rows, held, options=options, identity=described, description="tree")
 
 
 def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:

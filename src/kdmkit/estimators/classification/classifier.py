@@ -220,6 +220,9 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
     ) -> Predictor:
         """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
+        device = self._fit_device()
+        x, labels = x.to(device), labels.to(device)
+        weights = None if weights is None else weights.to(device)
         scaler = Scaler.from_data(x, weights)
         z = soft_clip(scaler(x)).float()
         fitted = fit_logits(
@@ -241,7 +244,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         layer, offsets = self._offset_layer(rows, unit.scale / scaler.scale, labels, fitted.logits, weights)
         self._keep_histories({"joint": self.history_, "pretraining": fitted.history})
         trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
-        module = Predictor.from_standardized(layer, {"x": unit}, trend=trend)
+        module = Predictor.from_standardized(layer, {"x": unit.cpu()}, trend=trend.cpu()).to(device)
         with torch.no_grad():
             components = module.layer.components
             components["y"].copy_(trend.probs_at_components(components["x"]).sqrt())
@@ -260,7 +263,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         m = self._count_components(n, max(2 * logits.shape[1], min(256, n // 5)))
         one_hot = nn.functional.one_hot(labels, logits.shape[1]).float()
         clusters = Clusters.of(z, one_hot, weights, m, self._seed).scaled(1 / unit.float())
-        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float()
+        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float().cpu()
         layer = layer_of_clusters(clusters, sigma, min_sigma=math.sqrt(2))
         objective = Offsets(layer, n_rows=n, generative_weight=self._alpha(has_trend=True))
         rows = Rows(

@@ -25,7 +25,7 @@ def fit_label_memory(
     Args:
         x, labels, weights: of the rows.
         probs: p(y|x) of a model that has not seen the row.
-        generator: chooses the rows where there are many.
+        generator: chooses the rows where there are many; of a CPU.
     """
     one_hot = nn.functional.one_hot(labels, probs.shape[1]).to(x.dtype)
 

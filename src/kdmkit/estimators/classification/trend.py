@@ -42,8 +42,9 @@ def fit_logits(
     run: Callable[..., list[dict[str, float]]],
 ) -> FittedLogits:
     """Fits an ensemble by cross-entropy; see `fit_ensemble` for the arguments."""
-    share = normalized_weights(len(x), weights)
-    counts = len(x) * torch.bincount(labels, share, minlength=n_classes) + _EXTRA_ROWS
+    share = normalized_weights(len(x), weights).to(x.device)
+    # On the CPU: on a GPU scattered sums differ from run to run.
+    counts = len(x) * torch.bincount(labels.cpu(), share.cpu(), minlength=n_classes) + _EXTRA_ROWS
     fitted = fit_ensemble(
         x,
         labels,
@@ -57,7 +58,7 @@ def fit_logits(
     )
     logits = fitted.held_out_mean
     factor = fit_inverse_temperature(logits.double(), labels, share)
-    return FittedLogits(fitted.ensemble, factor, factor.float() * logits, fitted.history)
+    return FittedLogits(fitted.ensemble, factor.cpu(), factor.float() * logits, fitted.history)
 
 
 def cross_entropy(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Tensor, "*lead"]:
@@ -72,7 +73,7 @@ def fit_inverse_temperature(
     """The a > 0 for which softmax(a·t) has the smallest mean cross-entropy, with a weak prior about 1."""
     right = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
     prior = 2 * _PRIOR / len(logits)
-    a = torch.ones((), dtype=torch.float64)
+    a = logits.new_ones((), dtype=torch.float64)
     for _ in range(_NEWTON_STEPS):
         probs = (a * logits).softmax(-1)
         mean = (probs * logits).sum(-1)

@@ -21,6 +21,8 @@ _PRIOR_X = 2.0
 _CLUSTER_SAMPLE = 50_000
 # A share of a cluster's weight that is lost in a difference.
 _ROUNDING = 1e-12
+# Rows per product of sums.
+_BLOCK = 16384
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,20 @@ class Clusters:
         """At most m clusters: fewer where rows coincide. Every residual counts as much as one feature."""
         spread = Scaler.from_data(r, weights).scale.float()
         vectors = torch.cat([x, r / spread], 1)
-        own = cluster(vectors, m, seed=seed, weights=weights, sample=_CLUSTER_SAMPLE)
-        w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
-        total = torch.bincount(own, w)
+        w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double().cpu()
+        own = cluster(
+            vectors.cpu(), m, seed=seed, weights=w if weights is not None else None, sample=_CLUSTER_SAMPLE
+        )
+        total, count = torch.bincount(own, w).to(x.device), torch.bincount(own).to(x.device)
+        own, w = own.to(x.device), w.to(x.device)
         # The weight of the other members; where they weigh next to nothing, total − w would be rounding.
-        alone = (torch.bincount(own)[own] == 1) | (total[own] - w <= _ROUNDING * total[own])
+        alone = (count[own] == 1) | (total[own] - w <= _ROUNDING * total[own])
         rest = torch.where(alone, torch.zeros_like(w), total[own] - w)
         pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
 
         def centres(values: Tensor) -> tuple[Tensor, Tensor]:
             """Of all clusters, and of each row's cluster without the row."""
-            sums = torch.zeros(len(total), values.shape[1], dtype=torch.float64)
-            centre = sums.index_add(0, own, w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
+            centre = _sums(own, len(total), w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
             return centre.float(), (centre[own] + pull * (centre[own] - values)).float()
 
         (x_centre, x_without), (r_centre, r_without) = centres(x), centres(r)
@@ -80,6 +84,16 @@ class Clusters:
     def left_out(self) -> tuple[Tensor, Tensor, Tensor]:
         """What `scores_without_row` needs of every row."""
         return self.own, self.x_without, self.log_weight_without
+
+
+def _sums(own: Int[Tensor, " n"], m: int, values: Float[Tensor, "n v"]) -> Float[Tensor, "m v"]:
+    """The sum of values of every cluster. On a GPU by products: scattered sums differ from run to run."""
+    sums = values.new_zeros(m, values.shape[1])
+    if values.device.type == "cpu":
+        return sums.index_add(0, own, values)
+    for part, some in zip(own.split(_BLOCK), values.split(_BLOCK), strict=True):
+        sums.addmm_(nn.functional.one_hot(part, m).to(values.dtype).mT, some)
+    return sums
 
 
 class ClusterObjective(nn.Module, ABC):

@@ -55,9 +55,26 @@ class CrossFitting(nn.Module):
     def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
         if not self.training:
             return self.loss(held_out_mean(self.averaged, x, held), y)
-        self.average.update_parameters(self.ensemble)
+        self._move_average()
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+
+    def _move_average(self) -> None:
+        if self.average.n_averaged.device.type == "cpu":
+            self.average.update_parameters(self.ensemble)
+        else:
+            self._move_average_on_device()
+
+    @torch.no_grad()
+    def _move_average_on_device(self) -> None:
+        """The same without reading the number of steps, which would wait for the device."""
+        count: Tensor = self.average.n_averaged
+        averages: list[Tensor] = list(self.averaged.parameters())
+        values: list[Tensor] = list(self.ensemble.parameters())
+        changes = list(torch._foreach_sub(values, averages))
+        torch._foreach_mul_(changes, 1 - (count / (count + 10)).clamp_max(_AVERAGE_DECAY))
+        torch._foreach_add_(averages, changes)
+        count += 1
 
 
 def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
@@ -119,6 +136,8 @@ def fit_ensemble(
 ) -> FittedEnsemble:
     """Fits an ensemble whose members each hold out a part of the rows.
 
+    The ensemble lies on the CPU, its answers where the rows lie.
+
     Args:
         x, y, weights: rows, targets, sample weights.
         start: what every member answers before training.
@@ -133,30 +152,35 @@ def fit_ensemble(
     sizes = [x.shape[1], *_HIDDEN, len(start)]
     with in_memory("n_members", n_members):
         first = MLPEnsemble(sizes, n_members=n_members, generator=of_weights)
-        held = held_out(len(x), n_members, generator, labels)
+        held = held_out(len(x), n_members, generator, labels, x.device)
     rows = Rows((x, y, held), None if weights is None else weights.float())
     with torch.no_grad():
         first.biases[-1].copy_(start)
     objective = CrossFitting(first, loss)
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
-    ensemble = objective.averaged.eval()
+    ensemble = objective.averaged.eval().to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
-    return FittedEnsemble(ensemble, answers, held, history)
+    return FittedEnsemble(ensemble.cpu(), answers, held, history)
 
 
 def held_out(
-    n: int, n_members: int, generator: torch.Generator, labels: Int[Tensor, " n"] | None = None
+    n: int,
+    n_members: int,
+    generator: torch.Generator,
+    labels: Int[Tensor, " n"] | None = None,
+    device: torch.device | None = None,
 ) -> Bool[Tensor, "n k"]:
     """Which members hold out a row: rows fall into K parts, and each member holds out two of them.
 
     >>> held_out(6, 3, torch.Generator().manual_seed(0)).sum(1)
     tensor([2, 2, 2, 2, 2, 2])
     """
-    place = torch.randperm(n, generator=generator)
+    place = torch.randperm(n, generator=generator).to(device)
     if labels is not None:
         place = (labels * n + place).argsort().argsort()
-    return (place.unsqueeze(1) % n_members - torch.arange(n_members)) % n_members < HOLDERS
+    members = torch.arange(n_members, device=device)
+    return (place.unsqueeze(1) % n_members - members) % n_members < HOLDERS
 
 
 def trend_batch(n: int) -> int:

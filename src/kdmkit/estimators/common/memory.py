@@ -23,6 +23,7 @@ _LEAST_GAIN = 0.01
 _STANDARD_ERRORS = 3.0
 # At most this many rows in a memory, and to compare candidates by.
 _MOST_ROWS, _JUDGES = 20_000, 2000
+_BLOCK = 500
 
 #: From row numbers, g(x) and the coverage of a memory without the row, to the loss of every row.
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -39,16 +40,16 @@ def search_memory(
 
     Args:
         x, values, weights: of the rows.
-        generator: chooses the rows of the memory where there are many.
+        generator: chooses the rows of the memory where there are many; of a CPU.
         losses: what is to be lowered.
 
     Returns:
         The memory, and the numbers of its rows.
     """
-    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
-    share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x.dtype)
+    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
+    share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x)
     memory = ResidualMemory(x[kept], values[kept], share[kept].log())
-    judges = torch.arange(min(_JUDGES, len(kept)))
+    judges = torch.arange(min(_JUDGES, len(kept)), device=x.device)
     rows, importance = kept[judges], share[kept[judges]].double()
     before = importance * losses(rows, torch.zeros_like(values[rows]), values.new_zeros(len(rows), 1))
     best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None
@@ -68,7 +69,12 @@ def search_memory(
 
 def left_out(memory: ResidualMemory, sigma: float, rows: Int[Tensor, " q"]) -> tuple[Tensor, Tensor]:
     """The mean value of all other rows of the memory, and the log of their overlap, at some of its rows."""
-    return average_over_others(RBF(sigma), memory.rows, memory.log_weights, memory.residuals, rows)
+    # On a GPU in blocks that are whole matrices: kernels for larger ones take seconds to compile.
+    blocks = rows.split(len(rows) if rows.device.type == "cpu" else _BLOCK)
+    given = (RBF(sigma), memory.rows, memory.log_weights, memory.residuals)
+    parts = [average_over_others(*given, block) for block in blocks]
+    means, log_overlaps = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(log_overlaps)
 
 
 def _is_significant(gains: Float[Tensor, " n"]) -> bool:

@@ -71,7 +71,7 @@ def cross_fit(
         run=run,
     )
     answers, residuals = fitted.answers, y - fitted.held_out_mean
-    share = _typical_share(residuals, normalized_weights(len(x), weights))
+    share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
     variance = _held_out_variance(answers, fitted.held, share)
     residuals = _scaled_to_ensemble(residuals, variance, n_members, share)
     excess = _excess_variance(answers, variance, share)

@@ -34,10 +34,10 @@ def fit_memory(
     if memory is None:
         return None, r, r.new_zeros(len(x), 1)
     answers, coverage = torch.empty_like(r), r.new_empty(len(x), 1)
-    outside = torch.ones(len(x), dtype=torch.bool)
+    outside = torch.ones(len(x), dtype=torch.bool, device=x.device)
     outside[kept] = False
     answers[outside], coverage[outside] = memory(x[outside])
-    for block in torch.arange(len(kept)).split(_BLOCK):
+    for block in torch.arange(len(kept), device=x.device).split(_BLOCK):
         found = with_background(*left_out(memory, float(memory.sigma), block), memory.background)
         answers[kept[block]], coverage[kept[block]] = found
     return memory, r - answers, coverage

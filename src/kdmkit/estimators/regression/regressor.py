@@ -120,9 +120,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         return self
 
     def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
+        has_trend = self._has_trend(y)
+        if has_trend:
+            device = self._fit_device()
+            x, y = x.to(device), y.to(device)
+            weights = None if weights is None else weights.to(device)
         scalers = {**self._input_scaler(x, weights), "y": target_scaler(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
-        if self._has_trend(y):
+        if has_trend:
             return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
         return self._learned_directly(x, y, weights, scalers, bound)
 
@@ -156,13 +161,14 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         residuals = without_excess(residuals, excess, fitted.share)
         layer = self._residual_layer(x, residuals / bound.float(), weights)
         trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
-        return Predictor.from_standardized(layer, {"x": scalers["x"], "y": unit}, trend=trend)
+        scalers = {"x": scalers["x"].cpu(), "y": unit.cpu()}
+        return Predictor.from_standardized(layer, scalers, trend=trend.cpu())
 
     def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
         n, d = x.shape
         clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
         sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        spread = Scaler.from_data(r, weights).scale.float()
+        spread = Scaler.from_data(r, weights).scale.float().cpu()
         layer = layer_of(clusters, spread, sigma=float(sigma), min_sigma=math.sqrt(2))
         objective = LeaveOneOut(
             layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss

@@ -115,7 +115,8 @@ def train_layer(
         )
         assert isinstance(layer, JointLayer)
         return fit_joint(layer, train, validation, options=options, identity=settings.identity)
-    options = _shortened(table_options(n, settings.options), share)
+    chosen = {"learning_rate": TABLE_RECIPE.target_rate} if settings.targets else {}
+    options = _shortened(table_options(n, {**chosen, **settings.options}), share)
     some = _some_rows(train, TABLE_RECIPE.start_rows, torch.Generator().manual_seed(settings.seed))
     targets = Targets(settings.targets, TABLE_RECIPE.target_weight) if settings.targets else None
     return fit_tree(

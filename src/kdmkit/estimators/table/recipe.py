@@ -34,6 +34,7 @@ class TableRecipe:
         flat_rate: the learning rate of a flat joint.
         target_preference: how often information about a target counts when the tree of columns is learned.
         target_weight: of the conditional likelihoods of targets.
+        target_rate: the learning rate of a tree with targets.
         fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows where there are targets. Weak
             edges would tell of a target what is true of the training rows alone.
     """
@@ -57,6 +58,7 @@ class TableRecipe:
     flat_rate: float = 2e-2
     target_preference: float = 3.0
     target_weight: float = 5.0
+    target_rate: float = 5e-2
     fewest_target_shrinkage: float = 1.0
     most_target_shrinkage: float = 20.0
 

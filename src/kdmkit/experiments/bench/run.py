@@ -14,6 +14,7 @@ from kdmkit.experiments.bench.cases import Case, cpu_cases, cuda_cases, growth_c
 from kdmkit.experiments.bench.fitting import EpochCase, epoch_cases
 from kdmkit.experiments.bench.history import keep
 from kdmkit.experiments.bench.report import report, save_growth
+from kdmkit.experiments.bench.whole_fits import FitCase, fit_cases
 from kdmkit.experiments.common import Report, Task, read_rows, run_tasks, write_report
 
 # Seconds of repetitions of each measurement of how cost grows, at most.
@@ -39,8 +40,8 @@ def run(
         only: measures the cases with this text in their name; lines of others stay as they are.
         verbose: whether to show progress.
     """
-    cases: list[Case | EpochCase] = [*cpu_cases(), *epoch_cases()] if device == "cpu" else [*cuda_cases()]
-    asked = tasks(cases, seconds)
+    reductions = [*cpu_cases(), *epoch_cases()] if device == "cpu" else cuda_cases()
+    asked = tasks([*reductions, *fit_cases(torch.device(device))], seconds)
     if growth:
         grown = growth_cases(torch.device(device))
         asked += tasks(grown, min(seconds, _GROWTH_SECONDS), growth=True)
@@ -59,7 +60,7 @@ def run(
     return summarize(folder, device)
 
 
-def tasks(cases: Sequence[Case | EpochCase], seconds: float, *, growth: bool = False) -> list[Task]:
+def tasks(cases: Sequence[Case | EpochCase | FitCase], seconds: float, *, growth: bool = False) -> list[Task]:
     """One task for every case and peer."""
     return [
         Task({**case.key, "peer": peer, "growth": growth}, partial(case.measure, peer, seconds))

@@ -69,6 +69,8 @@ def _alone(rows: Sequence[Row]) -> Iterator[Claim]:
             _by_seed(select(rows, dataset=dataset, encoder="paper", model=model))
             for model in ("kdm-alone", "dense-alone")
         )
+        if not kdm:
+            continue
         ahead = [kdm[seed] - dense[seed] for seed in kdm if seed in dense]
         yield Claim(f"{dataset}: KDM alone, accuracy", list(kdm.values()), least, runs=RUNS["paper"])
         yield Claim(

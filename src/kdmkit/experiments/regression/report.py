@@ -143,6 +143,19 @@ def additions(rows: Sequence[Row]) -> list[list[str]]:
     ]
 
 
+def _additions(rows: Sequence[Row]) -> list[str]:
+    """The section about the parts of the KDM, where any was measured."""
+    if not (cells := additions(rows)):
+        return []
+    return [
+        "## What each part adds",
+        markdown_table(["data", "part", "NLL", "CRPS", "RMSE"], cells),
+        "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
+        "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess variance, "
+        "`joint-kdm` the joint KDM of rows and targets without a committee, and `kdm` has all parts.",
+    ]
+
+
 def _lowered(rows: Sequence[Row], dataset: str, pair: Sequence[str], what: str) -> list[float]:
     """The second method's score minus the first's, on the splits that both were measured on."""
     first, second = ({r["split"]: r[what] for r in select(rows, dataset=dataset, method=m)} for m in pair)
@@ -163,14 +176,11 @@ def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:
         + "; ".join(
             f"{name}: {', '.join(f'{k} {v}' for k, v in method.settings.items())}"
             for name, method in METHODS.items()
+            if select(rows, method=name)
         )
         + ". The KDM's components have a standard deviation of at least half the smallest gap between "
         "distinct training targets (0.5 for wine), and its NLL is reported under that bound.",
-        "## What each part adds",
-        markdown_table(["data", "part", "NLL", "CRPS", "RMSE"], additions(rows)),
-        "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
-        "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess variance, "
-        "`joint-kdm` the joint KDM of rows and targets without a committee, and `kdm` has all parts.",
+        *_additions(rows),
         "## Targets of the KDM",
         markdown_table(["data", "what", "target", "measured", "best published", "met"], targets(rows)),
         "## Published, NLL / RMSE",

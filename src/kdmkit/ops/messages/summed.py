@@ -125,14 +125,11 @@ def _product(a: Float[Tensor, "n r j"], b: Float[Tensor, "n j i"]) -> Float[Tens
 
 
 def _oriented(tables: Float[Tensor, "n k_parent k"], step: Step) -> Float[Tensor, "g k_target k_source"]:
-    chosen = tables[_places(step)]
+    slots, first = step.slots, step.slots[0]
+    follow = slots == tuple(range(first, first + len(slots)))
+    # Not tables[list]: a GPU would wait for its index, which no CUDA graph can hold.
+    chosen = tables[first : first + len(slots)] if follow else torch.stack([tables[slot] for slot in slots])
     return chosen.mT if step.downward else chosen
-
-
-def _places(step: Step) -> Any:
-    """An index of the step's tables: a slice where they follow each other, which copies nothing."""
-    first, n = step.slots[0], len(step.slots)
-    return slice(first, first + n) if step.slots == tuple(range(first, first + n)) else list(step.slots)
 
 
 def _log_sums(relative: Tensor, logs: Tensor, low: Tensor) -> Float[Tensor, " pairs"]:
@@ -225,7 +222,8 @@ def _gradients(
                 gradient.mul_(stack)
     for step, more in extra:
         if by_stack[step.stack] is not None:
-            by_stack[step.stack][_places(step)] += more.mT if step.downward else more
+            for slot, gradient in zip(step.slots, more.mT if step.downward else more, strict=True):
+                by_stack[step.stack][slot] += gradient
     own = [
         None
         if gradient is None or score is None
@@ -247,7 +245,8 @@ def _put_product(buffer: Tensor, step: Step, ratio: Tensor, linear: Tensor) -> N
     if len(step.slots) == 1:
         torch.mm(left[0].mT, right[0], out=buffer[step.slots[0]])
     else:
-        buffer[_places(step)] = torch.bmm(left.mT, right)
+        for slot, gradient in zip(step.slots, torch.bmm(left.mT, right), strict=True):
+            buffer[slot] = gradient
 
 
 def _redone_gradients(kept: Sent, slope: Tensor, logs: Tensor, by_source: Tensor) -> Tensor:
