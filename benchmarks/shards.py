@@ -59,11 +59,13 @@ def shard(m: int, device: torch.device) -> kdm.JointKDM:
 
 
 def measure_shard(n_shards: int, device: torch.device, seconds: float, total: int) -> list[dict[str, Any]]:
-    rho = kdm.join_shards(shard(total // n_shards, device))
-    held = sum(c.nbytes for c in rho.components.values()) + 4 * rho.n_components
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    rho = kdm.join_shards(shard(total // n_shards, device).prepared())
     lines = []
     with torch.no_grad():
         errors = largest_error(rho)
+        # With what is kept for further questions.
+        held = torch.cuda.memory_allocated() - before if device.type == "cuda" else None
         for n in QUERIES:
             x = torch.empty(n, D, device=device).normal_(generator=torch.Generator(device).manual_seed(1))
             questions = {
@@ -78,7 +80,7 @@ def measure_shard(n_shards: int, device: torch.device, seconds: float, total: in
                     {
                         "part": "shard", "question": question, "components": rho.n_components, "n": n, "d": D,
                         "classes": CLASSES, "median": taken, "calls": calls, "extra_bytes": extra,
-                        "component_bytes": held,
+                        "held_bytes": held,
                         **errors,
                     }
                 )  # fmt: skip

@@ -64,7 +64,7 @@ def rows(lines: list[Line], question: str = "probs") -> list[list[str]]:
             [
                 f"{count}",
                 f"{line['components']:,}",
-                f"{line['component_bytes'] / 1e9:.1f}",
+                f"{line['held_bytes'] / 1e9:.1f}",
                 f"{line['extra_bytes'] / 1e6:,.0f}",
                 f"{line['n']:,}",
                 f"{1e3 * line['median']:.1f}",
@@ -100,13 +100,14 @@ def report(lines: list[Line]) -> Report:
     shards = [line for line in lines if line["part"] == "shard"]
     first = shards[0]
     device, torch = first["machine"]["device"], first["versions"]["torch"]
+    sizes = f"{first['d']} dimensions, {first['classes']} classes, float32"
     notes = (
-        f"p(y|x) by `infer(x=x).probs`; {first['d']} dimensions, {first['classes']} classes, float32. Times "
-        f"of a shard are measured on one {device} (torch {torch}), with the calls of the merge among one "
-        "process; its memory holds components and weights. Messages are what the network adds, on paper: "
-        f"traffic at {RATE / 1e9:g} GB/s (100 Gb/s), and {1e6 * STEP:g} µs for every one of 2·(P − 1) steps of "
-        "both all-reduces. Traffic is what every process sends for a batch of queries; it does not depend on "
-        "the number of components.",
+        f"p(y|x) by `infer(x=x).probs` of a prepared joint; {sizes}. Times of a shard are measured on one "
+        f"{device} (torch {torch}), with the calls of the merge among one process; its memory holds "
+        "components, weights and what is kept for further questions.",
+        f"Messages are what the network adds, on paper: traffic at {RATE / 1e9:g} GB/s (100 Gb/s), and "
+        f"{1e6 * STEP:g} µs for every step of a ring. Traffic is what every process sends for a batch of "
+        "queries; it does not depend on the number of components.",
         errors(lines),
         calls(lines),
         "Written by `python benchmarks/shards_table.py` from the lines in `shards.jsonl`, which "

@@ -25,7 +25,7 @@ def script() -> Any:
 
 def line(components: int, n: int, seconds: float) -> dict[str, Any]:
     sizes = {"components": components, "n": n, "d": 64, "classes": 16}
-    measured = {"median": seconds, "extra_bytes": 3e7, "component_bytes": 324 * components}
+    measured = {"median": seconds, "extra_bytes": 3e7, "held_bytes": 324 * components}
     return {"part": "shard", "question": "probs", **sizes, **measured}
 
 
