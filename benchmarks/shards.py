@@ -78,8 +78,8 @@ def measure_shard(n_shards: int, device: torch.device, seconds: float, total: in
                 taken, calls = median_time(ask, device, seconds)
                 lines.append(
                     {
-                        "part": "shard", "question": question, "components": rho.n_components, "n": n, "d": D,
-                        "classes": CLASSES, "median": taken, "calls": calls, "extra_bytes": extra,
+                        "part": "shard", "prepared": True, "question": question,
+                        "components": rho.n_components, "n": n, "d": D, "classes": CLASSES, "median": taken, "calls": calls, "extra_bytes": extra,
                         "held_bytes": held,
                         **errors,
                     }
@@ -122,7 +122,7 @@ def _extra_bytes(ask: Any, device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def measure_merge(device: torch.device, seconds: float) -> list[dict[str, Any]]:
+def measure_merge(device: torch.device) -> list[dict[str, Any]]:
     """The messages alone: one number per query, then 1 + v of them."""
     processes, lines = Processes(), []
     for n in QUERIES:
@@ -149,7 +149,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu")
     options.add_argument("--output", type=Path, required=True)
-    options.add_argument("--merge", action="store_true", help="time the messages between processes")
+    options.add_argument("--merge", action="store_true", help="time the messages between processes alone")
     options.add_argument("--backend", help="of torch.distributed: nccl or gloo")
     options.add_argument("--seconds", type=float, default=2.0)
     options.add_argument("--total", type=int, default=TOTAL)
@@ -161,9 +161,8 @@ def main() -> None:
         distributed.init_process_group(backend)
     else:
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    if chosen.merge:
-        append(chosen.output, measure_merge(device, chosen.seconds), device)
-    else:
+    append(chosen.output, measure_merge(device), device)
+    if not chosen.merge:
         for n_shards in reversed(SHARDS):
             if chosen.total // n_shards <= chosen.most:
                 append(chosen.output, measure_shard(n_shards, device, chosen.seconds, chosen.total), device)

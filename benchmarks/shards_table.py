@@ -80,8 +80,8 @@ def errors(lines: list[Line]) -> str:
     shards = [line for line in lines if line["part"] == "shard"]
     worst = {name: max(line[name] for line in shards) for name in ("log_prob_error", "probs_error")}
     return (
-        f"The largest error of a shard against float64 is {worst['log_prob_error']:.1e} for log p(x), whose "
-        f"size is about 120, and {worst['probs_error']:.1e} for p(y|x)."
+        f"The largest error of a shard against float64 is {worst['log_prob_error']:.1e} for log p(x) and "
+        f"{worst['probs_error']:.1e} for p(y|x)."
     )
 
 
@@ -101,10 +101,11 @@ def report(lines: list[Line]) -> Report:
     first = shards[0]
     device, torch = first["machine"]["device"], first["versions"]["torch"]
     sizes = f"{first['d']} dimensions, {first['classes']} classes, float32"
+    kind = "of a prepared joint" if first.get("prepared", False) else "of a joint that is not prepared"
     notes = (
-        f"p(y|x) by `infer(x=x).probs` of a prepared joint; {sizes}. Times of a shard are measured on one "
-        f"{device} (torch {torch}), with the calls of the merge among one process; its memory holds "
-        "components, weights and what is kept for further questions.",
+        f"p(y|x) by `infer(x=x).probs` {kind}; {sizes}. Times of a shard are measured on one {device} (torch "
+        f"{torch}), with the calls of the merge among one process; other work may have run on the device. "
+        "The memory of a shard holds components, weights and what is kept for further questions.",
         f"Messages are what the network adds, on paper: traffic at {RATE / 1e9:g} GB/s (100 Gb/s), and "
         f"{1e6 * STEP:g} µs for every step of a ring. Traffic is what every process sends for a batch of "
         "queries; it does not depend on the number of components.",
