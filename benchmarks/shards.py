@@ -79,7 +79,8 @@ def measure_shard(n_shards: int, device: torch.device, seconds: float, total: in
                 lines.append(
                     {
                         "part": "shard", "prepared": True, "question": question,
-                        "components": rho.n_components, "n": n, "d": D, "classes": CLASSES, "median": taken, "calls": calls, "extra_bytes": extra,
+                        "components": rho.n_components, "n": n, "d": D, "classes": CLASSES,
+                        "median": taken, "calls": calls, "extra_bytes": extra,
                         "held_bytes": held,
                         **errors,
                     }
