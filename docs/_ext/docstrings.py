@@ -27,7 +27,7 @@ def escape_bars(app: Sphinx, what: str, name: str, object_: Any, options: Any, l
 def keep_properties_whole(
     app: Sphinx, what: str, name: str, object_: Any, options: Any, lines: list[str]
 ) -> None:
-    """Napoleon takes `text: more text` of a property for its type and its description; a comment prevents it."""
+    """Napoleon would take `text: more` of a property for its type and description; a comment prevents it."""
     if what in ("property", "attribute", "data") and lines and ":" in lines[0]:
         lines[:0] = ["..", ""]
 
