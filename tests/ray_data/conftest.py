@@ -1,5 +1,6 @@
 """A local Ray with two workers."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
+    # Workers that are nice to others hardly run beside them.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
