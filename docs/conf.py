@@ -86,6 +86,7 @@ sphinx_gallery_conf = {
     "reset_argv": "gallery_arguments.reset_argv",
     "plot_gallery": True,
     "abort_on_example_error": True,
+    "capture_repr": (),
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

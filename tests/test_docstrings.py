@@ -129,7 +129,7 @@ def listed() -> set[str]:
         for line in page.read_text(encoding="utf-8").splitlines():
             if line.startswith(".. currentmodule:: "):
                 package = line.split()[-1]
-            elif match := re.fullmatch(r"   (\w+)|\.\. autodata:: (\w+)", line):
+            elif match := re.fullmatch(r"   (\w+)|\.\. data:: (\w+)", line):
                 found.add(f"{package}.{match[1] or match[2]}")
     return found
 

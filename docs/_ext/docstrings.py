@@ -24,6 +24,14 @@ def escape_bars(app: Sphinx, what: str, name: str, object_: Any, options: Any, l
             lines[place] = escaped(line)
 
 
+def keep_properties_whole(
+    app: Sphinx, what: str, name: str, object_: Any, options: Any, lines: list[str]
+) -> None:
+    """Napoleon would take `text: more` of a property for its type and description; a comment prevents it."""
+    if what in ("property", "attribute", "data") and lines and ":" in lines[0]:
+        lines[:0] = ["..", ""]
+
+
 def skip_members_of_others(
     app: Sphinx, what: str, name: str, object_: Any, skip: bool, options: Any
 ) -> bool | None:
@@ -35,5 +43,6 @@ def skip_members_of_others(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-process-docstring", keep_properties_whole, priority=400)  # before Napoleon
     app.connect("autodoc-skip-member", skip_members_of_others)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,5 +1,6 @@
 """Learning from label proportions."""
 
+import itertools
 import resource
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 import kdmkit as kdm
 from estimators.problems import bags
 from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.proportions.counts import log_count_likelihood, posterior_labels
 from kdmkit.estimators.proportions.labels import fit_log_proportions, log_posterior_proportions
 from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood
 
@@ -119,11 +121,11 @@ def test_uneven_bags_take_no_more_memory_than_their_rows() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
 
 
-# ---- two losses
+# ---- losses
 
 
-@pytest.mark.parametrize("loss", ["likelihood", "proportions"])
-def test_both_losses_tell_rows_apart(loss: Any) -> None:
+@pytest.mark.parametrize("loss", ["likelihood", "counts", "proportions"])
+def test_all_losses_tell_rows_apart(loss: Any) -> None:
     X, ids, proportions, y = bags(600, classes=2)
     model = kdm.KDMProportionClassifier(loss=loss, n_components=16, max_epochs=25, random_state=0)
     model.fit(X, ids, proportions)
@@ -141,6 +143,53 @@ def test_likelihood_of_rows_is_that_of_the_mixture_of_classes() -> None:
     of_classes = torch.stack([layer.reverse(torch.tensor(y)).log_prob(x) for y in range(3)], -1).exp()
     mixture = (shares * of_classes).sum(-1).log()
     torch.testing.assert_close(loss, layer.joint().marginal("x").log_prob(x) - mixture)
+
+
+def enumerated(ratio: Any, k: int) -> tuple[float, Any]:
+    """The likelihood of a bag with k second labels, and the posterior of every label, label by label."""
+    n = len(ratio)
+    labels = np.array([y for y in itertools.product((0, 1), repeat=n) if sum(y) == k])
+    each = np.array([np.prod(ratio[np.arange(n), y]) for y in labels])
+    return each.mean(), each @ labels / each.sum()
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_counts_are_summed_over_all_labels_that_have_them(scale: float) -> None:
+    """Bags of different sizes, with all counts; with sure answers that contradict the counts, too."""
+    rng = np.random.default_rng(0)
+    sizes, counts = [5, 5, 5, 3, 3, 1, 1], [0, 2, 5, 1, 3, 0, 1]
+    log_ratio = torch.from_numpy(scale * rng.normal(size=(7, 5, 2)))
+    present = torch.arange(5) < torch.tensor(sizes).unsqueeze(1)
+    # What stands in the padding does not matter.
+    log_ratio[~present] = torch.nan
+    k = torch.tensor(counts)
+    found, posterior = log_count_likelihood(log_ratio, present, k), posterior_labels(log_ratio, present, k)
+    for bag, (n, count) in enumerate(zip(sizes, counts, strict=True)):
+        wanted, labels = enumerated(log_ratio[bag, :n].exp().numpy(), count)
+        assert found[bag].item() == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-9)
+        np.testing.assert_allclose(posterior[bag, :n], labels, atol=1e-9)
+        assert posterior[bag, n:].abs().sum() == 0
+
+
+def test_counts_of_large_bags_in_float32() -> None:
+    """The mode of the tilted distribution cannot underflow, however wrong the answers are."""
+    log_ratio = torch.zeros(1, 512, 2)
+    log_ratio[..., 1] = 40.0
+    present, k = torch.ones(1, 512, dtype=torch.bool), torch.tensor([100])
+    # All rows are alike: every assignment has the same likelihood, e^{40·100}.
+    assert log_count_likelihood(log_ratio, present, k).item() == pytest.approx(4000, rel=1e-5)
+    torch.testing.assert_close(posterior_labels(log_ratio, present, k), torch.full((1, 512), 100 / 512))
+
+
+def test_counts_have_to_be_counts() -> None:
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    model = kdm.KDMProportionClassifier(loss="counts", max_epochs=1)
+    with pytest.raises(ValueError, match=r"proportions: expected whole counts .*, got 2.4 of 20 in bag 0"):
+        model.fit(X, np.zeros(20, int), [[0.88, 0.12]])
+    with pytest.raises(ValueError, match="loss: expected 'likelihood' for 3 labels, got 'counts'"):
+        model.fit(X, np.zeros(20, int), [[0.5, 0.25, 0.25]])
+    with pytest.raises(ValueError, match="loss: expected 'likelihood' for ranges"):
+        model.fit(X, np.zeros(20, int), RANGES)
 
 
 def test_likelihood_is_smallest_at_the_truth() -> None:
@@ -337,7 +386,7 @@ def test_algorithm_4_needs_exact_proportions() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"loss": "mean"}, "loss: expected one of 'likelihood', 'proportions', got 'mean'"),
+        ({"loss": "mean"}, "loss: expected one of 'likelihood', 'counts', 'proportions', got 'mean'"),
         ({"noise": -1}, "noise: expected a number ≥ 0, got -1"),
     ],
 )

@@ -31,6 +31,13 @@ def test_ways_to_attend_agree() -> None:
         assert worst_error(attend(p), truth) < 1e-5
 
 
+def test_ways_to_class_probabilities_agree() -> None:
+    case = Case("class probabilities", 20, 30, 5, 4, CPU)
+    found = {name: case.measure(name, 0.0) for name in case.peers()}
+    assert list(found) == ["kdmkit", "kdmkit, not prepared", "kdmkit, the reduction alone"]
+    assert all(result["error"] < 1e-5 for result in found.values())
+
+
 def test_heads_have_the_same_loss_and_gradient() -> None:
     p = Inputs.random(20, 30, 5, 4, CPU)
     heads = [peers.KdmkitHead(p), peers.PlainHead(p), peers.MaterialisedHead(p)]

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
+from kdmkit._core.modes import only_reverse_mode
 from kdmkit.distributions._lazy import cached_per_grad_mode
+from kdmkit.distributions.features import Values
 from kdmkit.distributions.known import Evidence, Known
-from kdmkit.distributions.mixing import Entry, ScoreKind, log_posterior_weights, mix, mix_given
+from kdmkit.distributions.mixing import Entry, ScoreKind, log_posterior_weights, mix_given
 from kdmkit.distributions.weights import PartMap, Weights
 from kdmkit.kernels import Kernel
 
@@ -61,17 +63,17 @@ class Inferred(Weights):
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
-        log_density = self._prior.merged(*mix(self._entries("density"), self._prior.own_log_weights))[1]
+        log_density = self._prior.mix(self._entries("density"))[1]
         return self._known.over_points(log_density).expand(self.batch_shape)
 
-    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
         rank = max(self._known.rank, values.ndim - 2)
-        averages, lse = self._prior.merged(
-            *mix(self._entries(rank=rank), self._prior.own_log_weights, values)
-        )
+        averages, lse = self._prior.mix(self._entries(rank=rank), values)
         assert averages is not None
         prior = self._prior.average(values).to(averages.dtype)
-        averages = torch.where(torch.isneginf(lse).unsqueeze(-1), prior, averages)
+        missed = torch.isneginf(lse).unsqueeze(-1)
+        same = only_reverse_mode() and not (averages.requires_grad or prior.requires_grad)
+        averages = torch.where(missed, prior, averages, out=averages if same else None)
         weights = self._known.evidence.weights
         return averages.squeeze(0) if weights is None else weights.average(averages.movedim(0, -2))
 

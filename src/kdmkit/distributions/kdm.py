@@ -30,6 +30,7 @@ from kdmkit.distributions._validation import (
     is_checked,
     per_dimension,
 )
+from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
@@ -169,10 +170,9 @@ class KDM(Mixture, Distribution):
         return Entry(self.kernel, self._check_value(value), self.components, kind)
 
     def _check_value(self, value: Any) -> Tensor:
-        value = check_value(
-            "value", value, self.kernel, self._event_shape, self.components, self._validate_args
-        )
-        lead = value.shape[: value.ndim - self.kernel.event_rank(value)]
+        kernel, event = self.kernel, self._event_shape
+        value = check_value("value", value, kernel, event, self.components, self._validate_args)
+        lead = value.shape[: value.ndim - kernel.event_rank(value)]
         common_batch({"value": lead, "batch_shape": self._batch_shape})
         return value
 
@@ -181,13 +181,13 @@ class KDM(Mixture, Distribution):
     @property
     def probs(self) -> Float[Tensor, "*batch n"]:
         """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels)."""
-        return self._average(self.kernel.probs(self.components))
+        return self._average(Features(self.kernel, self.components, "probs"))
 
     @property
     def mean(self) -> Float[Tensor, "*batch_event"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
         self._check_moments("mean")
-        return self.kernel.mean_of(self._average(self.kernel.mean_features(self.components)))
+        return self.kernel.mean_of(self._average(Features(self.kernel, self.components, "mean_features")))
 
     def _check_moments(self, what: str) -> None:
         if not self.kernel.has_moments:
@@ -211,8 +211,8 @@ class KDM(Mixture, Distribution):
         """Values of every component with a last dimension, also where events have none."""
         return values if self._event_shape else values.unsqueeze(-1)
 
-    def _average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
-        return self._weights.average(values).expand(*self._batch_shape, values.shape[-1])
+    def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
+        return self._weights.average(values).expand(*self._batch_shape, -1)
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
         """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
@@ -338,13 +338,13 @@ class KDM(Mixture, Distribution):
         tensor([[ 0.5000],
                 [10.5000]])
         """
-        validate = self._validate_args
-        variance = per_dimension("variance", variance, self._event_shape, self.components, validate)
+        checked, like = self._validate_args, self.components
+        variance = per_dimension("variance", variance, self._event_shape, like, checked)
         batch = common_batch({"variance": variance.shape[:-1], "batch_shape": self._batch_shape})
-        if validate and bool((variance < 0).any()):
+        if checked and bool((variance < 0).any()):
             raise ValueError(bad_argument("variance", "values ≥ 0", variance.min().item()))
-        each = variance.unsqueeze(-2).expand(*batch, *self.components.shape[-2:])
-        return KDM._made(self.components, self._weights, self.kernel.convolved(each), self._validate_args)
+        each = variance.unsqueeze(-2).expand(*batch, *like.shape[-2:])
+        return KDM._made(like, self._weights, self.kernel.convolved(each), checked)
 
     def coordinates(self, index: int | slice | Sequence[int] | Tensor) -> KDM:
         """The marginal distribution of some coordinates of the event (continuous kernels).

@@ -266,6 +266,14 @@ def mix(
     return averages, _add(layout.to_lead(lse, 0), _shared(entries))
 
 
+def mix_prepared(
+    entry: Entry, result: tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
+) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
+    """`mix` of one entry whose components have no batch, from what was reduced over its scores."""
+    averages, lse = result
+    return averages, _add(lse, _shared([entry]))
+
+
 def mix_given(
     given: Sequence[Entry], entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
 ) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:

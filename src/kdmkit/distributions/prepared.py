@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count, check_instance, check_number
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.weights import Given
+from kdmkit.distributions.prepared_weights import PreparedWeights
 from kdmkit.kernels import check_continuous
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
 from kdmkit.ops import PrunedSum, Term
@@ -26,7 +26,8 @@ class PreparedKDM:
     its components.
 
     It holds a copy of components, weights and bandwidths (of weights that are all equal, a single number) and
-    the boxes, which take a fiftieth of the components' memory. The given KDM can be thrown away.
+    the boxes, which take a fiftieth of the components' memory. The given KDM can be thrown away. With the
+    first exact question on a CUDA device it also keeps what such sums need, see `JointKDM.prepared`.
 
     Args:
         kdm: without a batch, and with a continuous kernel (RBF, Epanechnikov, Tricube).
@@ -56,7 +57,8 @@ class PreparedKDM:
             order = order_in_blocks(kernel, components, size)
             kernel, components = kernel.take(order), components[order]
             log_weights = _in_order(kdm.log_weights.detach(), order)
-            self.kdm = KDM._made(components, Given(log_weights), kernel, kdm._validate_args)
+            weights = PreparedWeights(log_weights, {"": kernel}, {"": components})
+            self.kdm = KDM._made(components, weights, kernel, kdm._validate_args)
             norm = kernel.log_norm(components).to(components.device)
             self._norm = None if kernel.per_component else norm
             bias = log_weights + norm.to(log_weights) if kernel.per_component else log_weights

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, distributed
 
 from kdmkit._core.checks import bad_argument, check_instance, check_number
+from kdmkit.distributions.features import Values
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, mix
@@ -117,7 +118,7 @@ class Sharded(Weights):
     def own_log_weights(self) -> Float[Tensor, "*batch m"]:
         return self._own.log_weights
 
-    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
         return self.processes.sum(self._own.average(values))
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:

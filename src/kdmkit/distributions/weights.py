@@ -14,12 +14,15 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_dtype, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log
+from kdmkit.distributions.features import Features, Values, as_numbers
 from kdmkit.distributions.mixing import Entry, mix
 from kdmkit.kernels import Kernel
 
 # A product adds one term after the other: over a million of them float32 would keep two digits.
 _BLOCK = 4096
 
+#: Averages of values (None without any), and logsumexps.
+Mixed = tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
 #: A function of tensors and of kernels that returns its argument's kind.
 PartMap = Callable[[Any], Any]
 
@@ -36,8 +39,13 @@ class Weights(ABC):
     def log_weights(self) -> Float[Tensor, "*batch m"]: ...
 
     @abstractmethod
-    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
-        """Σ_j w_j v_j; leading dimensions of the values broadcast with the batch."""
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
+        """Σ_j w_j v_j of values `(*own, m, v)`; their leading dimensions broadcast with the batch."""
+
+    def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
+        """log Σ_j w_j exp(scores_j), and averages of values under the weights w_j exp(scores_j)."""
+        numbers = None if values is None else as_numbers(values)
+        return self.merged(*mix(entries, self.own_log_weights, numbers))
 
     @abstractmethod
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
@@ -108,16 +116,14 @@ class Given(Weights):
     def log_weights(self) -> Float[Tensor, "*batch m"]:
         return self._log_weights
 
-    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
-        weights = self._log_weights.to(values.dtype).exp()
-        if values.ndim > 2:
-            weights = weights.unsqueeze(-2)
-        blocks = zip(weights.split(_BLOCK, -1), values.split(_BLOCK, -2), strict=True)
-        average = torch.stack([torch.matmul(w, v) for w, v in blocks]).sum(0)
-        return average.squeeze(-2) if values.ndim > 2 else average
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
+        if isinstance(values, Features) and values.by_row and not self.batch_shape:
+            parts = [_weighted_sum(self._log_weights[place], part) for place, part in values.blocks()]
+            return torch.stack(parts).sum(0)
+        return _weighted_sum(self._log_weights, as_numbers(values))
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
-        return mix(entries, self._log_weights)[1]
+        return self.mix(entries)[1]
 
     def mapped(self, function: PartMap) -> Given:
         source = None if self._source is None else self._source.mapped(function)
@@ -126,6 +132,17 @@ class Given(Weights):
     def expand(self, batch_shape: torch.Size) -> Given:
         source = None if self._source is None else self._source.expand(batch_shape)
         return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]), source)
+
+
+def _weighted_sum(
+    log_weights: Float[Tensor, "*batch m"], values: Float[Tensor, "*own m v"]
+) -> Float[Tensor, "*lead v"]:
+    weights = log_weights.to(values.dtype).exp()
+    if values.ndim > 2:
+        weights = weights.unsqueeze(-2)
+    blocks = zip(weights.split(_BLOCK, -1), values.split(_BLOCK, -2), strict=True)
+    average = torch.stack([torch.matmul(w, v) for w, v in blocks]).sum(0)
+    return average.squeeze(-2) if values.ndim > 2 else average
 
 
 class Composite(ABC):

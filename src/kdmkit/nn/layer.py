@@ -19,6 +19,12 @@ from kdmkit._core.checks import (
     in_memory,
 )
 from kdmkit._core.modes import only_reverse_mode
+from kdmkit.distributions.prepared_weights import (
+    PreparedWeights,
+    Versions,
+    needs_no_gradient,
+    versions_of,
+)
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
@@ -139,6 +145,8 @@ class MixtureLayer(KDMLayer):
     """
 
     logits: nn.Parameter
+    _prepares: bool = False
+    _prepared: tuple[Versions, PreparedWeights] | None = None
 
     @property
     def weight_logits(self) -> Tensor:
@@ -147,8 +155,27 @@ class MixtureLayer(KDMLayer):
     def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
         self.logits = nn.Parameter(start, requires_grad=trainable)
 
+    def prepare(self) -> Self:
+        """Keeps what questions need of the parameters, see `JointKDM.prepared`; the layer is returned.
+
+        For layers that are trained no more. After a change of a parameter it is computed again.
+        """
+        self._prepares = True
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: what is kept is computed again."""
+        return {**self.__dict__, "_prepared": None}
+
     def _log_weights(self) -> Given:
-        return Given(torch.log_softmax(self.logits, -1))
+        if not (self._prepares and needs_no_gradient([self.logits])):
+            return Given(torch.log_softmax(self.logits, -1))
+        versions = versions_of([self.logits, *self.components.values()])
+        if self._prepared is None or self._prepared[0] != versions:
+            kernels = {name: self.kernel(name) for name in self.variables}
+            log_weights = torch.log_softmax(self.logits.detach(), -1)
+            self._prepared = versions, PreparedWeights(log_weights, kernels, dict(self.components))
+        return self._prepared[1]
 
     @torch.no_grad()
     def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
@@ -174,6 +201,14 @@ class MixtureLayer(KDMLayer):
         for name, value in components.items():
             self.kernel(name).initialize_bandwidth(value, sigma, distance=distances.get(name))
         return self.assign(components, logits)
+
+
+def prepare_layers(module: nn.Module) -> nn.Module:
+    """Prepares all layers of a module that is trained no more; it is returned."""
+    for layer in module.modules():
+        if isinstance(layer, MixtureLayer):
+            layer.prepare()
+    return module
 
 
 def options_from(config: Mapping[str, Any]) -> LayerOptions:

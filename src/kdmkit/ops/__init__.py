@@ -6,6 +6,7 @@ from kdmkit.ops.block_order import block_order
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
+from kdmkit.ops.prepared import PreparedSum
 from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.relative import RelativeScores
 from kdmkit.ops.terms import (
@@ -33,6 +34,7 @@ __all__ = [
     "LogSum",
     "Lookup",
     "Masked",
+    "PreparedSum",
     "PrunedSum",
     "RelativeScores",
     "Restricted",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
 from kdmkit.nn import DensityLayer
+from kdmkit.nn.layer import prepare_layers
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.layers import filled, predictor_from
 from kdmkit.serialize.modules import UserModules, tensors_of
@@ -95,7 +96,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules)
         setattr(estimator, name, value)
     check_types(fitted, {name: list[dict[str, float]] for name in fitted if name.endswith("history_")})
     check_types(fitted, _FITTED)
-    estimator.module_ = module.requires_grad_(False).eval()
+    estimator.module_ = prepare_layers(module.requires_grad_(False).eval())
     _check_answers(estimator)
     return estimator
 

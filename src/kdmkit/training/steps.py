@@ -105,8 +105,16 @@ class Steps:
         else:
             (local * factor).backward()
         if self.options.clip_norm is not None:
-            self.accelerator.clip_grad_norm_(self.prepared.parameters(), self.options.clip_norm)
+            self._clip(self.options.clip_norm)
         self.total += local.detach().double()
+
+    def _clip(self, norm: float) -> None:
+        if self.scaled:
+            self.accelerator.clip_grad_norm_(self.prepared.parameters(), norm)
+            return
+        # Without Accelerate, which at every step looks for optional packages and for parameters.
+        groups = self.optimizer.param_groups
+        nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], norm)
 
     def _move(self) -> None:
         with self._rates_on_device():

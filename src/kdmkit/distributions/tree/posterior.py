@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.distributions._lazy import cached_per_grad_mode
+from kdmkit.distributions.features import Values
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.condition import Condition
 from kdmkit.distributions.tree.states import States
@@ -54,7 +55,7 @@ class NodeWeights(Weights):
             return super().log_evidence
         return self._posterior[1].expand(self._shape)
 
-    def average(self, values: Float[Tensor, "*own m v"]) -> Float[Tensor, "*batch v"]:
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
         return Given(self.log_weights).average(values)
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:

@@ -24,6 +24,7 @@ from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
 from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.common.streams import Streamed, answer_rows
+from kdmkit.nn.layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
@@ -143,7 +144,7 @@ class KDMEstimator(Streamed, BaseEstimator, ABC):
 
     def _keep(self, module: nn.Module) -> None:
         """Keeps the fitted module, on the device that `device` says."""
-        self.module_ = module.requires_grad_(False).eval().to(self._fit_device())
+        self.module_ = prepare_layers(module.requires_grad_(False).eval().to(self._fit_device()))
 
     def _fit_device(self) -> torch.device:
         available = torch.cuda.is_available()

@@ -2,6 +2,6 @@
 
 from kdmkit.estimators.proportions.bags import BagPretraining, Bags
 from kdmkit.estimators.proportions.classifier import KDMProportionClassifier
-from kdmkit.estimators.proportions.likelihood import Labels, RowLikelihood
+from kdmkit.estimators.proportions.likelihood import CountLikelihood, Labels, RowLikelihood
 
-__all__ = ["BagPretraining", "Bags", "KDMProportionClassifier", "Labels", "RowLikelihood"]
+__all__ = ["BagPretraining", "Bags", "CountLikelihood", "KDMProportionClassifier", "Labels", "RowLikelihood"]

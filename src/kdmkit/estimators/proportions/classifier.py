@@ -22,7 +22,7 @@ from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import LARGEST_INPUT
 
-Loss = Literal["likelihood", "proportions"]
+Loss = Literal["likelihood", "counts", "proportions"]
 _EM_STEPS = 200
 
 
@@ -30,16 +30,19 @@ _EM_STEPS = 200
 class KDMProportionClassifier(JointClassifier):
     """A classifier of rows learned from bags of rows with label proportions.
 
-    Two ways to learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
+    Three ways to learn a joint KDM from a bag with rows x_1 … x_n and label proportions γ:
 
     - `"likelihood"` maximises Σ_j log Σ_y γ_y p(y|x_j)/p(y): the bag's rows are draws from the mixture
       Σ_y γ_y p(x|y) of the classes. Every row counts by itself, so large bags lose no information to their
       mean. p(y) is the mean of γ over the rows of all bags, and also the prior behind `predict_proba`.
+    - `"counts"`, for two labels that were counted: the exact likelihood of the bag's rows given how many of
+      them have each label, log Σ_y Π_j p(y_j|x_j)/p(y_j) over all labels y with these counts. The first way
+      takes labels of a bag for independent; the smaller a bag, the more its counts tell beyond that.
     - `"proportions"` is the paper's Algorithm 4: the bag is an input KDM with one component per row, and its
       inferred label distribution, the mean of p(y|x_j), is fitted to γ.
 
     Args:
-        loss: `"likelihood"` or `"proportions"`.
+        loss: `"likelihood"`, `"counts"` or `"proportions"`.
         n_components: `"auto"` is a tenth of the rows, at most 128.
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained on the proportions.
         sigma: starting bandwidth of all dimensions, in units of the features (standardised or not);
@@ -49,8 +52,8 @@ class KDMProportionClassifier(JointClassifier):
         standardize: whether features are standardised first; False often suits one-hot columns. A user's own
             encoder always gets rows as they are.
         max_epochs, learning_rate, patience: of the training.
-        batch_size: rows per step, bags per step for `"proportions"` and for proportions that are not exact;
-            `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
+        batch_size: rows per step, bags per step for `"counts"`, `"proportions"` and proportions that are not
+            exact; `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
         validation_fraction: of the bags; they choose the best weights. None are held out where that would be
             fewer than eight.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
@@ -99,7 +102,7 @@ class KDMProportionClassifier(JointClassifier):
                 Dirichlet distribution (for two classes a Beta) with parameters `counted · proportions`.
             validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
         """
-        check_choice("loss", self.loss, ("likelihood", "proportions"))
+        check_choice("loss", self.loss, ("likelihood", "counts", "proportions"))
         check_number("noise", self.noise, "a number ≥ 0")
         check_flag("standardize", self.standardize)
         X = checked_rows(self, X, allow_nd=self._takes_anything)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.proportions.counts import log_count_likelihood
 from kdmkit.estimators.proportions.labels import log_posterior_proportions
 from kdmkit.nn import JointLayer
 from kdmkit.training.objectives import NoisyEncoder
@@ -93,6 +94,18 @@ class BagLikelihood(_Likelihood):
             drift = torch.where(drift.isfinite(), drift, 0.0)
         log_likelihood = safe_logsumexp(log_gamma.unsqueeze(1) + log_ratio - drift)
         return -(weights * torch.where(weights > 0, log_likelihood, 0.0)).sum(1)
+
+
+class CountLikelihood(_Likelihood):
+    """−log p(rows | counts) + log p(rows) of a bag, over the number of its rows: `log_count_likelihood`."""
+
+    def __init__(self, labels: Labels, prior: Float[Tensor, " c"], bags: Bags) -> None:
+        super().__init__(labels, prior)
+        self.bags = bags
+
+    def forward(self, first: Tensor, size: Tensor, counts: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        log_probs, weights = self.bags.answers(self.labels, first, size)
+        return -log_count_likelihood(self.log_ratio(log_probs), weights > 0, counts) / size
 
 
 @torch.no_grad()

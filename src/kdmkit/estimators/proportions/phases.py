@@ -9,8 +9,15 @@ from torch import Tensor, nn
 
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags
+from kdmkit.estimators.proportions.counts import counts_of
 from kdmkit.estimators.proportions.labels import LabelProportions
-from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood, predicted_labels
+from kdmkit.estimators.proportions.likelihood import (
+    BagLikelihood,
+    CountLikelihood,
+    Labels,
+    RowLikelihood,
+    predicted_labels,
+)
 from kdmkit.nn import JointLayer
 from kdmkit.training import Rows
 
@@ -63,6 +70,9 @@ class ProportionFit(EstimatorFit):
         mean = known.mean.float()[ids]
         if self._by_row:
             return Rows((self.bags.inside(ids), mean.repeat_interleave(size, 0)))
+        if self.criterion == "counts":
+            counts = counts_of(known, self.bags.size)[ids]
+            return Rows((self.bags.first[ids], size, counts), size.float(), size)
         whole = (self.bags.first[ids], size, mean)
         if self.criterion == "proportions":
             return Rows(whole, None, size)
@@ -76,17 +86,19 @@ class ProportionFit(EstimatorFit):
     def dense_objective(self) -> nn.Module:
         assert self.encoder is not None
         assert self.dense is not None
-        if self.criterion == "likelihood":
+        if self.criterion != "proportions":
             return self._likelihood(self.dense)
         return BagPretraining(self.bags, self.encoder, self.dense)
 
     def joint_objective(self) -> nn.Module:
-        if self.criterion == "likelihood":
+        if self.criterion != "proportions":
             return self._likelihood(self.layer)
         return BagLoss(self.bags, self.encoder, self.layer)
 
     def _likelihood(self, head: nn.Module | JointLayer) -> nn.Module:
         labels = Labels(self.encoder, head, self.noise)
+        if self.criterion == "counts":
+            return CountLikelihood(labels, self.prior, self.bags)
         if self.proportions.exact:
             return RowLikelihood(labels, self.prior)
         return BagLikelihood(labels, self.prior, self.bags)

@@ -63,6 +63,7 @@ class Case:
             "training step": self._steps,
             "density": self._densities,
             "pruned density": self._pruned,
+            "class probabilities": self._probabilities,
             "attend": self._attends,
             "attend, forward and backward": self._both_ways,
         }
@@ -91,6 +92,8 @@ class Case:
 
     def _densities(self) -> dict[str, Peer]:
         found = {"kdmkit": _later(peers.kdmkit_density)}
+        if self.device.type == "cuda":
+            found["kdmkit, prepared"] = peers.exact_prepared_density
         if self.n * self.m <= 10**9 and self.device.type == "cpu":
             found["scikit-learn KernelDensity"] = peers.sklearn_density
             if peers.has_keops():
@@ -104,6 +107,13 @@ class Case:
             "kdmkit": _later(peers.kdmkit_density),
             "kdmkit, rtol=1e-3": peers.prepared_density,
             "kdmkit, rtol=1e-3, with the preparation": _later(peers.preparing_density),
+        }
+
+    def _probabilities(self) -> dict[str, Peer]:
+        return {
+            "kdmkit": peers.kdmkit_probs,
+            "kdmkit, not prepared": peers.unprepared_probs,
+            "kdmkit, the reduction alone": _later(peers.kdmkit_attend),
         }
 
     def _attends(self) -> dict[str, Peer]:
@@ -138,7 +148,8 @@ class Case:
         few = replace(p, x=p.x[:64], labels=p.labels[:64]).double()
         if self._is_density:
             return peers.kdmkit_density(few)
-        return peers.plain_attend(few) if self.kind.startswith("attend") else None
+        averages = self.kind.startswith(("attend", "class"))
+        return peers.plain_attend(few) if averages else None
 
     def measure(self, peer: str, seconds: float) -> dict[str, Any]:
         """Time, memory and error of one peer; `seconds` are spent on repetitions."""
@@ -170,18 +181,23 @@ def cpu_cases() -> list[Case]:
         Case("pruned density", 1_000, 1_000_000, 8, 1, cpu),
         Case("pruned density", 200, 1_000_000, 64, 1, cpu),
         Case("attend", 4096, 100_000, 16, 10, cpu),
+        Case("class probabilities", 4096, 100_000, 16, 10, cpu),
     ]
 
 
 def cuda_cases() -> list[Case]:
     cuda = torch.device("cuda")
     return [
+        Case("class probabilities", 4096, 1_000_000, 64, 16, cuda),
+        Case("class probabilities", 1024, 10_000_000, 64, 16, cuda),
+        Case("class probabilities", 1_000_000, 100_000, 16, 16, cuda),
         Case("attend", 4096, 1_000_000, 64, 16, cuda),
         Case("attend", 1024, 10_000_000, 64, 16, cuda),
         Case("attend, forward and backward", 4096, 262_144, 64, 16, cuda),
         Case("training step", 256, 512, 128, 10, cuda),
         Case("training step", 256, 4096, 64, 10, cuda),
         Case("density", 100_000, 1_000_000, 8, 1, cuda),
+        Case("density", 131_072, 1_000_000, 16, 1, cuda),
     ]
 
 

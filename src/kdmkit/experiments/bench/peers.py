@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 from torch.nn.functional import scaled_dot_product_attention
 
-from kdmkit.distributions import KDM, PreparedKDM
-from kdmkit.kernels import RBF
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM
+from kdmkit.kernels import RBF, Cosine
 from kdmkit.nn import JointLayer
 from kdmkit.ops import attend
 from kdmkit.training import nll
@@ -66,6 +66,27 @@ class Inputs:
 
 def kdmkit_attend(p: Inputs) -> Tensor:
     return attend(RBF(p.sigma).term(p.x, p.c), p.log_weights, p.values)[0]
+
+
+def kdmkit_probs(p: Inputs) -> Callable[[], Tensor]:
+    """Class probabilities as users ask for them, of a joint KDM that is prepared beforehand."""
+    joint = _joint(p).prepared()
+    return lambda: _probs(joint, p.x)
+
+
+def unprepared_probs(p: Inputs) -> Callable[[], Tensor]:
+    joint = _joint(p)
+    return lambda: _probs(joint, p.x)
+
+
+def _joint(p: Inputs) -> JointKDM:
+    kernels = {"x": RBF(p.sigma), "y": Cosine()}
+    components = {"x": p.c, "y": p.values.sqrt()}
+    return JointKDM(components, None, kernels, log_weights=p.log_weights)
+
+
+def _probs(joint: JointKDM, x: Tensor) -> Tensor:
+    return joint.infer(x=x, target="y").probs
 
 
 def plain_attend(p: Inputs) -> Tensor:
@@ -210,6 +231,12 @@ def training_step(head: nn.Module, p: Inputs) -> Callable[[], Tensor]:
 
 def kdmkit_density(p: Inputs) -> Tensor:
     return KDM(p.c, None, RBF(p.sigma), log_weights=p.log_weights, validate_args=False).log_prob(p.x)
+
+
+def exact_prepared_density(p: Inputs) -> Callable[[], Tensor]:
+    """Exact; components are put in order beforehand."""
+    prepared = _prepared(p)
+    return lambda: prepared.log_prob(p.x)
 
 
 def prepared_density(p: Inputs) -> Callable[[], Tensor]:

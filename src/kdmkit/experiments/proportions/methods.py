@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from kdmkit.estimators import KDMProportionClassifier
 from kdmkit.estimators.common import split_rows
-from kdmkit.estimators.proportions import BagPretraining, Labels, RowLikelihood
+from kdmkit.estimators.proportions import BagPretraining, CountLikelihood, Labels, RowLikelihood
 from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
 from kdmkit.kernels import typical_distance
@@ -96,7 +97,7 @@ def small_encoder(
 def network_likelihood(
     training: TrainingBags, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
 ) -> Scorer:
-    """`kdm_encoder` with a dense head: the same encoders, seeds, validation bags, likelihood and epochs."""
+    """`kdm_encoder` with a dense head: the same encoders, seeds, validation bags, loss and epochs."""
     modules = []
     for number in range(100 * seed, 100 * seed + members):
         width = training.X.shape[1]
@@ -108,14 +109,24 @@ def network_likelihood(
 
 
 def _dense(
-    training: TrainingBags, encoder: nn.Module, seed: int, *, max_epochs: int, batch_size: int, device: Device
+    training: TrainingBags,
+    encoder: nn.Module,
+    seed: int,
+    *,
+    loss: Literal["likelihood", "counts"] = "likelihood",
+    max_epochs: int,
+    batch_size: int,
+    device: Device,
 ) -> Labels:
     """The phases of a KDM behind an encoder, with the dense head of the first in both."""
     ids, held = split_rows((torch.arange(len(training.share)),), None, 0.1, seed)
-    train = _rows_with_proportions(training, ids)
-    validation = None if held is None else _rows_with_proportions(training, held)
     labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)), 0.0)
-    objective = RowLikelihood(labels, train.tensors[1].mean(0))
+    prior = torch.from_numpy(training.proportions[ids.tensors[0]].mean(0)).float()
+    bags = RowsInBags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    shares = torch.from_numpy(training.proportions).float()
+    counted = loss == "counts"
+    objective = CountLikelihood(labels, prior, bags) if counted else RowLikelihood(labels, prior)
+    rows = partial(_bags_with_counts if counted else _rows_with_proportions, bags, shares)
     for rate in RATES:
         options = FitOptions(
             max_epochs=max_epochs,
@@ -125,15 +136,21 @@ def _dense(
             seed=seed,
             device=device,
         )
-        fit(objective, train, validation, options=options)
+        fit(objective, rows(ids), None if held is None else rows(held), options=options)
     return labels.cpu().eval()
 
 
-def _rows_with_proportions(training: TrainingBags, bags: Rows) -> Rows:
+def _rows_with_proportions(bags: RowsInBags, shares: Tensor, some: Rows) -> Rows:
     """The rows of some bags, each with the proportions of its bag."""
-    inside = np.isin(training.bags, bags.tensors[0].numpy())
-    x, proportions = training.X[inside], training.proportions[training.bags[inside]]
-    return Rows((torch.from_numpy(x).float(), torch.from_numpy(proportions).float()))
+    (ids,) = some.tensors
+    return Rows((bags.inside(ids), shares[ids].repeat_interleave(bags.size[ids], 0)))
+
+
+def _bags_with_counts(bags: RowsInBags, shares: Tensor, some: Rows) -> Rows:
+    """Some bags, each with its number of positives."""
+    (ids,) = some.tensors
+    size = bags.size[ids]
+    return Rows((bags.first[ids], size, (shares[ids, 1] * size).round().long()), size.float(), size)
 
 
 @torch.no_grad()
@@ -191,7 +208,9 @@ LEARN: dict[str, Callable[..., Scorer]] = {
     "kdm-encoder": kdm_encoder,
     "lmmcm": lmmcm,
     "network": network,
+    "kdm-counts": kdm_encoder,
     "network-likelihood": network_likelihood,
+    "network-counts": network_likelihood,
     "kdm-algorithm-4": kdm,
     "lmmcm-standardized": lmmcm,
 }

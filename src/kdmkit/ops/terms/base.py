@@ -55,7 +55,8 @@ class Term(ABC):
         """The leading dimensions, the number of queries and the number of components."""
         tensors, roles = self.tensors, self.roles
         n, m = (tensors[roles.index(role)].shape[-2] for role in ("query", "component"))
-        return tuple(broadcast(*(tensor.shape[:-2] for tensor in tensors))), n, m
+        batched = [tensor.shape[:-2] for tensor in tensors if tensor.ndim > 2]
+        return tuple(broadcast(*batched)), n, m
 
     @property
     def dtype(self) -> torch.dtype:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,9 +22,12 @@ from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import SquaredDistance
 
+if TYPE_CHECKING:
+    from kdmkit.ops.triton.memory import Memory
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_D = 512
-_LARGEST_V = 128
+LARGEST_V = 128
 
 Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n"]]
 
@@ -134,8 +137,8 @@ def supports(reduction: Reduction) -> str | None:
             return f"expected {wanted}, got {tuple(tensor.shape)}"
     if term.query.shape[-1] > _LARGEST_D:
         return f"expected at most {_LARGEST_D} dimensions, got {term.query.shape[-1]}"
-    if values is not None and not 1 <= values.shape[-1] <= _LARGEST_V:
-        return f"expected 1 to {_LARGEST_V} values, got {values.shape[-1]}"
+    if values is not None and not 1 <= values.shape[-1] <= LARGEST_V:
+        return f"expected 1 to {LARGEST_V} values, got {values.shape[-1]}"
     return None
 
 
@@ -168,7 +171,7 @@ def _operator(metric: bool) -> Callable[..., tuple[Tensor, ...]]:
 
 
 @contextmanager
-def _as_kernel_error() -> Iterator[None]:
+def as_kernel_error() -> Iterator[None]:
     """Turns every exception of Triton into a KernelError, except out of memory."""
     try:
         yield
@@ -181,10 +184,27 @@ def _as_kernel_error() -> Iterator[None]:
 def run_forward(*operands: Any) -> Outputs:
     """The fields of `Operands` → averages, logsumexps, and what the backward pass starts from."""
     given = Operands(*operands)
-    with full_precision(given.query.device.type), _as_kernel_error():
+    with full_precision(given.query.device.type), as_kernel_error():
         from kdmkit.ops.triton.forward import forward
 
         return forward(given)
+
+
+def memory_bytes(term: SquaredDistance) -> int:
+    """About what `make_memory` keeps of the components."""
+    from kdmkit.ops.triton.memory import bytes_per_component
+
+    return bytes_per_component(term.components.shape[-1]) * term.components.shape[-2]
+
+
+def make_memory(term: SquaredDistance, log_weights: Float[Tensor, " m"]) -> Memory:
+    """Components that `supports` accepts, staged once."""
+    with full_precision(log_weights.device.type), as_kernel_error(), torch.no_grad():
+        from kdmkit.ops.triton.memory import Memory
+
+        (m, d), scale = term.components.shape[-2:], term.scale
+        components, scale = term.components.reshape(m, d), scale.reshape(scale.shape[-2:])
+        return Memory(components, log_weights.reshape(m), scale, metric=term.metric)
 
 
 def run_backward(*arguments: Any) -> list[Tensor]:
@@ -195,7 +215,7 @@ def run_backward(*arguments: Any) -> list[Tensor]:
     operands, outputs = Operands(*arguments[:6]), arguments[6:10]
     by_averages, by_lse, needs = arguments[10:]
     upstream = None if operands.values is None else by_averages, by_lse
-    with full_precision(by_lse.device.type), _as_kernel_error():
+    with full_precision(by_lse.device.type), as_kernel_error():
         from kdmkit.ops.triton.backward import backward
 
         gradients = backward(operands, outputs, upstream, needs)

@@ -156,7 +156,7 @@ class _Backward:
         if plan.direct:
             points_direct[(programs, splits)](
                 points.high, staged.high, staged.bias, values.high, upstream.staged.high,
-                upstream.coefficients, sums[0], *sizes,
+                self.prepared.whitening.direct_factor, upstream.coefficients, sums[0], *sizes,
                 **plan.constants, WIDTH=plan.width, **config.constants(plan),
             )  # fmt: skip
         else:
@@ -181,7 +181,9 @@ class _Backward:
         """
         whitening = self.prepared.whitening
         centred = whitening.centred(x)
-        if not self.prepared.plan.direct:
+        if self.prepared.plan.direct:
+            raw *= whitening.direct_unit
+        else:
             raw -= sums.unsqueeze(-1) * whitening.apply(centred)
         if self.by_scale is not None:
             self.by_scale += 2 * whitening.scale_gradient(raw, centred)
@@ -206,7 +208,7 @@ class _Backward:
         if plan.direct:
             components_direct[(programs, splits)](
                 points.high, staged.high, staged.bias, values.high, upstream.staged.high,
-                upstream.pairs, *results, *sizes,
+                self.prepared.whitening.direct_factor, upstream.pairs, *results, *sizes,
                 **plan.constants, **flags, V=plan.v, WIDTH=plan.width, **config.constants(plan),
             )  # fmt: skip
         else:

@@ -4,8 +4,9 @@
 In few dimensions points lie many bandwidths from the centre and close to each other. Expanding the square
 would subtract large numbers from each other; differences lose no digits, and few of them cost little.
 Gradients are sums of g_ij (z_j − y_i), which do not cancel either. The first dimension of a tile is the one
-that is summed over, so that every thread computes whole sums. Arguments are those of `forward_kernels` and
-`backward_kernels`, with all operands in float32.
+that is summed over, so that every thread computes whole sums. `factor` multiplies squared distances: scores
+are in units of log 2. Other arguments are those of `forward_kernels` and `backward_kernels`, with all
+operands in float32.
 """
 
 from typing import no_type_check
@@ -13,7 +14,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from kdmkit.ops.triton.kernels import COPIES, LOG2E, PEAK
+from kdmkit.ops.triton.kernels import COPIES, PEAK, add_exactly
 
 
 @triton.jit
@@ -64,6 +65,7 @@ def forward_direct(
     components,
     bias,
     values,
+    factor,
     sums,
     tops,
     totals,
@@ -78,11 +80,13 @@ def forward_direct(
     BLOCK_N: tl.constexpr,
 ):
     """Online softmax of a block of points against a split of the components."""
+    precision = tl.load(factor)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     places = tl.program_id(1).to(tl.int64) * n + rows
     resumed = (rows >= 0) & (resume != 0)
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
+    lost = tl.zeros_like(total)
     if V > 0:
         value_columns = tl.arange(0, V)
         sum_places = sums + places[None, :] * V + value_columns[:, None]
@@ -91,12 +95,12 @@ def forward_direct(
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
         columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
         distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
-        scores = tl.load(bias + columns * COPIES)[:, None] - distances * LOG2E
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * precision
         new_top = tl.maximum(top, tl.max(scores, 0))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         shrink = tl.exp2(top - base)
         weights = tl.exp2(scores - (base - PEAK)[None, :])
-        total = total * shrink + tl.sum(weights, 0)
+        total, lost = add_exactly(total, lost, shrink, tl.sum(weights, 0))
         if V > 0:
             sum_values = _add_weighted(
                 weights, values, columns, sum_values * shrink[None, :], value_columns, N_VALUES
@@ -116,6 +120,7 @@ def points_direct(
     bias,
     values,
     upstream,
+    factor,
     coefficients,
     out,
     n,
@@ -128,6 +133,7 @@ def points_direct(
     BLOCK_N: tl.constexpr,
 ):
     """Adds Σ_j g_ij (z_j − y_i) over a split of the components to `out`."""
+    precision = tl.load(factor)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, WIDTH)
     top = tl.load(coefficients + rows)
@@ -140,7 +146,7 @@ def points_direct(
     for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
         columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
         distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
-        scores = tl.load(bias + columns * COPIES)[:, None] - distances * LOG2E
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * precision
         g = tl.exp2(scores - top[None, :])
         if N_VALUES > 0:
             dot = _products(values, columns, upstream, rows, N_VALUES, BLOCK_N, BLOCK_M)
@@ -159,6 +165,7 @@ def components_direct(
     bias,
     values,
     upstream,
+    factor,
     pairs,
     out,
     out_weights,
@@ -176,6 +183,7 @@ def components_direct(
     BLOCK_N: tl.constexpr,
 ):
     """Over a split of the points: Σ_i g_ij (y_i − z_j), Σ_i g_ij and Σ_i w_ij upstream_i."""
+    precision = tl.load(factor)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, WIDTH)
     b = tl.load(bias + columns * COPIES)
@@ -190,7 +198,7 @@ def components_direct(
         rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
         slope = tl.load(pairs + rows * 4 + 1)
         distances = _distances(points, rows, components, columns, D, BLOCK_M, BLOCK_N)
-        weights = tl.exp2(b[None, :] - distances * LOG2E - tl.load(pairs + rows * 4)[:, None])
+        weights = tl.exp2(b[None, :] - distances * precision - tl.load(pairs + rows * 4)[:, None])
         if N_VALUES > 0:
             dot = _products(upstream, rows, values, columns, N_VALUES, BLOCK_M, BLOCK_N)
             g = weights * (dot + slope[:, None])

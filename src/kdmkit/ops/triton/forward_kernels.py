@@ -10,6 +10,7 @@ from kdmkit.ops.triton.kernels import (
     GROUP,
     LOG2E,
     PEAK,
+    add_exactly,
     inner_products,
     load_bias,
     load_halves,
@@ -65,6 +66,7 @@ def forward_kernel(
     resumed = (rows >= 0) & (resume != 0)
     top = tl.load(tops + places, mask=resumed, other=float("-inf"))
     total = tl.load(totals + places, mask=resumed, other=0.0)
+    lost = tl.zeros_like(total)
     if V > 0:
         value_columns = tl.arange(0, V)
         undo = 1 / tl.load(value_unit + value_columns)
@@ -89,7 +91,7 @@ def forward_kernel(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         shrink = tl.exp2(top - base)
         weights = tl.exp2(scores - (base - PEAK)[:, None])
-        total = total * shrink + tl.sum(weights, 1)
+        total, lost = add_exactly(total, lost, shrink, tl.sum(weights, 1))
         if V > 0:
             v_high, v_low = load_halves(values, values_low, columns, value_columns, V, PASSES)
             gained = split_product(weights, v_high, v_low, PASSES)
@@ -146,7 +148,8 @@ def combine_kernel(
     inside = rows < n
     alive = total > 0
     safe = tl.where(alive, total, 1.0)
-    lse = (top - PEAK + tl.log2(safe)) * LN2
+    # The sum of weights is divided by that of the top before its logarithm is rounded.
+    lse = (top + tl.log2(safe / 32768.0)) * LN2
     if HAS_NORMS:
         lse -= tl.load(norms + rows)
     tl.store(logsumexps + rows, tl.where(alive, lse, float("-inf")), mask=inside)

@@ -38,6 +38,19 @@ def power_of_two(exponent):
 
 @triton.jit
 @no_type_check
+def add_exactly(total, lost, shrink, more):
+    """total·shrink + more, and what rounding adds too much, to be taken off the next time (Kahan's sum).
+
+    Sums of millions of weights would lose three digits to rounding.
+    """
+    shrunk = total * shrink
+    wanted = more - lost * shrink
+    new = shrunk + wanted
+    return new, (new - shrunk) - wanted
+
+
+@triton.jit
+@no_type_check
 def load_tile(pointer, rows, columns, WIDTH: tl.constexpr):
     """A tile of a staged array."""
     return tl.load(pointer + rows[:, None] * WIDTH + columns[None, :])

@@ -11,20 +11,20 @@ from typing import Any, Literal
 
 import torch
 import triton
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from kdmkit.ops.terms import robust_centre
 from kdmkit.ops.triton.backend import KernelError
-from kdmkit.ops.triton.kernels import COPIES, GROUP, stage_kernel
+from kdmkit.ops.triton.kernels import COPIES, GROUP, LOG2E, stage_kernel
 
 # Bytes of components that are staged at a time: few enough for the second-level cache of a GPU.
 SEGMENT_BYTES = 24 << 20
 # Bytes of points that are staged at a time; more points take several calls.
 POINT_BYTES = 64 << 20
-# Up to this many dimensions differences are cheap. Products lose digits where points lie close together but
-# many bandwidths from the centre, which is common in few dimensions.
+# Up to this many dimensions differences are cheap. Products about one centre lose digits where points lie
+# close together but many bandwidths from it, which is common in few dimensions.
 DIRECT_DIMENSIONS = 16
 DIRECT_VALUES = 16
 # Dimensions that shared memory holds at once.
@@ -34,15 +34,24 @@ _CHUNK = 64
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and the precision that kernels are compiled for."""
+    """The sizes and the precision that kernels are compiled for.
+
+    `local`: few dimensions, products about local centres in place of differences.
+    """
 
     d: int
     n_values: int
     passes: int
+    local: bool = False
+
+    @property
+    def few(self) -> bool:
+        """Whether products about one centre would lose digits."""
+        return self.d <= DIRECT_DIMENSIONS and self.n_values <= DIRECT_VALUES
 
     @property
     def direct(self) -> bool:
-        return self.d <= DIRECT_DIMENSIONS and self.n_values <= DIRECT_VALUES
+        return self.few and not self.local
 
     @property
     def width(self) -> int:
@@ -71,6 +80,8 @@ class Plan:
     def constants(self) -> dict[str, Any]:
         if self.direct:
             return {"D": self.d, "N_VALUES": self.n_values}
+        if self.local:
+            return {"D": self.d, "V": self.v, "WIDTH": self.width, "PASSES": self.passes}
         return {"V": self.v, "WIDTH": self.width, "PASSES": self.passes, "BLOCK_D": self.block_d}
 
     @property
@@ -83,7 +94,7 @@ class Plan:
     @property
     def point_rows(self) -> int:
         """Points staged at a time: whole groups."""
-        return max(1, POINT_BYTES // (4 * self.width) // GROUP.value) * GROUP.value
+        return max(1, POINT_BYTES // (4 * (self.width + self.v)) // GROUP.value) * GROUP.value
 
 
 def padded(n: int) -> int:
@@ -99,6 +110,31 @@ class Staged:
     low: Tensor
     bias: Tensor
     exponents: Tensor
+    centres: Tensor | None = None
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        centres = [] if self.centres is None else [self.centres]
+        return [self.high, self.low, self.bias, self.exponents, *centres]
+
+    @property
+    def n_bytes(self) -> int:
+        # A tensor may fill several fields.
+        return sum({x.data_ptr(): x.numel() * x.element_size() for x in self._tensors}.values())
+
+    def cut(self, place: slice) -> Staged:
+        """Some of the rows, whole groups, without a copy."""
+        groups = slice(place.start // GROUP.value, place.stop // GROUP.value)
+        return self._by_group(place.stop - place.start, groups)
+
+    def chosen(self, groups: Bool[Tensor, " g"]) -> Staged:
+        """A copy of the chosen groups."""
+        return self._by_group(int(groups.sum()) * GROUP.value, groups)
+
+    def _by_group(self, rows: int, groups: slice | Tensor) -> Staged:
+        n = self.rows // GROUP.value
+        kept = (x.view(n, -1)[groups].reshape(-1, *x.shape[1:]) for x in self._tensors)
+        return Staged(rows, *kept)
 
 
 #: The staged components of a segment, and their values.
@@ -132,7 +168,9 @@ def stage(
         rows, d if passes == 0 else width, dtype=torch.float32 if passes == 0 else torch.float16
     )
     low = torch.empty_like(kept) if passes == 3 else kept
-    bias = x.new_empty(rows * (1 if offset is None else COPIES.value), dtype=torch.float32)
+    bias = kept
+    if offset is not None or lift:
+        bias = x.new_empty(rows * (1 if offset is None else COPIES.value), dtype=torch.float32)
     exponents = x.new_empty(rows // GROUP.value, dtype=torch.int32)
     stage_kernel[(rows // GROUP.value,)](
         x, centre, unit, centre if offset is None else offset.contiguous(), kept, low, bias, exponents,
@@ -151,8 +189,8 @@ class Whitening:
         self.scale, self.metric = scale.detach().float(), metric
         # Shift and unit of the staging kernel; a metric is applied before staging.
         self._shift = torch.zeros_like(self.centre) if metric else self.centre
-        self._unit = torch.ones_like(self.centre) if metric else self.scale.expand(1, -1).reshape(-1)
-        self._unit = self._unit.expand_as(self.centre).contiguous()
+        unit = torch.ones_like(self.centre) if metric else self.scale.expand(1, -1).reshape(-1)
+        self.unit = unit.expand_as(self.centre).contiguous()
 
     def centred(self, x: Tensor) -> Tensor:
         return x.float() - self.centre
@@ -169,13 +207,44 @@ class Whitening:
             return torch.matmul(raw.mT, centred)
         return (raw * centred).sum(0, keepdim=True).sum_to_size(self.scale.shape)
 
+    @functools.cached_property
+    def direct_unit(self) -> Float[Tensor, ""]:
+        """The unit in which points are staged for differences, in bandwidths: between 1/2 and 2.
+
+        Where all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact:
+        no digits are lost, however far from the centre the points are.
+        """
+        return self.scale.reshape(()) / self._power if self._is_exact else torch.ones_like(self.centre[0])
+
+    @property
+    def direct_factor(self) -> Float[Tensor, ""]:
+        """What squared distances are multiplied by, in that unit and in units of log 2."""
+        return self.direct_unit.square() * LOG2E.value
+
+    @property
+    def _is_exact(self) -> bool:
+        return not self.metric and self.scale.numel() == 1
+
+    @functools.cached_property
+    def _power(self) -> Float[Tensor, ""]:
+        """A power of two near the scale."""
+        exponent = torch.frexp(self.scale.reshape(())).exponent
+        return torch.ldexp(torch.ones_like(self.centre[0]), exponent)
+
+    def before_unit(self, x: Tensor) -> Tensor:
+        """x where the whitening is s ∘ (x − any centre); with a metric L(x − centre), whose unit is 1."""
+        return self.apply(self.centred(x)) if self.metric else x
+
     def stage(self, x: Tensor, plan: Plan, offset: Tensor | None = None) -> Staged:
         if self.metric:
             x = self.apply(self.centred(x))
+        shift, unit = self._shift, self.unit
+        if plan.direct and self._is_exact:
+            shift, unit = torch.zeros_like(shift), self._power.expand_as(unit).contiguous()
         return stage(
             x,
-            self._shift,
-            self._unit,
+            shift,
+            unit,
             width=plan.width,
             passes=0 if plan.direct else plan.passes,
             lift=not plan.direct,
@@ -183,12 +252,11 @@ class Whitening:
         )
 
 
-def value_unit(values: Float[Tensor, "m v"], width: int) -> Float[Tensor, "width"]:
-    """A power of two per column that brings its values into the range of half precision."""
-    largest = torch.linalg.vector_norm(values.detach(), math.inf, dim=0).float()
-    exponent = torch.frexp(largest).exponent.clamp(-100, 100)
-    unit = torch.ones(width, dtype=torch.float32, device=values.device)
-    unit[: values.shape[1]] = torch.ldexp(unit[: values.shape[1]], 15 - exponent)
+def value_unit(largest: Float[Tensor, "v"], width: int) -> Float[Tensor, "width"]:
+    """A power of two per column that brings values of at most `largest` into the range of half precision."""
+    exponent = torch.frexp(largest.float()).exponent.clamp(-100, 100)
+    unit = torch.ones(width, dtype=torch.float32, device=largest.device)
+    unit[: len(largest)] = torch.ldexp(unit[: len(largest)], 15 - exponent)
     return unit
 
 
@@ -224,6 +292,8 @@ def configs(kernel: KernelName, plan: Plan) -> tuple[Config, ...]:
     if plan.direct:
         other = 16 if plan.n_values else 32
         return (Config(other, 128, 4, 1) if kernel == "components" else Config(128, other, 4, 1),)
+    if plan.local:
+        return Config(64, 64, 4, 3) if plan.v else Config(64, 128, 4, 2), Config(64, 64, 4, 1)
     many_values = plan.v > 32
     if kernel == "forward":
         if many_values:
