@@ -198,15 +198,3 @@ def test_layers_prepare_once_and_notice_changes(reductions):
     layer.prepare().requires_grad_()
     layer(x).probs[0, 0].backward()
     assert layer.logits.grad is not None
-
-
-def test_fitted_estimators_are_prepared(tmp_path):
-    X = torch.randn(30, 2).numpy()
-    model = kdm.KDMDensity(sigma=0.5).fit(X)
-    assert model.module_._prepares
-    wanted = model.score_samples(X)
-    assert model.module_._prepared is not None
-    kdm.save(model, tmp_path / "model")
-    loaded = kdm.load(tmp_path / "model")
-    assert loaded.module_._prepares
-    assert (loaded.score_samples(X) == wanted).all()

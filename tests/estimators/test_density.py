@@ -226,3 +226,15 @@ def test_changes_of_the_fitted_kdm_do_not_reach_the_estimator() -> None:
     before = model.score_samples(X)
     model.kdm_.kernel.sigma = 2.0
     np.testing.assert_array_equal(model.score_samples(X), before)
+
+
+def test_fitted_and_loaded_densities_are_prepared(tmp_path):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = kdm.KDMDensity(sigma=0.5).fit(X)
+    assert model.module_._prepares
+    wanted = model.score_samples(X)
+    assert model.module_._prepared is not None
+    kdm.save(model, tmp_path / "model")
+    loaded = kdm.load(tmp_path / "model")
+    assert loaded.module_._prepares
+    assert (loaded.score_samples(X) == wanted).all()

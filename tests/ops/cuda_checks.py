@@ -50,7 +50,7 @@ def check_few_dimensions(kind: str, d: int, v: int) -> None:
 
 
 def check_gradients() -> None:
-    x, c, scale = draw("clusters", 16384, 2000, 8)
+    x, c, scale = draw("clusters", 16384, 2000, 3)
     values, log_weights = torch.rand(len(c), 4, device=CUDA), torch.zeros(len(c), device=CUDA)
     found = []
     for dtype, backend in ((torch.float32, "triton"), (torch.float64, "chunked")):
@@ -87,7 +87,7 @@ def check_prepared(d: int) -> None:
 
 if __name__ == "__main__":
     for name in ("plain", "far from the origin", "clusters", "tiny bandwidths", "huge bandwidths"):
-        for sizes in ((16, 16), (8, 1), (3, 4)):
+        for sizes in ((16, 16), (3, 4)):
             check_few_dimensions(name, *sizes)
     check_gradients()
     for dimensions in (64, 16):

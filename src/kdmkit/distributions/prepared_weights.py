@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,8 @@ class PreparedWeights(Given):
     @property
     def n_bytes(self) -> int:
         """Bytes that are kept beside components and weights."""
-        found = [kept for _, kept in self._kept.values() if kept is not None]
+        # A list first: other threads may ask, too.
+        found = [kept for _, kept in list(self._kept.values()) if kept is not None]
         return sum(kept.nbytes if isinstance(kept, Tensor) else kept.n_bytes for kept in found)
 
     @property
@@ -121,17 +122,19 @@ class PreparedWeights(Given):
         average: Tensor = self._keep(key, tensors, lambda: super(PreparedWeights, self).average(values))
         return average
 
-    def _keep(self, key: tuple[Any, ...], tensors: Iterable[Tensor], make: Any) -> Any:
+    def _keep(self, key: tuple[Any, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Any:
         """What `make` returned while the tensors were what they are now."""
         versions = versions_of(tensors)
         kept = self._kept.get(key)
-        if kept is None or kept[0] != versions:
-            # Before another is made: two of them take twice the memory.
-            del kept
-            self._kept.pop(key, None)
-            with torch.no_grad():
-                self._kept[key] = versions, make()
-        return self._kept[key][1]
+        if kept is not None and kept[0] == versions:
+            return kept[1]
+        # Before another is made: two of them take twice the memory.
+        del kept
+        self._kept.pop(key, None)
+        with torch.no_grad():
+            made = make()
+        self._kept[key] = versions, made
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what is kept is left out, and made again by the first questions."""
