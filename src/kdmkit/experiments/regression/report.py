@@ -171,7 +171,8 @@ def report(rows: Sequence[Row], figures: Sequence[Path]) -> Report:
     notes = (
         "Mean over splits ± standard error, on test rows that took part in no fit, in the units of y "
         "and nats. Coverage and mean width of central 90 % intervals; worst: the largest NLL of a split "
-        "minus the median; seconds: median of a fit with its predictions.",
+        "minus the median; seconds: median of a fit with its predictions. Fits ran side by side, on the "
+        "machines named below: seconds of different methods do not compare.",
         "Settings, the same for all sets: "
         + "; ".join(
             f"{name}: {', '.join(f'{k} {v}' for k, v in method.settings.items())}"
