@@ -59,11 +59,13 @@ def shard(m: int, device: torch.device) -> kdm.JointKDM:
 
 
 def measure_shard(n_shards: int, device: torch.device, seconds: float, total: int) -> list[dict[str, Any]]:
-    rho = kdm.join_shards(shard(total // n_shards, device))
-    held = sum(c.nbytes for c in rho.components.values()) + 4 * rho.n_components
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    rho = kdm.join_shards(shard(total // n_shards, device).prepared())
     lines = []
     with torch.no_grad():
         errors = largest_error(rho)
+        # With what is kept for further questions.
+        held = torch.cuda.memory_allocated() - before if device.type == "cuda" else None
         for n in QUERIES:
             x = torch.empty(n, D, device=device).normal_(generator=torch.Generator(device).manual_seed(1))
             questions = {
@@ -76,9 +78,10 @@ def measure_shard(n_shards: int, device: torch.device, seconds: float, total: in
                 taken, calls = median_time(ask, device, seconds)
                 lines.append(
                     {
-                        "part": "shard", "question": question, "components": rho.n_components, "n": n, "d": D,
-                        "classes": CLASSES, "median": taken, "calls": calls, "extra_bytes": extra,
-                        "component_bytes": held,
+                        "part": "shard", "prepared": True, "question": question,
+                        "components": rho.n_components, "n": n, "d": D, "classes": CLASSES,
+                        "median": taken, "calls": calls, "extra_bytes": extra,
+                        "held_bytes": held,
                         **errors,
                     }
                 )  # fmt: skip
@@ -120,7 +123,7 @@ def _extra_bytes(ask: Any, device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def measure_merge(device: torch.device, seconds: float) -> list[dict[str, Any]]:
+def measure_merge(device: torch.device) -> list[dict[str, Any]]:
     """The messages alone: one number per query, then 1 + v of them."""
     processes, lines = Processes(), []
     for n in QUERIES:
@@ -147,7 +150,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu")
     options.add_argument("--output", type=Path, required=True)
-    options.add_argument("--merge", action="store_true", help="time the messages between processes")
+    options.add_argument("--merge", action="store_true", help="time the messages between processes alone")
     options.add_argument("--backend", help="of torch.distributed: nccl or gloo")
     options.add_argument("--seconds", type=float, default=2.0)
     options.add_argument("--total", type=int, default=TOTAL)
@@ -159,9 +162,8 @@ def main() -> None:
         distributed.init_process_group(backend)
     else:
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-    if chosen.merge:
-        append(chosen.output, measure_merge(device, chosen.seconds), device)
-    else:
+    append(chosen.output, measure_merge(device), device)
+    if not chosen.merge:
         for n_shards in reversed(SHARDS):
             if chosen.total // n_shards <= chosen.most:
                 append(chosen.output, measure_shard(n_shards, device, chosen.seconds, chosen.total), device)

@@ -13,5 +13,6 @@ def cluster() -> Iterator[Any]:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
+    context.target_max_block_size = 32 << 10  # several blocks, which workers share
     yield ray
     ray.shutdown()

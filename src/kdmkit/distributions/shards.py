@@ -15,8 +15,8 @@ from kdmkit._core.checks import bad_argument, check_instance, check_number
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.mixing import Entry, mix
-from kdmkit.distributions.weights import Given, PartMap, Weights
+from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.weights import Given, Mixed, PartMap, Weights
 
 Rho = TypeVar("Rho", KDM, JointKDM)
 
@@ -94,12 +94,13 @@ class Sharded(Weights):
     """The weights of this process's components in the mixture of all processes.
 
     Args:
-        log_weights: of the components of this process; those of all processes together sum to 1.
+        own: the weights among the components of this process; they sum to 1.
+        log_share: the logarithm of the share of this process's components in the whole.
         processes: that hold the others.
     """
 
-    def __init__(self, log_weights: Float[Tensor, "*batch m"], processes: Processes) -> None:
-        self._own, self.processes = Given(log_weights), processes
+    def __init__(self, own: Given, log_share: float, processes: Processes) -> None:
+        self._own, self._log_share, self.processes = own, log_share, processes
 
     @property
     def is_sharded(self) -> bool:
@@ -116,17 +117,19 @@ class Sharded(Weights):
 
     @property
     def own_log_weights(self) -> Float[Tensor, "*batch m"]:
-        return self._own.log_weights
+        return self._own.log_weights + self._log_share
 
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        return self.processes.sum(self._own.average(values))
+        return self.processes.sum(math.exp(self._log_share) * self._own.average(values))
+
+    def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
+        averages, log_sums = self._own.mix(entries, values)
+        return self.merged(averages, log_sums + self._log_share)
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
-        return self.processes.merge(mix(entries, self.own_log_weights)[1], None)[0]
+        return self.mix(entries)[1]
 
-    def merged(
-        self, averages: Float[Tensor, "*lead v"] | None, log_sums: Float[Tensor, "*lead"]
-    ) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
+    def merged(self, averages: Float[Tensor, "*lead v"] | None, log_sums: Float[Tensor, "*lead"]) -> Mixed:
         log_sums, averages = self.processes.merge(log_sums, averages)
         return averages, log_sums
 
@@ -141,10 +144,10 @@ class Sharded(Weights):
         return self.processes.first(tensor)
 
     def mapped(self, function: PartMap) -> Sharded:
-        return Sharded(function(self.own_log_weights), self.processes)
+        return Sharded(self._own.mapped(function), self._log_share, self.processes)
 
     def expand(self, batch_shape: torch.Size) -> Sharded:
-        return Sharded(self._own.expand(batch_shape).log_weights, self.processes)
+        return Sharded(self._own.expand(batch_shape), self._log_share, self.processes)
 
 
 def join_shards(rho: Rho, *, weight: float | None = None, group: Any = None) -> Rho:
@@ -159,7 +162,8 @@ def join_shards(rho: Rho, *, weight: float | None = None, group: Any = None) -> 
 
     Args:
         rho: the components of this process, with weights that sum to 1; without a batch. Kernels are the same
-            in all processes, unless every component has a bandwidth of its own.
+            in all processes, unless every component has a bandwidth of its own. A joint that is asked many
+            times may be `prepared()`.
         weight: how much ρ_p counts: s_p is its share of the sum over processes. None is the number of
             components: then equal weights within all shards are equal weights of all components.
         group: of `torch.distributed`; None is all processes.
@@ -188,13 +192,13 @@ def join_shards(rho: Rho, *, weight: float | None = None, group: Any = None) -> 
                 bad_argument("rho", f"in process {rank} what process 0 has, {parts[0][1]}", description)
             )
     log_share = math.log(weight) - math.log(math.fsum(part[0] for part in parts))
-    return shard_of(rho, rho._weights.log_weights + log_share, processes)
+    return shard_of(rho, log_share, processes)
 
 
-def shard_of(rho: Rho, log_weights: Float[Tensor, " m"], processes: Processes) -> Rho:
-    """A KDM with these components, which have these weights in the mixture of all processes."""
+def shard_of(rho: Rho, log_share: float, processes: Processes) -> Rho:
+    """The mixture in which this process has the components of `rho`, whose weights sum to exp(log_share)."""
     made: Any = rho
-    parts = (made.components, Sharded(log_weights, processes))
+    parts = (made.components, Sharded(made._weights, log_share, processes))
     kernels = made.kernel if isinstance(rho, KDM) else made.kernels
     sharded: Rho = type(rho)._made(*parts, kernels, rho._validate_args)
     return sharded

@@ -36,6 +36,8 @@ FEATURES = ["distance", "hour", "day"]
 #: Files that the rows are divided into, and rows that models are fitted to.
 PARTS, FITTED = 24, 4000
 WORKERS = 2
+# About what a row takes.
+_BYTES = 60
 # Sums of other blocks of rows are rounded in another order.
 _LARGEST_DIFFERENCE = 1e-5
 
@@ -118,12 +120,12 @@ def measure(name: str, path: Path, work_dir: Path) -> dict[str, Any]:
     start = time.perf_counter()
     alone = in_one_process(function, parts)
     between = time.perf_counter()
-    together, kills = with_ray(function, parts, work_dir / f"{name}-ray")
+    together, processes, kills = with_ray(function, parts, work_dir / f"{name}-ray")
     seconds = {"one_process": between - start, "ray": time.perf_counter() - between}
-    return {**compare(alone, together), "kills": kills, "seconds_of": seconds}
+    return {**compare(alone, together), "processes": len(processes), "kills": kills, "seconds_of": seconds}
 
 
-def divide(path: Path, folder: Path, parts: int = PARTS) -> Path:
+def divide(path: Path, folder: Path) -> Path:
     """The rows in several Parquet files, with their number, the hour and the day of the year."""
     import pyarrow as arrow
     from pyarrow import compute, parquet
@@ -137,7 +139,7 @@ def divide(path: Path, folder: Path, parts: int = PARTS) -> Path:
     numbers = {ROW: np.arange(table.num_rows), "hour": hour, "day": compute.day_of_year(table["date"])}
     for name, values in numbers.items():
         table = table.append_column(name, arrow.array(values) if isinstance(values, np.ndarray) else values)
-    ends = np.linspace(0, table.num_rows, parts + 1).astype(int)
+    ends = np.linspace(0, table.num_rows, PARTS + 1).astype(int)
     for i, (low, high) in enumerate(pairwise(ends)):
         parquet.write_table(table.slice(low, high - low), folder / f"{i:03}.parquet")
     (folder / "whole").touch()
@@ -182,39 +184,51 @@ class KillOnce:
 
     Args:
         row: the row.
-        flag: a file that tells that it has happened.
+        folder: where it leaves a file for every process, and one that tells that it has killed.
     """
 
     function: kdm.BatchFunction
     row: int
-    flag: Path
+    folder: Path
 
     def __call__(self, batch: Any) -> Any:
-        if not self.flag.exists() and self.row in batch[ROW].to_numpy():
-            self.flag.touch()
+        (self.folder / str(os.getpid())).touch()
+        made = self.function(batch)
+        if self.row in batch[ROW].to_numpy() and not (self.folder / "killed").exists():
+            (self.folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.function(batch)
+        return made
 
 
-def with_ray(function: kdm.BatchFunction, parts: Path, folder: Path) -> tuple[Any, int]:
-    """The answers to all rows, in any order, and how many workers were killed."""
-    import ray
+def with_ray(function: kdm.BatchFunction, parts: Path, folder: Path) -> tuple[Any, list[int], int]:
+    """The answers to all rows, in any order; the processes that had a part in them; how many were killed."""
+    import ray.data
     from pyarrow import parquet
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     n = sum(parquet.ParquetFile(file).metadata.num_rows for file in _files(parts))
-    killing = KillOnce(function, n // 2, folder / "killed")
     started = not ray.is_initialized()
     if started:
         ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    # Blocks of rows are what workers share.
+    context = ray.data.DataContext.get_current()
+    largest, context.target_max_block_size = context.target_max_block_size, max(1 << 14, _BYTES * n // PARTS)
     try:
-        rows = ray.data.read_parquet(_files(parts), override_num_blocks=PARTS)
-        rows.map_batches(killing, batch_format="pyarrow", batch_size=None).write_parquet(str(folder / "rows"))
+        ray.data.read_parquet(_files(parts)).map_batches(
+            KillOnce,
+            fn_constructor_args=(function, n // 2, folder),
+            compute=ray.data.ActorPoolStrategy(size=WORKERS),
+            num_cpus=0.5,  # what reads the files needs a core, too
+            batch_format="pyarrow",
+            batch_size=None,
+        ).write_parquet(str(folder / "rows"))
     finally:
+        context.target_max_block_size = largest
         if started:
             ray.shutdown()
-    return parquet.read_table(folder / "rows"), int((folder / "killed").exists())
+    found = parquet.read_table(folder / "rows")
+    return found, [int(file.name) for file in folder.glob("[0-9]*")], int((folder / "killed").exists())
 
 
 def compare(alone: Any, together: Any) -> dict[str, Any]:
@@ -254,7 +268,7 @@ def report(rows: Sequence[Row]) -> Report:
             "other rows" if row["largest_difference"] is None else f"{row['largest_difference']:.1e}",
             f"{row['seconds_of']['one_process']:.0f}",
             f"{row['seconds_of']['ray']:.0f}",
-            str(row["kills"]),
+            f"{row['processes']}, {row['kills']} of them killed",
         ]
         for row in rows
     ]
@@ -274,5 +288,5 @@ def report(rows: Sequence[Row]) -> Report:
         "Written by `kdmkit reproduce cluster --data-dir DIR` (extra `ray`) from the lines in "
         "`cluster.jsonl`.",
     )
-    header = ["model", "rows", "missing / twice", "difference", "one process, s", "Ray, s", "workers killed"]
+    header = ["model", "rows", "missing / twice", "difference", "one process, s", "Ray, s", "Ray's processes"]
     return Report("Rows of a large file by Ray Data", header, table, notes)

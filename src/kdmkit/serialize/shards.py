@@ -23,7 +23,13 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 _DTYPES |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 
 
-def load_shard(path: str | Path, *, group: Any = None, device: str | torch.device = "cpu") -> Any:
+def load_shard(
+    path: str | Path,
+    *,
+    group: Any = None,
+    device: str | torch.device = "cpu",
+    prepared: bool = False,
+) -> Any:
     """The KDM or JointKDM that `save` wrote, divided among processes: see `join_shards`.
 
     All processes call it. Each reads its own components, an equal share of them in the order of the file, and
@@ -34,6 +40,7 @@ def load_shard(path: str | Path, *, group: Any = None, device: str | torch.devic
         path: the file, which all processes see.
         group: of `torch.distributed`; None is all processes.
         device: where the shard goes.
+        prepared: whether a JointKDM is prepared for many questions (`JointKDM.prepared`).
 
     Returns:
         A KDM or a JointKDM, as was saved.
@@ -64,7 +71,8 @@ def load_shard(path: str | Path, *, group: Any = None, device: str | torch.devic
         if digest != told[0][0]:
             raise ValueError(bad_argument("path", "one file for all processes", f"another in process {rank}"))
     assert shard is not None
-    return shard_of(shard.rho.to(place), shard.log_weights.to(place), processes)
+    rho = shard.rho.to(place)
+    return shard_of(rho.prepared() if prepared else rho, shard.log_share, processes)
 
 
 class _Shard:
@@ -72,12 +80,12 @@ class _Shard:
 
     Attributes:
         rho: a KDM or JointKDM with them.
-        log_weights: theirs, in the mixture of all processes.
+        log_share: the logarithm of the sum of their weights in the mixture of all processes.
         digest: of the whole file, as its description says.
     """
 
     rho: Any
-    log_weights: Tensor
+    log_share: float
     digest: str
 
     @classmethod
@@ -98,13 +106,14 @@ class _Shard:
         shard.digest = config["sha256"]
         kernels = {name: reader.kernel(name, described) for name, described in config["kernels"].items()}
         components = {name: reader.rows(f"components.{name}") for name in kernels}
-        shard.log_weights = reader.rows("log_weights")
-        check_no_nan(str(file), {**components, "log_weights": shard.log_weights})
-        uniform = torch.zeros_like(shard.log_weights) - math.log(len(shard.log_weights))
+        log_weights = reader.rows("log_weights")
+        check_no_nan(str(file), {**components, "log_weights": log_weights})
+        shard.log_share = float(log_weights.double().logsumexp(0))
+        own = (log_weights.double() - shard.log_share).to(log_weights.dtype)
         if config["class"] == "KDM":
-            shard.rho = KDM(components["x"], None, kernels["x"], log_weights=uniform)
+            shard.rho = KDM(components["x"], None, kernels["x"], log_weights=own)
         else:
-            shard.rho = JointKDM(components, None, kernels, log_weights=uniform)
+            shard.rho = JointKDM(components, None, kernels, log_weights=own)
         return shard
 
 
