@@ -140,6 +140,11 @@ def _weighted_sum(
     weights = log_weights.to(values.dtype).exp()
     if values.ndim > 2:
         weights = weights.unsqueeze(-2)
+    whole = len(weights) // _BLOCK * _BLOCK if weights.ndim == 1 else 0
+    if whole:
+        # All blocks in one call: a GPU would wait for thousands of small ones.
+        products = weights[:whole].view(-1, 1, _BLOCK) @ values[:whole].reshape(-1, _BLOCK, values.shape[1])
+        return products.sum(0).squeeze(0) + weights[whole:] @ values[whole:]
     blocks = zip(weights.split(_BLOCK, -1), values.split(_BLOCK, -2), strict=True)
     average = torch.stack([torch.matmul(w, v) for w, v in blocks]).sum(0)
     return average.squeeze(-2) if values.ndim > 2 else average
