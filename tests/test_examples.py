@@ -17,19 +17,14 @@ LINES = {
     "own_encoder": "novelty AUROC of log p(z)",
     "uncertain_inputs_and_chains": "a bird of 18 g",
 }
-# Several fits each.
-SLOW = {"label_proportions", "regression_bands", "classify_and_generate", "density", "own_encoder"}
 
 
 def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(LINES)
 
 
-def _marked(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-
-
-@pytest.mark.parametrize("name", [_marked(name) for name in LINES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LINES)
 def test_example(name: str, tmp_path: Path) -> None:
     # Batches are small: threads would wait for each other, and tests run side by side.
     settings = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}

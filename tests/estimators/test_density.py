@@ -113,6 +113,7 @@ def test_many_rows_choose_the_bandwidth_of_the_whole_grid(monkeypatch: pytest.Mo
     assert quick == pytest.approx(kdm.KDMDensity(sigma="loo").fit(X).kdm_.kernel.sigma.item(), rel=0.031)
 
 
+@pytest.mark.slow
 def test_a_fit_in_many_dimensions_takes_little_memory() -> None:
     """600 × 64: the differences of all pairs would take 180 MB."""
     code = (
