@@ -1,7 +1,11 @@
 """Oracles written from the formulas, independent of the library, and small makers for tests."""
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,3 +167,19 @@ def components(kernel: kdm.Kernel, m: int, *, seed: int, dtype: torch.dtype = to
     if kernel.components_are_events:
         return events(kernel, m, seed=seed, dtype=dtype)
     return normal(m, *kernel.component_shape(event_shape(kernel)), seed=seed, dtype=dtype)
+
+
+def two_processes(module: str, folder: Path, timeout: float = 120) -> list[dict[str, Any]]:
+    """What each of two processes, started by torchrun, saved: `module` gets the folder as its argument."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    result = subprocess.run(
+        [*launch, "-m", module, str(folder)],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert result.returncode == 0, result.stderr
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from result_files import chosen, find_cell, find_table, names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -15,9 +15,6 @@ MADE = ("_build", "api/generated", "gallery", "generated")
 PAGES = [
     path for path in sorted(DOCS.rglob("*.md")) if not path.relative_to(DOCS).as_posix().startswith(MADE)
 ]
-
-sys.path.insert(0, str(DOCS / "_ext"))
-from result_files import chosen, find_cell, find_table, names  # noqa: E402
 
 ROLE = re.compile(r"\{result\}`([^`|]+)\|([^`|]+)\|([^`|]+)`")
 DIRECTIVE = re.compile(r"```\{results-table\} (\S+)\n((?::\w+: .*\n)*)```")

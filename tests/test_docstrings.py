@@ -12,19 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from public_packages import PACKAGES
 from torch import nn
 
-PACKAGES = (
-    "kdmkit",
-    "kdmkit.nn",
-    "kdmkit.metrics",
-    "kdmkit.training",
-    "kdmkit.plotting",
-    "kdmkit.datasets",
-    "kdmkit.kernels",
-    "kdmkit.ops",
-    "kdmkit.explore",
-)
 PAGES = Path(__file__).parents[1] / "docs" / "api"
 
 

@@ -12,22 +12,12 @@ from functools import cache
 from types import ModuleType
 
 from docutils import nodes
+from public_packages import PACKAGES
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxRole
 
-PACKAGES = (
-    "kdmkit",
-    "kdmkit.nn",
-    "kdmkit.metrics",
-    "kdmkit.training",
-    "kdmkit.plotting",
-    "kdmkit.datasets",
-    "kdmkit.kernels",
-    "kdmkit.ops",
-    "kdmkit.explore",
-)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, distributed
 
 import kdmkit as kdm
 from helpers import seeded
+from kdmkit.kernels import check_continuous
 
 M, D, CLASSES = 301, 3, 4
 
@@ -88,7 +89,7 @@ def part(rho: kdm.KDM, rows: slice) -> tuple[kdm.KDM, float]:
     """Some components of a density as a density of its own, and their weight."""
     log_weights = rho.log_weights[rows]
     total = log_weights.logsumexp(0)
-    kernel = rho.kernel if not rho.kernel.per_component else rho.kernel.take(rows)  # type: ignore[operator]
+    kernel = rho.kernel if not rho.kernel.per_component else check_continuous("x", rho.kernel).take(rows)
     return kdm.KDM(rho.components[rows], None, kernel, log_weights=log_weights - total), float(total.exp())
 
 

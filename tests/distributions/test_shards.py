@@ -1,8 +1,5 @@
 """Components that are divided among two processes: the answers of one."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +9,7 @@ import torch
 import kdmkit as kdm
 import typecheck
 from distributions.sharded import CASES, M, density, questions
-
-TESTS = Path(__file__).parents[1]
+from helpers import two_processes
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +20,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         kdm.save(make(), folder / name)
     kdm.save(kdm.nn.DensityLayer(2, 3), folder / "other")
     kdm.save(kdm.KDM(torch.zeros(1, 1), None, kdm.RBF(1.0)), folder / "few")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run(
-        [*launch, "-m", "distributions.sharded", str(folder)],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert result.returncode == 0, result.stderr
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return two_processes("distributions.sharded", folder, timeout=240)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -113,7 +98,7 @@ def test_own_bytes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(shards._Reader, "_read", counted)
     with (tmp_path / "rho").open("rb") as stream, typecheck.off():
-        shard = shards._Shard.of(tmp_path / "rho", stream, Half())  # type: ignore[arg-type]
+        shard = shards._Shard.of(tmp_path / "rho", stream, Half())
     assert torch.equal(shard.rho.components, many.components[2000:])
     torch.testing.assert_close(shard.rho.kernel.bandwidth.value, many.kernel.bandwidth.value[2000:])
     assert sum(read) < 0.51 * (tmp_path / "rho").stat().st_size

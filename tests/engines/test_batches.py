@@ -107,7 +107,7 @@ def test_draws_depend_on_the_batch(unchecked: None) -> None:
 
 def test_bad_functions(density: Any, path: Path, table: Any, tmp_path: Path, unchecked: None) -> None:
     with pytest.raises(TypeError, match="model: expected a fitted estimator"):
-        kdm.BatchFunction(3, "score")  # type: ignore[arg-type]
+        kdm.BatchFunction(3, "score")
     with pytest.raises(ValueError, match="what: expected one of"):
         kdm.BatchFunction(density, "predict")
     with pytest.raises(ValueError, match="what: expected an answer to rows"):

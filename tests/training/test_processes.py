@@ -1,38 +1,21 @@
 """Two processes do what one does."""
 
-import os
-import subprocess
-import sys
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import typecheck
+from helpers import two_processes
 from training.problems import furthest
 from training.several import everything
-
-TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found."""
-    folder = tmp_path_factory.mktemp("two")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run(
-        [*launch, "-m", "training.several", str(folder)],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return two_processes("training.several", tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")

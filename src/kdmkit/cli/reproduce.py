@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kdmkit.cli.options import Datasets, Device, Fresh, OnlyReport, Output, Part, Workers
+from kdmkit.cli.options import (
+    Datasets,
+    Device,
+    FlightsFolder,
+    Fresh,
+    ImageFolder,
+    ImageSets,
+    OnlyReport,
+    Output,
+    Part,
+    TrainedFolder,
+    Workers,
+)
 from kdmkit.cli.printing import console, show_report
 
 if TYPE_CHECKING:
@@ -113,7 +125,7 @@ def reproduce_tables(
 
 @app.command("large-table")
 def reproduce_large_table(
-    data_dir: Annotated[Path, typer.Option(help="The folder of flights-3m.parquet.")] = Path("data"),
+    data_dir: FlightsFolder = Path("data"),
     output: Output = Path("results"),
     work_dir: Annotated[Path, typer.Option(help="Where the commands write.")] = Path("runs/large-table"),
     only_report: OnlyReport = False,
@@ -128,7 +140,7 @@ def reproduce_large_table(
 
 @app.command("cluster")
 def reproduce_cluster(
-    data_dir: Annotated[Path, typer.Option(help="The folder of flights-3m.parquet.")] = Path("data"),
+    data_dir: FlightsFolder = Path("data"),
     output: Output = Path("results"),
     work_dir: Annotated[Path, typer.Option(help="Where models and rows go.")] = Path("runs/cluster"),
     model: Annotated[
@@ -209,12 +221,8 @@ def reproduce_estimators(
 
 @app.command("table1")
 def reproduce_table1(
-    data_dir: Annotated[
-        Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")
-    ] = Path("data"),
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
-    ] = None,
+    data_dir: ImageFolder = Path("data"),
+    dataset: ImageSets = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A row of the table, for example kdm-alone; may be repeated.")
     ] = None,
@@ -235,7 +243,7 @@ def reproduce_table1(
     ] = None,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
+    work_dir: TrainedFolder = Path("runs/table1"),
     fresh: Fresh = False,
 ) -> None:
     """Classification and generation of MNIST, Fashion-MNIST and CIFAR-10."""
@@ -266,12 +274,8 @@ def reproduce_table1(
 
 @app.command("heads")
 def reproduce_heads(
-    data_dir: Annotated[
-        Path, typer.Option(help="The folder of mnist.npz, fashion_mnist.npz, cifar10.npz.")
-    ] = Path("data"),
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="mnist, fashion_mnist, cifar10 or digits; may be repeated.")
-    ] = None,
+    data_dir: ImageFolder = Path("data"),
+    dataset: ImageSets = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A row of Table 1, for example kdm-alone; may be repeated.")
     ] = None,
@@ -280,7 +284,7 @@ def reproduce_heads(
     workers: Workers = 1,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where trained weights are kept.")] = Path("runs/table1"),
+    work_dir: TrainedFolder = Path("runs/table1"),
     fresh: Fresh = False,
 ) -> None:
     """Calibration of image classifiers with a temperature, and scores of novelty on latent vectors."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,7 +90,7 @@ class _Shard:
     digest: str
 
     @classmethod
-    def of(cls, file: Path, stream: IO[bytes], processes: Processes) -> _Shard:
+    def of(cls, file: Path, stream: BufferedReader, processes: Processes) -> _Shard:
         start = read_header(file, stream)
         header = json.loads(start[8:])
         metadata, entries = header.pop("__metadata__", {}), header
@@ -127,7 +128,7 @@ class _Reader:
     """
 
     def __init__(
-        self, stream: IO[bytes], entries: dict[str, Any], start: int, m: int, processes: Processes
+        self, stream: BufferedReader, entries: dict[str, Any], start: int, m: int, processes: Processes
     ) -> None:
         self._stream, self._entries, self._start, self._m = stream, entries, start, m
         rank, count = processes.rank, processes.count
@@ -167,7 +168,7 @@ class _Reader:
             raise ValueError(bad_argument(name, f"the bytes of shape {tuple(shape)}", f"{begin} to {end}"))
         self._stream.seek(self._start + begin + rows.start * row)
         data = bytearray(len(rows) * row)
-        if self._stream.readinto(data) != len(data):  # type: ignore[attr-defined]
+        if self._stream.readinto(data) != len(data):
             raise ValueError(bad_argument(name, f"{len(data)} bytes", "the end of the file"))
         return torch.frombuffer(data, dtype=dtype).reshape((len(rows), *shape[1:]) if shape else ())
 

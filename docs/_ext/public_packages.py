@@ -1,0 +1,13 @@
+"""The packages whose names are public: pages describe them, and tests read their docstrings."""
+
+PACKAGES = (
+    "kdmkit",
+    "kdmkit.nn",
+    "kdmkit.metrics",
+    "kdmkit.training",
+    "kdmkit.plotting",
+    "kdmkit.datasets",
+    "kdmkit.kernels",
+    "kdmkit.ops",
+    "kdmkit.explore",
+)
