@@ -138,11 +138,3 @@ def test_tasks_are_one_click_from_the_start_page(page: str) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-def test_the_citation_has_the_version_of_the_package() -> None:
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    package = (ROOT / "src" / "kdmkit" / "__init__.py").read_text(encoding="utf-8")
-    version = re.search(r'^__version__ = "(.+)"$', package, re.MULTILINE)
-    assert version
-    assert f"\nversion: {version[1]}\n" in citation
