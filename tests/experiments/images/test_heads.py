@@ -9,10 +9,18 @@ import torch
 
 from kdmkit.experiments import images
 from kdmkit.experiments.common import read_rows
-from kdmkit.experiments.images import Plan, claims, heads, jobs, objectives, table1
-from kdmkit.experiments.images.architectures import Shape
+from kdmkit.experiments.images import Plan, claims, heads, jobs, models, objectives, table1
+from kdmkit.experiments.images.architectures import Shape, paper_encoder
 from kdmkit.experiments.images.data import _fitted
-from kdmkit.experiments.images.recipes import ALONE, MODELS, RECIPES, changed, recipe_of, settings_of_phase
+from kdmkit.experiments.images.recipes import (
+    ALONE,
+    MODELS,
+    RECIPES,
+    changed,
+    recipe_of,
+    settings,
+    settings_of_phase,
+)
 
 # Fits take twice the time where annotations are checked.
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -48,6 +56,30 @@ def test_a_kdm_alone_has_no_teacher_and_no_layout() -> None:
     other = recipe_of("dense-alone", recipe)
     assert settings_of_phase(alone, "encoder") == settings_of_phase(other, "encoder")
     assert settings_of_phase(alone, "encoder") != settings_of_phase(recipe, "encoder")
+
+
+@torch.no_grad()
+def test_a_kdm_alone_does_not_use_the_dense_head() -> None:
+    """A head that answers nan changes nothing."""
+    recipe = recipe_of("kdm-alone", RECIPES["digits", "paper"])
+    kdm = models.KDMModel(paper_encoder(Shape(1, 8), recipe.latent), models.make_layer(recipe))
+    head = models.make_head(recipe)
+    head[-1].bias.fill_(float("nan"))
+    start = models.DenseModel(kdm.encoder, head, models.make_layout(Shape(1, 8), recipe))
+    objective = objectives.Discriminative(kdm, start, recipe, None).eval()
+    x, y = torch.rand(5, 1, 8, 8), torch.arange(5)
+    target = objectives.smoothed(y, recipe)
+    torch.testing.assert_close(objective(x, y), -(target * kdm.log_probs(x)).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_kdms_of_other_sizes_can_share_an_encoder() -> None:
+    recipe = recipe_of("kdm-alone", RECIPES["mnist", "paper"])
+    other = changed(recipe, {"components": 64, "dense_components": recipe.components})
+    assert settings_of_phase(recipe, "encoder") == settings_of_phase(other, "encoder")
+    assert settings_of_phase(recipe, "kdm") != settings_of_phase(other, "kdm")
+    sizes = [models.count_parameters(models.make_head(r)) for r in (recipe, other)]
+    assert sizes[0] == sizes[1]
+    assert "dense_components" not in settings(recipe)
 
 
 def test_rows_alone_are_a_chain_of_their_own(digits: Plan) -> None:

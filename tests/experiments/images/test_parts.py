@@ -22,12 +22,20 @@ from kdmkit.experiments.images.models import (
     make_layer,
     make_layout,
 )
-from kdmkit.experiments.images.objectives import Dense, Discriminative, Distillation, distillation_targets
+from kdmkit.experiments.images.objectives import (
+    Dense,
+    Discriminative,
+    Distillation,
+    Reconstruction,
+    distillation_targets,
+)
 from kdmkit.experiments.images.phases import Setting, train_decoder
 from kdmkit.experiments.images.recipes import DATASETS, RECIPES, DecoderRecipe, changed, settings_of_phase
+from kdmkit.experiments.images.residual import residual_encoder
 from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
 from kdmkit.nn import JointLayer
 from kdmkit.training.optimizer import decayed_parameters
+from kdmkit.training.seeds import is_replayable
 
 # ---- architectures
 
@@ -174,6 +182,24 @@ def test_weight_decay_is_for_networks_alone() -> None:
     joint = decayed_parameters(Discriminative(KDMModel(encoder, layer), dense, recipe, None))
     wanted = {f"model.{name}" if name.startswith("encoder") else name for name in maps}
     assert joint == wanted
+
+
+@torch.no_grad()
+def test_steps_of_all_objectives_can_be_replayed() -> None:
+    recipe, shape = RECIPES["digits", "paper"], Shape(1, 8)
+    encoder, layer = paper_encoder(shape, recipe.latent), make_layer(recipe)
+    dense = DenseModel(encoder, make_head(recipe), make_layout(shape, recipe))
+    kdm, decoder = KDMModel(encoder, layer), paper_decoder(shape, recipe.latent)
+    weights: dict[str, Any] = {"feature_weight": 1.0, "critic_weight": 1.0, "noise": torch.ones(())}
+    for objective in (
+        Dense(dense, recipe, None),
+        Discriminative(kdm, dense, recipe, None),
+        Distillation(layer),
+        Reconstruction(encoder, decoder, [dense], Augment(), **weights),
+        NegativeELBO(ConditionalVAE(shape, 4)),
+        Dense(DenseModel(residual_encoder(shape, 16, 4), dense.head, dense.layout), recipe, Augment()),
+    ):
+        assert is_replayable(objective)
 
 
 # ---- measures

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
+from kdmkit.experiments.images.architectures import Shape
 from kdmkit.experiments.images.augment import AUGMENTS
 from kdmkit.experiments.images.data import Pictures, novel_images, pictures
 from kdmkit.experiments.images.measures import classification, novelty
@@ -103,6 +106,11 @@ def _pictures(name: str, data_dir: Path, held_out: bool, device: Device) -> Pict
     return pictures(name, data_dir, held_out=held_out).to(torch.device(device))
 
 
+@lru_cache(maxsize=4)
+def _novel(name: str, data_dir: Path, shape: Shape, held_out: bool) -> dict[str, UInt8[Tensor, "n c s s"]]:
+    return novel_images(name, data_dir, shape, held_out=held_out)
+
+
 class Trained:
     """The models of a run, each trained from the one before when it is first asked for."""
 
@@ -180,7 +188,7 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
     if isinstance(found, KDMModel):
-        others = novel_images(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
+        others = _novel(job.dataset, job.place.data_dir, data.shape, job.held_out)
         result["novelty_auroc"] = novelty(found, data.x_test, others)
         result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
     head = found.layer if isinstance(found, KDMModel) else found.head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,8 @@ _ROWS = 2000
 class DenseModel(nn.Module):
     """The baseline, Enc+Dense; its head has as many parameters as the KDM, to within a hidden unit."""
 
+    replayable = True
+
     def __init__(self, encoder: nn.Sequential, head: nn.Module, layout: nn.Module) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
@@ -40,6 +43,8 @@ class DenseModel(nn.Module):
 
 class KDMModel(nn.Module):
     """Encoder and joint KDM: p(y|x) in one direction, latent vectors of a label in the other."""
+
+    replayable = True
 
     def __init__(self, encoder: nn.Sequential, layer: JointLayer) -> None:
         super().__init__()
@@ -84,7 +89,8 @@ def make_layer(recipe: Recipe) -> JointLayer:
 
 
 def make_head(recipe: Recipe) -> nn.Sequential:
-    return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(recipe)))
+    like = replace(recipe, components=recipe.dense_components or recipe.components)
+    return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(like)))
 
 
 def make_layout(shape: Shape, recipe: Recipe) -> nn.Linear:

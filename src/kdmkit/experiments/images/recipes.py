@@ -40,6 +40,8 @@ class Recipe:
         layout_weight: of the error of a linear map from the latent vector to the shrunken image, while the
             encoder is trained. A decoder can only draw what the encoder has kept.
         averaging: how far the moving average of weights reaches back, as a share of a phase's steps.
+        dense_components: the dense head has as many parameters as a KDM with so many components; 0 is
+            `components`.
     """
 
     components: int
@@ -60,10 +62,16 @@ class Recipe:
     head_rate: float = 1e-2
     layout_weight: float = 0.0
     averaging: float = 0.1
+    dense_components: int = 0
 
     def __post_init__(self) -> None:
-        zero = ("weight_decay", "smoothing", "head_weight", "teaching", "layout_weight")
-        _check(self, may_be_zero=zero)
+        zero = ("weight_decay", "smoothing", "head_weight", "teaching", "head_epochs", "layout_weight")
+        _check(self, may_be_zero=(*zero, "dense_components"))
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether a dense head is trained beside the KDM."""
+        return bool(self.head_weight or self.teaching)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,14 +232,17 @@ def recipe_of(model: Model, recipe: Recipe) -> Recipe:
 
 def settings_of_phase(recipe: Recipe, phase: str) -> dict[str, Any]:
     """The settings that the weights after a phase depend on."""
+    if phase in ("encoder", "dense"):
+        recipe = replace(recipe, components=recipe.dense_components or recipe.components, dense_components=0)
     with_kdm = ("head_", "teaching")
     skipped: tuple[str, ...] = {
         "encoder": ("joint_", *with_kdm, "likelihood_"),
         "dense": (*with_kdm, "likelihood_"),
         "kdm": ("likelihood_",),
     }.get(phase, ())
-    return {name: value for name, value in asdict(recipe).items() if not name.startswith(skipped)}
+    return {name: value for name, value in settings(recipe).items() if not name.startswith(skipped)}
 
 
 def settings(recipe: Recipe | DecoderRecipe) -> dict[str, Any]:
-    return asdict(recipe)
+    """The settings of a line: all, less those that are left out at zero."""
+    return {name: value for name, value in asdict(recipe).items() if value or name != "dense_components"}

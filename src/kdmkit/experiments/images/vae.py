@@ -19,6 +19,8 @@ class ConditionalVAE(nn.Module):
         latent: the dimension of z.
     """
 
+    replayable = True
+
     def __init__(self, shape: Shape, latent: int) -> None:
         super().__init__()
         self.latent = latent
@@ -48,6 +50,8 @@ class NegativeELBO(nn.Module):
     With a Gaussian likelihood of the best variance for the batch (σ-VAE) the latent vector determines the
     image, the label is ignored, and draws from the prior are hardly recognised.
     """
+
+    replayable = True
 
     def __init__(self, vae: ConditionalVAE) -> None:
         super().__init__()
