@@ -105,6 +105,17 @@ def test_links_between_pages_lead_to_files() -> None:
             assert "://" in link or made or target.exists(), f"{path.name}: {link}"
 
 
+def test_every_library_of_the_comparison_has_a_source() -> None:
+    text = (DOCS / "comparison.md").read_text(encoding="utf-8")
+    sources = dict(re.findall(r"^\[([\w-]+)\]: (https://\S+)$", text, re.MULTILINE))
+    rows = re.findall(r"^\| (?!library|:--).*\|$", text, re.MULTILINE)
+    assert len(rows) >= 10
+    for row in rows:
+        cited = re.findall(r"\]\[([\w-]+)\]", row)
+        assert cited, row
+        assert set(cited) <= sources.keys()
+
+
 def test_every_page_is_in_a_list_of_pages() -> None:
     listed = "\n".join(
         re.findall(r"```\{toctree\}(.*?)```", "".join(page.read_text() for page in PAGES), re.S)
