@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kdmkit._core.files import make_folder
 from kdmkit.experiments.common import Report, Task, processes, read_rows, remove_rows, run_tasks, write_report
-from kdmkit.experiments.images import figures, report
+from kdmkit.experiments.images import figures, report, searches
 from kdmkit.experiments.images.generation import (
     DRAWING,
     JUDGE_HALF,
@@ -210,4 +210,4 @@ def _decoder_variants(job: Job, variants: Sequence[Mapping[str, Any]]) -> list[T
 def write_search(output: Path) -> Report:
     """Writes the table of all searches."""
     rows, generated = (read_rows(output / f"table1-search{name}.jsonl") for name in ("", "-generation"))
-    return write_report(report.search_table(rows, generated), output / "table1-search.md")
+    return write_report(searches.search_table(rows, generated), output / "table1-search.md")
