@@ -11,7 +11,7 @@ import torch
 from kdmkit.experiments import images
 from kdmkit.experiments.common import read_rows
 from kdmkit.experiments.common.lines import key_name
-from kdmkit.experiments.images import Plan, claims, heads, jobs, models, objectives, table1
+from kdmkit.experiments.images import Plan, claims, heads, jobs, models, objectives, phases, table1
 from kdmkit.experiments.images.architectures import Shape, paper_encoder
 from kdmkit.experiments.images.data import _fitted
 from kdmkit.experiments.images.generation import GenerationJob
@@ -86,7 +86,22 @@ def test_kdms_of_other_sizes_can_share_an_encoder() -> None:
     assert settings_of_phase(recipe, "kdm") != settings_of_phase(other, "kdm")
     sizes = [models.count_parameters(models.make_head(r)) for r in (recipe, other)]
     assert sizes[0] == sizes[1]
-    assert "dense_components" not in settings(recipe)
+    assert not {"dense_components", "sigma_start"} & set(settings(recipe))
+
+
+def test_the_first_bandwidth_can_be_wider(few_digits: None, digits: Plan) -> None:
+    (job,) = digits.jobs("digits", "paper")
+    found = []
+    for start in (1.0, 2.0):
+        trained = jobs.Trained(replace(job, recipe=changed(job.recipe, {"sigma_start": start})))
+        dense, kdm = trained._new_dense(), trained._new_kdm()
+        kdm.encoder.load_state_dict(dense.encoder.state_dict())
+        phases.ImageFit(kdm, dense, trained.data, trained.setting).place_components()
+        found.append(float(kdm.layer.kernel("x").sigma.detach()))
+    assert found[1] == pytest.approx(2 * found[0], rel=1e-5)
+    other = changed(job.recipe, {"sigma_start": 2})
+    assert settings_of_phase(other, "dense") == settings_of_phase(job.recipe, "dense")
+    assert settings_of_phase(other, "kdm") != settings_of_phase(job.recipe, "kdm")
 
 
 def test_rows_alone_are_a_chain_of_their_own(digits: Plan) -> None:
@@ -111,19 +126,16 @@ def test_rows_alone_have_recipes_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     assert found["kdm-alone"] == recipe_of("kdm-alone", changed(usual, {"joint_epochs": 3}))
 
 
-def test_three_runs_are_each_others_critics(digits: Plan, tmp_path: Path) -> None:
+def test_what_draws_waits_for_judge_and_kdm(digits: Plan) -> None:
     (run,) = digits.jobs("digits", "paper")
-    recipe = DecoderRecipe(epochs=1, critics=2)
-    jobs = [GenerationJob(replace(run, seed=seed), recipe, None) for seed in range(5)]
-    assert [job.critics() for job in jobs] == [[1, 2], [0, 2], [0, 1], [4, 5], [3, 5]]
-    tasks = {task.key["generator"]: task for task in table1.generators(jobs[1])}
-    assert list(tasks) == ["ml-kdm", "vae", "ml-kdm-plain", "vae-plain"]
-    models = [key_name(job.key("models")) for job in jobs[:3]]
-    assert tasks["vae"].waits_for == {key_name(jobs[0].key("judge")), *models}
+    job = GenerationJob(run, DecoderRecipe(epochs=1), None)
+    tasks = {task.key["generator"]: task for task in table1._drawing(job)}
+    assert list(tasks) == ["classifier", "ml-kdm", "vae", "ml-kdm-plain", "vae-plain"]
+    assert tasks["vae"].waits_for == {key_name(job.key("judge")), key_name(job.key("classifier"))}
     assert tasks["vae-plain"].waits_for == tasks["vae"].waits_for | {key_name(tasks["vae"].key)}
-    assert (tasks["vae"].key["half"], jobs[0].key("judge")["half"]) == (0, 1)
-    plain = tasks["ml-kdm-plain"].key["drawing"]
-    assert (plain["feature_weight"], plain["critics"], plain["critic_weight"]) == (0, 0, 0)
+    assert (tasks["vae"].key["half"], job.key("judge")["half"]) == (0, 1)
+    weights = {name: task.key["drawing"].get("feature_weight") for name, task in tasks.items()}
+    assert weights == {"classifier": None, "ml-kdm": 1, "vae": 1, "ml-kdm-plain": 0, "vae-plain": 0}
 
 
 def test_claims_about_kdms_alone_pair_seeds() -> None:

@@ -190,12 +190,11 @@ def test_steps_of_all_objectives_can_be_replayed() -> None:
     encoder, layer = paper_encoder(shape, recipe.latent), make_layer(recipe)
     dense = DenseModel(encoder, make_head(recipe), make_layout(shape, recipe))
     kdm, decoder = KDMModel(encoder, layer), paper_decoder(shape, recipe.latent)
-    weights = {"feature_weight": 1.0, "critic_weight": 1.0}
     for objective in (
         Dense(dense, recipe, None),
         Discriminative(kdm, dense, recipe, None),
         Distillation(layer),
-        Reconstruction(encoder, decoder, [dense], Augment(), **weights),
+        Reconstruction(encoder, decoder, feature_weight=1.0),
         NegativeELBO(ConditionalVAE(shape, 4)),
         Dense(DenseModel(residual_encoder(shape, 16, 4), dense.head, dense.layout), recipe, Augment()),
     ):
@@ -303,9 +302,9 @@ def test_decoder_does_not_fall_into_the_dark() -> None:
     layer = make_layer(recipe)
     model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
     decoder = paper_decoder(Shape(1, 8), recipe.latent)
-    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, latent_noise=0)
     latents = kdm_latents(model, data, drawing.latent_noise)
-    train_decoder(decoder, latents, model.encoder, [], data, Setting(recipe, 0, "cpu"), drawing)
+    train_decoder(decoder, latents, model.encoder, data, Setting(recipe, 0, "cpu"), drawing)
     with torch.no_grad():
         error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
     assert error < 0.5 * (x / 255 - (x / 255).mean(0)).square().mean()

@@ -28,8 +28,8 @@ _LABELS = {
 }
 # What draws, and what its decoder matches.
 _GENERATORS = {
-    "ml-kdm": ("ML-KDM", "pixels, features, critics"),
-    "vae": ("conditional VAE", "pixels, features, critics"),
+    "ml-kdm": ("ML-KDM", "pixels, features"),
+    "vae": ("conditional VAE", "pixels, features"),
     "ml-kdm-plain": ("ML-KDM", "pixels"),
     "vae-plain": ("conditional VAE", "pixels"),
 }
@@ -137,14 +137,14 @@ def _generation(generated: Sequence[Row]) -> list[str]:
         return []
     header = ["data", "generator", "decoder matches", "runs", "recognised", "Fréchet", "judge's accuracy"]
     text = (
-        "Images of each class in equal numbers, drawn from the fitted distributions. Encoder, KDM, critics, "
+        "Images of each class in equal numbers, drawn from the fitted distributions. Encoder, KDM, "
         "conditional VAE and decoders learn from one half of the training images, the judge from the other. "
         "“Recognised”: the share that the judge, a residual network, takes for the class that was asked. "
         "“Fréchet”: the distance from the test images in the judge's features. All decoders are trained the "
         "same way, for as many epochs, on fixed latent vectors: encoded images with noise (KDM), or draws "
         "from the posterior beside the label (conditional VAE, fitted by its evidence bound for as many "
-        "epochs as encoder and KDM). They match pixels alone, or also features of the KDM's encoder and the "
-        "class by critics, which are Enc+Dense classifiers of other runs."
+        "epochs as encoder and KDM). They match pixels, or pixels and the features of the KDM's encoder. No "
+        "classifier criticises them."
     )
     return ["## Generation", markdown_table(header, lines), text]
 
