@@ -28,6 +28,8 @@ from kdmkit.training import fit_temperature
 NAME, SEARCH = "table1-heads", "table1-heads-search"
 #: Settings of these heads that differ from the recipe of Table 1; `table1-heads-search.md` compares values.
 SETTINGS: dict[str, Any] = {"smoothing": 0.0}
+#: What the search compares.
+SEARCHED: Mapping[str, Sequence[Any]] = {"smoothing": [0.0, 0.1]}
 
 
 # ---- models
@@ -155,7 +157,7 @@ def run(output: Path, plan: Plan, *, fresh: bool = False, verbose: bool = True) 
 def search(
     output: Path,
     plan: Plan,
-    vary: Mapping[str, Sequence[Any]],
+    vary: Mapping[str, Sequence[Any]] = SEARCHED,
     *,
     fresh: bool = False,
     verbose: bool = True,
