@@ -1,4 +1,4 @@
-"""Rows of the paper's algorithms alone; calibration by a temperature; scores of novelty."""
+"""Image heads: calibration by a temperature, scores of novelty, and the tables of both."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ import torch
 import kdmkit as kdm
 from kdmkit.experiments import images
 from kdmkit.experiments.common import read_rows
-from kdmkit.experiments.images import Plan, claims, heads, heads_report, jobs, novelty, objectives, table1
+from kdmkit.experiments.images import heads, heads_report, jobs, novelty
 from kdmkit.experiments.images.architectures import Shape
 from kdmkit.experiments.images.data import _fitted
 from kdmkit.experiments.images.models import encode
-from kdmkit.experiments.images.recipes import ALONE, MODELS, RECIPES, changed, recipe_of, settings_of_phase
+from kdmkit.experiments.images.recipes import RECIPES, changed
 
 KINDS = ("latent", "layers")
 # Fits take twice the time where annotations are checked.
@@ -33,52 +33,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         "likelihood_epochs": 1,
     }
     monkeypatch.setitem(RECIPES, ("digits", "paper"), changed(RECIPES["digits", "paper"], short))
-
-
-# ---- rows of the paper's algorithms
-
-
-def test_a_kdm_alone_has_no_teacher_and_no_layout() -> None:
-    recipe = changed(RECIPES["mnist", "paper"], {"layout_weight": 0.3})
-    alone = recipe_of("kdm-alone", recipe)
-    assert (alone.teaching, alone.head_weight, alone.layout_weight) == (0, 0, 0)
-    assert recipe_of("kdm", recipe) == recipe
-    y, logits = torch.tensor([3, 1]), torch.randn(2, 10)
-    smooth = torch.full((2, 10), alone.smoothing / 10)
-    smooth[torch.arange(2), y] += 1 - alone.smoothing
-    torch.testing.assert_close(objectives.distillation_targets(logits, y, alone), smooth)
-    # Its encoder is that of Enc+Dense alone, and not that of the other rows.
-    other = recipe_of("dense-alone", recipe)
-    assert settings_of_phase(alone, "encoder") == settings_of_phase(other, "encoder")
-    assert settings_of_phase(alone, "encoder") != settings_of_phase(recipe, "encoder")
-
-
-def test_rows_alone_are_a_chain_of_their_own(digits: Plan) -> None:
-    job = digits.jobs("digits", "paper")[0]
-    tasks = {task.key["model"]: task for task in table1._chain(job, MODELS)}
-    assert list(tasks) == list(MODELS)
-    assert tasks["kdm-alone"].after == tasks["dense-alone"].key
-    assert tasks["dense-alone"].after is None
-    residual = [task.key["model"] for task in table1._chain(digits.jobs("digits", "resnet")[0], MODELS)]
-    assert not set(residual) & set(ALONE)
-
-
-def test_claims_about_kdms_alone_pair_seeds() -> None:
-    def line(model: str, accuracy: float, seed: int) -> dict[str, Any]:
-        return {
-            "dataset": "cifar10",
-            "encoder": "paper",
-            "model": model,
-            "seed": seed,
-            "test_accuracy": accuracy,
-        }
-
-    rows = [line("kdm-alone", 0.85, 0), line("kdm-alone", 0.86, 1), line("dense-alone", 0.851, 0)]
-    found = {claim.what: claim for claim in claims._alone(rows)}
-    assert found["cifar10: KDM alone, accuracy"].value == pytest.approx(0.855)
-    behind = found["cifar10: KDM alone less Enc+Dense alone"]
-    assert behind.values == pytest.approx([-0.001])
-    assert behind.met
 
 
 # ---- calibration
