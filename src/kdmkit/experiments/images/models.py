@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.experiments.images.architectures import Shape, dense_head, paper_decoder, paper_encoder
+from kdmkit.experiments.images.architectures import Shape, dense_head, paper_encoder
 from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.recipes import Encoder, Recipe
 from kdmkit.experiments.images.residual import residual_encoder
@@ -95,10 +95,6 @@ def make_head(recipe: Recipe) -> nn.Sequential:
 
 def make_layout(shape: Shape, recipe: Recipe) -> nn.Linear:
     return nn.Linear(recipe.latent, shape.channels * (shape.size // LAYOUT_FACTOR) ** 2)
-
-
-def make_decoder(shape: Shape, recipe: Recipe) -> nn.Sequential:
-    return paper_decoder(shape, recipe.latent)
 
 
 def count_parameters(module: nn.Module) -> int:

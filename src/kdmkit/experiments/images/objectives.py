@@ -108,12 +108,9 @@ class Reconstruction(nn.Module):
         critics: fixed classifiers. They see augmented images, so that a few pixels cannot mislead them.
         augment: random changes of the images for the critics.
         feature_weight, critic_weight: weights of these parts; that of the pixels is 1.
-        noise: standard deviation of noise on latent vectors: draws from a KDM are not encoded images either.
     """
 
     replayable = True
-
-    noise: Tensor
 
     def __init__(
         self,
@@ -124,23 +121,22 @@ class Reconstruction(nn.Module):
         *,
         feature_weight: float,
         critic_weight: float,
-        noise: Tensor,
     ) -> None:
         super().__init__()
         self.fixed = nn.ModuleList([encoder, *critics]).requires_grad_(False)
         self.decoder, self.augment = decoder, augment
         self.feature_weight, self.critic_weight = feature_weight, critic_weight
-        self.register_buffer("noise", noise)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         self.fixed.eval()
         return self
 
-    def forward(self, x: Tensor, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, x: Tensor, z: Tensor, noise: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """The loss of images, their latent vectors, the standard deviations of noise on them, and labels."""
         image = pixels(x)
         if self.training:
-            z = z + self.noise * torch.randn_like(z)
+            z = z + noise * torch.randn_like(z)
         made = self.decoder(z)
         loss = _relative(made, image, image - image.mean(0))
         if self.feature_weight:
