@@ -91,8 +91,8 @@ def load(
 ) -> Any:
     """The model that `save` wrote, with the same answers.
 
-    Files of strangers are safe to load: nothing in them is executed, and memory is taken only for tensors that
-    the file really holds. A file that is not a whole model raises a ValueError.
+    Files of strangers are safe to load: nothing in them is executed, and memory is taken only for tensors
+    that the file really holds. A file that is not a whole model raises a ValueError.
 
     Args:
         path: the file; or the folder that version 0.1 wrote.
