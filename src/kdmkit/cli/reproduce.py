@@ -230,7 +230,7 @@ def reproduce_table1(
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Device = "auto",
     workers: Workers = 1,
-    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
     ] = False,
