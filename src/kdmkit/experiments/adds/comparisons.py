@@ -18,7 +18,8 @@ _NAMES = {
 
 
 def _dataset(row: Row) -> str:
-    return _NAMES.get(row["dataset"], row["dataset"])
+    name: str = row["dataset"]
+    return _NAMES.get(name, name)
 
 
 def order(row: Row) -> tuple[int, str, int]:

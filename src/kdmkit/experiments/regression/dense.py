@@ -62,7 +62,7 @@ def gaussian_loss(answers: Float[Tensor, "*batch 2"], r: Float[Tensor, "*rows 1"
 def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) -> MLPEnsemble:
     """Networks that hold out rows of their own and stop early, trained like the committee."""
     batch = trend_batch(len(x))
-    options = {
+    options: dict[str, Any] = {
         "batch_size": batch,
         "max_epochs": trend_epochs(len(x), batch),
         "schedule": "constant",
