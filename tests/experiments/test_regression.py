@@ -113,7 +113,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     committee = partial(dense.CommitteeWithDenseHead, max_epochs=40, n_members=4)
     monkeypatch.setattr(dense, "CommitteeWithDenseHead", committee)
-    monkeypatch.setattr(dense, "trend_epochs", lambda n, batch: 40)
+    monkeypatch.setattr(dense.cross_fit, "trend_epochs", lambda n, batch: 40)
     monkeypatch.setattr(dense, "MEMBERS", 4)
     monkeypatch.setattr(gp, "ITERATIONS", 8)
     monkeypatch.setattr(gp, "INDUCING", 32)

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.estimators import KDMRegressor
-from kdmkit.estimators.common.cross_fit import fit_ensemble, trend_batch, trend_epochs
-from kdmkit.estimators.common.targets import min_target_std
+from kdmkit.estimators.common import cross_fit, targets
 from kdmkit.experiments.regression.data import Split
 from kdmkit.experiments.regression.scores import Gaussians
 from kdmkit.nn import JointLayer, MLPEnsemble, Trend
@@ -42,7 +41,7 @@ def committee_dense(split: Split, seed: int) -> Gaussians:
     with torch.no_grad():
         mean, excess = trend(x)
         shift, variance = moments(model.head_(trend.x(x).float()).mean(1).double())
-    unit = float(min_target_std(torch.from_numpy(split.y).unsqueeze(1)))
+    unit = float(targets.min_target_std(torch.from_numpy(split.y).unsqueeze(1)))
     mean = mean.squeeze(1) + unit * shift
     return Gaussians(mean.numpy(), (unit**2 * variance + excess.squeeze(1)).sqrt().numpy())
 
@@ -61,10 +60,10 @@ def gaussian_loss(answers: Float[Tensor, "*batch 2"], r: Float[Tensor, "*rows 1"
 
 def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) -> MLPEnsemble:
     """Networks that hold out rows of their own and stop early, trained like the committee."""
-    batch = trend_batch(len(x))
+    batch = cross_fit.trend_batch(len(x))
     options: dict[str, Any] = {
         "batch_size": batch,
-        "max_epochs": trend_epochs(len(x), batch),
+        "max_epochs": cross_fit.trend_epochs(len(x), batch),
         "schedule": "constant",
         "patience": 40,
         "seed": seed,
@@ -78,7 +77,7 @@ def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) ->
         )
 
     first = torch.tensor([0.0, math.log(max(1.0, float(r.std())))])
-    fitted = fit_ensemble(
+    fitted = cross_fit.fit_ensemble(
         x,
         r,
         None,
