@@ -380,3 +380,14 @@ def reproduce_regression_others(
 
     run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
     show_report(partial(others.summarize, output) if only_report else run)
+
+
+@app.command("adds")
+def reproduce_adds(
+    figures: Annotated[bool, typer.Option(help="Draw a figure for every experiment.")] = True,
+    output: Output = Path("results"),
+) -> None:
+    """Paired differences between KDMs and other heads, from the lines of other experiments."""
+    from kdmkit.experiments import adds
+
+    show_report(partial(adds.summarize, output, figures=figures))
