@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit.experiments.images.architectures import Shape
 from kdmkit.experiments.images.augment import AUGMENTS
@@ -164,10 +164,13 @@ class Trained:
     def _phase(self, phase: str, module: M, train: Callable[[M], None]) -> M:
         return self.cached(phase, settings_of_phase(self.job.recipe, phase), module, train)
 
+    def new_encoder(self) -> nn.Sequential:
+        return make_encoder(self.job.encoder, self.data.shape, self.job.recipe)
+
     def _new_dense(self) -> DenseModel:
         job = self.job
         with seeded(job.seed):
-            encoder = make_encoder(job.encoder, self.data.shape, job.recipe)
+            encoder = self.new_encoder()
             head, layout = make_head(job.recipe), make_layout(self.data.shape, job.recipe)
             model = DenseModel(encoder, head, layout)
         return self._placed(model)
@@ -175,7 +178,7 @@ class Trained:
     def _new_kdm(self) -> KDMModel:
         job = self.job
         with seeded(job.seed):
-            model = KDMModel(make_encoder(job.encoder, self.data.shape, job.recipe), make_layer(job.recipe))
+            model = KDMModel(self.new_encoder(), make_layer(job.recipe))
         return self._placed(model)
 
     def _placed(self, model: Any) -> Any:
