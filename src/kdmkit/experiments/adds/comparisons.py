@@ -154,7 +154,7 @@ REGRESSION = Experiment(
         Comparison("with memory, against a dense head", "kdm", "committee-dense", _PREDICTED),
     ),
     "All heads learn from the held-out residuals of the same committee of networks. The dense head consists "
-    "of eight networks that answer with shift and scale of a Gaussian. The memory is a KDM with a component "
+    "of eight networks that answer with a mixture of five Gaussians. The memory is a KDM with a component "
     "for every row.",
 )
 
