@@ -115,6 +115,7 @@ PROPORTIONS = Experiment(
     ),
     "Both heads see the same bags. With a likelihood, encoders, committee and epochs are the same as well. "
     "Algorithm 4 is the paper's; the network beside it is fitted to mean proportions, too.",
+    overall="all cells",
 )
 
 # ---- generation
