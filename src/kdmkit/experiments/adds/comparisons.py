@@ -133,8 +133,8 @@ GENERATION = Experiment(
     ("seed",),
     _dataset,
     (
-        Comparison("decoders trained with critics", "ml-kdm", "vae", _DRAWN),
-        Comparison("decoders trained on pixels", "ml-kdm-plain", "vae-plain", _DRAWN),
+        Comparison("decoders match pixels and features", "ml-kdm", "vae", _DRAWN),
+        Comparison("decoders match pixels", "ml-kdm-plain", "vae-plain", _DRAWN),
     ),
     "A KDM in the space of an encoder, against a conditional VAE with the same decoder.",
 )
