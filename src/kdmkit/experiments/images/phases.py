@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,6 @@ from kdmkit.experiments.images.objectives import (
 )
 from kdmkit.experiments.images.recipes import DecoderRecipe, Recipe
 from kdmkit.experiments.images.vae import ConditionalVAE, NegativeELBO
-from kdmkit.kernels import RBF
 from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
 
 # Batches of latent vectors are so many times as large as those of images.
@@ -125,8 +124,7 @@ class ImageFit(PhasedFit):
         some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
         z = self.encode(x[some]).cpu()
         self.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
-        kernel = self.layer.kernel("x")
-        assert isinstance(kernel, RBF)
+        kernel: Any = self.layer.kernel("x")
         kernel.sigma = self.recipe.sigma_start * kernel.sigma.detach()
 
     def dense_objective(self) -> nn.Module:
