@@ -88,8 +88,8 @@ def choices(method: str, dataset: str, bag_size: int) -> list[dict[str, float]]:
     """Every combination of the grid, and what is compared beyond it."""
     grid = GRID[method]
     found = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    further = FURTHER.get((method, dataset)) if bag_size == min(BAG_SIZES) else None
-    return found if further is None else [*found, further]
+    further = FURTHER.get((method, dataset), ()) if bag_size == min(BAG_SIZES) else ()
+    return [*found, *further]
 
 
 def held_out(
@@ -136,7 +136,7 @@ def report(rows: Sequence[Row]) -> Report:
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for row in rows:
         words = ", ".join(f"{name} {value:g}" for name, value in row["choice"].items())
-        sizes = [] if row["choice"] == FURTHER.get((row["method"], row["dataset"])) else ["all"]
+        sizes = [] if row["choice"] in FURTHER.get((row["method"], row["dataset"]), ()) else ["all"]
         sizes += [str(min(BAG_SIZES))] if row["bag_size"] == min(BAG_SIZES) else []
         for size in sizes:
             groups.setdefault((row["method"], row["dataset"], size, words), []).append(row["loss"])
