@@ -47,9 +47,7 @@ GRID: dict[str, dict[str, tuple[float, ...]]] = {
     "kdm": {"sigma_factor": (1.0, 2.0), "travelled": (0.4,)},
     "kdm-encoder": _ENCODED,
     "kdm-algorithm-4": {"sigma_factor": (1.0, 2.0), "travelled": (0.1, 0.4)},
-    "kdm-counts": _ENCODED,
     "network-likelihood": _ENCODED,
-    "network-counts": _ENCODED,
 }
 
 _LONGER = tuple(
@@ -60,50 +58,58 @@ _LONGER = tuple(
 FURTHER: dict[tuple[str, str], tuple[dict[str, float], ...]] = {
     ("kdm-encoder", "adult"): ({"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 30},),
     ("kdm-encoder", "magic"): ({"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 30},),
-    **dict.fromkeys(
-        product(("kdm-counts", "network-likelihood", "network-counts"), ("adult", "magic")), _LONGER
-    ),
+    ("network-likelihood", "adult"): _LONGER,
+    ("network-likelihood", "magic"): _LONGER,
 }
 
-_FIRST = {
-    "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 15},
-    "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
-}
-#: The best of the grid by data set; rows that have not been searched have the settings of `kdm-encoder`.
+#: The best of the grid by data set.
 CHOSEN: dict[str, dict[str, dict[str, float]]] = {
     "kdm": {
         "adult": {"sigma_factor": 2.0, "travelled": 0.4},
         "magic": {"sigma_factor": 1.0, "travelled": 0.4},
     },
-    "kdm-encoder": _FIRST,
+    "kdm-encoder": {
+        "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 15},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+    },
     "kdm-algorithm-4": {
         "adult": {"sigma_factor": 2.0, "travelled": 0.4},
         "magic": {"sigma_factor": 1.0, "travelled": 0.4},
     },
-    "kdm-counts": _FIRST,
-    "network-likelihood": _FIRST,
-    "network-counts": _FIRST,
+    "network-likelihood": {
+        "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 8},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 8},
+    },
 }
 
 #: The best by data set for bags of 8, where it is another one.
 CHOSEN_FOR_8: dict[str, dict[str, dict[str, float]]] = {
     "kdm-encoder": {"magic": FURTHER["kdm-encoder", "magic"][0]},
+    "network-likelihood": {
+        "adult": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+    },
 }
+
+#: Rows with the settings of another one, which were searched for that one.
+AS = {"kdm-refined": "network-likelihood", "network-refined": "network-likelihood"}
 
 METHODS = (
     "kdm",
     "kdm-encoder",
     "kdm-algorithm-4",
-    "kdm-counts",
+    "kdm-refined",
     "network-likelihood",
-    "network-counts",
+    "network-refined",
     "lmmcm",
     "network",
     "lmmcm-standardized",
 )
 _EPOCHS = 200
-# The largest bags for which exact counts are used; larger ones have the likelihood of rows.
-_COUNTED = 32
+# The largest bags whose second phase learns from exact counts; larger ones have the likelihood of rows.
+_COUNTED = 8
+# The learning rate of that phase.
+_SECOND_RATE = {"adult": 9e-4, "magic": 3e-3}
 # Rows per step; whole bags where a loss needs them.
 _ROWS = 256
 
@@ -121,12 +127,13 @@ def settings(
     choice = _chosen(method, dataset, bag_size) if choice is None else choice
     if method == "kdm-encoder":
         return {"n_components": 64, "members": 4, "batch_size": _ROWS, **choice}
-    if method == "kdm-counts":
-        return {**_counting(bag_size), "n_components": 16, "members": 4, **choice}
     if method == "network-likelihood":
         return {"members": 4, "batch_size": _ROWS, **choice}
-    if method == "network-counts":
-        return {**_counting(bag_size), "members": 4, **choice}
+    if method in AS:
+        loss = "counts" if bag_size <= _COUNTED else "likelihood"
+        phase = {"loss": loss, "learning_rate": _SECOND_RATE[dataset]}
+        head = {"n_components": 64, "sigma_factor": 0.15} if method == "kdm-refined" else {}
+        return {**phase, **head, "members": 4, "batch_size": _ROWS, **choice}
     components, rate = APPENDIX[dataset, interval][bag_size]
     plain = {
         "n_components": components,
@@ -141,15 +148,9 @@ def settings(
 
 def _chosen(method: str, dataset: str, bag_size: int) -> Mapping[str, float]:
     """What the search found best."""
+    method = AS.get(method, method)
     smallest = CHOSEN_FOR_8.get(method, {})
     return smallest[dataset] if bag_size == 8 and dataset in smallest else CHOSEN[method][dataset]
-
-
-def _counting(size: int) -> dict[str, Any]:
-    """The loss of the rows that count labels."""
-    if size > _COUNTED:
-        return {"loss": "likelihood", "batch_size": _ROWS}
-    return {"loss": "counts", "batch_size": _bags(size)}
 
 
 def _bags(size: int) -> int:
