@@ -32,7 +32,7 @@ Array = NDArray[Any]
 Scorer = Callable[[Array], Array]
 # The dimension of latent vectors.
 LATENT = 16
-# Learning rates of the two phases of a KDM behind an encoder.
+# Learning rate of the first phase of a head behind an encoder, and the usual one of the second.
 RATES = (3e-3, 9e-4)
 
 

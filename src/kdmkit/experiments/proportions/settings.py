@@ -108,7 +108,7 @@ METHODS = (
 _EPOCHS = 200
 # The largest bags whose second phase learns from exact counts; larger ones have the likelihood of rows.
 _COUNTED = 8
-# The learning rate of that phase.
+# The learning rate of the second phase.
 _SECOND_RATE = {"adult": 9e-4, "magic": 3e-3}
 # Rows per step; whole bags where a loss needs them.
 _ROWS = 256
@@ -127,12 +127,10 @@ def settings(
     choice = _chosen(method, dataset, bag_size) if choice is None else choice
     if method == "kdm-encoder":
         return {"n_components": 64, "members": 4, "batch_size": _ROWS, **choice}
-    if method == "network-likelihood":
-        return {"members": 4, "batch_size": _ROWS, **choice}
-    if method in AS:
-        loss = "counts" if bag_size <= _COUNTED else "likelihood"
-        phase = {"loss": loss, "learning_rate": _SECOND_RATE[dataset]}
-        head = {"n_components": 64, "sigma_factor": 0.15} if method == "kdm-refined" else {}
+    if method in ("network-likelihood", *AS):
+        counted = method in AS and bag_size <= _COUNTED
+        phase = {"loss": "counts" if counted else "likelihood", "learning_rate": _SECOND_RATE[dataset]}
+        head = {"n_components": 16, "sigma_factor": 0.25} if method == "kdm-refined" else {}
         return {**phase, **head, "members": 4, "batch_size": _ROWS, **choice}
     components, rate = APPENDIX[dataset, interval][bag_size]
     plain = {
