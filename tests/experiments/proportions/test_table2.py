@@ -265,7 +265,7 @@ def test_claims_count_cells() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "met"), [(0.004, ["yes", "yes"]), (-0.001, ["no", "no"])])
-def test_the_counting_row_is_compared_by_trial(ahead: float, met: list[str]) -> None:
+def test_the_refined_row_is_compared_by_trial(ahead: float, met: list[str]) -> None:
     rows = lines({"kdm-refined": 0.9 + ahead, "network-likelihood": 0.9})
     # One trial less of one of them: it has no partner. The others differ by almost the same.
     rows = [{**row, "auc": row["auc"] + 1e-4 * (row["bag_size"] == 8)} for row in rows[1:]]
@@ -273,7 +273,7 @@ def test_the_counting_row_is_compared_by_trial(ahead: float, met: list[str]) -> 
         {**row, "auc": row["auc"] + 1e-4 * (row["method"] == "kdm-refined") * row["trial"]} for row in rows
     ]
     assert len(report.paired(rows, "kdm-refined", "network-likelihood")) == 31
-    cells, errors = report._counting_claims(rows, report.means(rows))
+    cells, errors = report._refined_claims(rows, report.means(rows))
     assert [cells[3], errors[3]] == met
     assert cells[2] == ("16" if ahead > 0 else "1")
 
@@ -282,7 +282,7 @@ def test_pairs_of_rows_are_compared_by_trial() -> None:
     rows = lines({"kdm-refined": 0.9, "network-refined": 0.898, "kdm": 0.88})
     text = "\n".join(report.report(rows).notes)
     assert "| `kdm-refined` less `network-refined` | 16 of 16 | +0.0020 | 0.0000 |" in text
-    assert "`network-likelihood`" not in text
+    assert "less `network-likelihood`" not in text
 
 
 def test_our_own_lmmcm_has_to_be_beaten_too() -> None:

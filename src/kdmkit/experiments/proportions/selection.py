@@ -144,8 +144,9 @@ def report(rows: Sequence[Row]) -> Report:
     table = [[*key, f"{Mean.of(values).mean:.5f}", str(len(values))] for key, values in ordered]
     notes = (
         "Mean −log Σ_y γ_y p(y|x)/p(y) over the rows of held-out bags, a fifth of the first trial's training "
-        "bags in every cell; smaller is better. Test rows take no part. `kdm-encoder` is a single member "
-        "here. Choices were made by data set; 30 epochs were compared on the smallest bags only.",
+        "bags in every cell; smaller is better. Test rows take no part. `kdm-encoder` and "
+        "`network-likelihood` have a single member here. Choices were made by data set; 30 epochs were "
+        "compared on the smallest bags only.",
         provenance(rows),
         "Written by `kdmkit reproduce table2 --search` from the lines in `table2-search.jsonl`.",
     )
