@@ -22,6 +22,8 @@ from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.streams import answer_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
+from kdmkit.estimators.density.grouped import Sample, automatic_density_of_groups, density_of_groups
+from kdmkit.estimators.density.groups import GroupedRows, Groups
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -114,8 +116,13 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """
         self._check_choices()
         X = checked_rows(self, X, reset=self._kept is None)
-        kept = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows)
-        self._learn(kept.X, kept.sample_weight)
+        of = KeptRows.of if self.method == "likelihood" else GroupedRows.of
+        rows = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows, of=of)
+        kept = rows.at_most(self.max_rows)
+        if isinstance(kept, GroupedRows) and kept.groups is not None:
+            self._keep(self._of_groups(kept, kept.groups))
+        else:
+            self._learn(rows.X, rows.sample_weight)
         self._kept, self.n_samples_seen_ = kept, kept.n_seen
         return self
 
@@ -143,6 +150,16 @@ class KDMDensity(DensityMixin, KDMEstimator):
         if self._sigma_is_automatic:
             return automatic_density(x, w, verbose=bool(self.verbose))
         return layer_of(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
+
+    def _of_groups(self, rows: GroupedRows, groups: Groups) -> DensityLayer:
+        tensors = (torch.from_numpy(array) for array in (rows.X, rows.weights, rows.own))
+        x, weight, own = tensors
+        sample = Sample(x.double(), weight, own, rows.n_seen)
+        self.history_ = []
+        if self._sigma_is_automatic:
+            return automatic_density_of_groups(groups, sample, verbose=bool(self.verbose))
+        sigma = choose_sigma(self.sigma, sample.x, sample.weight)
+        return density_of_groups(groups, sigma * (sample.narrowing if is_rule(self.sigma) else 1))
 
     @property
     def _sigma_is_automatic(self) -> bool:
