@@ -48,6 +48,22 @@ def reproduce_classifiers(
     show_report(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
 
 
+@app.command("streams")
+def reproduce_streams(
+    output: Output = Path("results"),
+    part: Literal["development", "test"] = "test",
+    model: Annotated[list[str] | None, typer.Option(help="KDMDensity or KDMClassifier.")] = None,
+    workers: Workers = 1,
+    only_report: OnlyReport = False,
+    fresh: Fresh = False,
+) -> None:
+    """`partial_fit` of ten chunks with a budget, compared with a fit to all rows."""
+    from kdmkit.experiments import streams
+
+    run = partial(streams.run, output, part=part, models=model or (), workers=workers, fresh=fresh)
+    show_report(partial(streams.summarize, output, part=part) if only_report else run)
+
+
 @app.command("binary")
 def reproduce_binary(
     data_dir: Annotated[Path, typer.Option(help="The folder of nltcs.npz and the other sets.")] = Path(
