@@ -59,9 +59,12 @@ class ChunkedClassifier(JointClassifier, ABC):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns from one more chunk of rows.
 
-        The model is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many rows
-        it is the model of `fit` on all of them. Every call takes as long as a fit to the sample, which stays
-        in memory; `fit` and `kdmkit.save` leave it out, and draws from the model stand for its rows then.
+        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, it learns from
+        the chunk and from a uniform sample of `max_rows` earlier rows, which stand for all. The networks of a
+        trend are not fitted anew but trained further; labels of the rows that were not kept are replaced by
+        what the networks have learned from them. Every call takes about as long as a fit to the sample,
+        which stays in memory; `fit` and `kdmkit.save` leave it out, and draws from the model stand for its
+        rows then.
 
         Args:
             X, y: rows and labels.

@@ -108,10 +108,7 @@ def add_chunk(
     number = 0 if kept is None else kept.n_seen
     rng = np.random.default_rng([int(state), number] if isinstance(state, int | np.integer) else None)
     new = of(X, y, sample_weight, rng)
-    rows = new if kept is None else kept.join(new)
-    if not len(rows):
-        raise ValueError(bad_argument("sample_weight", "at least one positive weight", "zeros"))
-    return rows
+    return new if kept is None else kept.join(new)
 
 
 def check_most(most: Any) -> None:
