@@ -11,7 +11,6 @@ import typer
 from kdmkit.cli.options import (
     Datasets,
     Device,
-    FlightsFolder,
     Fresh,
     ImageFolder,
     ImageSets,
@@ -46,22 +45,6 @@ def reproduce_classifiers(
 
     run = partial(classifiers.run, output, part=part, folds=folds, workers=workers, fresh=fresh)
     show_report(partial(classifiers.summarize, output, part=part, folds=folds) if only_report else run)
-
-
-@app.command("streams")
-def reproduce_streams(
-    output: Output = Path("results"),
-    part: Literal["development", "test"] = "test",
-    model: Annotated[list[str] | None, typer.Option(help="KDMDensity or KDMClassifier.")] = None,
-    workers: Workers = 1,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """`partial_fit` of ten chunks with a budget, compared with a fit to all rows."""
-    from kdmkit.experiments import streams
-
-    run = partial(streams.run, output, part=part, models=model or (), workers=workers, fresh=fresh)
-    show_report(partial(streams.summarize, output, part=part) if only_report else run)
 
 
 @app.command("binary")
@@ -139,40 +122,6 @@ def reproduce_tables(
     show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
 
 
-@app.command("large-table")
-def reproduce_large_table(
-    data_dir: FlightsFolder = Path("data"),
-    output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where the commands write.")] = Path("runs/large-table"),
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Seconds and peak memory of `fit`, `ask`, `sample`, `score` and `impute` on three million rows."""
-    from kdmkit.experiments import large_table
-
-    run = partial(large_table.run, output, data_dir, work_dir, fresh=fresh)
-    show_report(partial(large_table.summarize, output) if only_report else run)
-
-
-@app.command("cluster")
-def reproduce_cluster(
-    data_dir: FlightsFolder = Path("data"),
-    output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where models and rows go.")] = Path("runs/cluster"),
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="KDMDensity, KDMClassifier, KDMRegressor or KDMTable; may be repeated."),
-    ] = None,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Three million rows by Ray Data with two workers, one of which is killed, and by one process."""
-    from kdmkit.experiments import cluster
-
-    run = partial(cluster.run, output, data_dir, work_dir, models=model or (), fresh=fresh)
-    show_report(partial(cluster.summarize, output) if only_report else run)
-
-
 @app.command("density")
 def reproduce_density(
     output: Output = Path("results"),
@@ -246,7 +195,7 @@ def reproduce_table1(
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Device = "auto",
     workers: Workers = 1,
-    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
     ] = False,
@@ -295,9 +244,12 @@ def reproduce_heads(
     model: Annotated[
         list[str] | None, typer.Option(help="A row of Table 1, for example kdm-alone; may be repeated.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of every model.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of every model.")] = 5,
     device: Device = "auto",
     workers: Workers = 1,
+    search: Annotated[
+        bool, typer.Option("--search", help="Compare label smoothing on held-out training images instead.")
+    ] = False,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
     work_dir: TrainedFolder = Path("runs/table1"),
@@ -311,7 +263,7 @@ def reproduce_heads(
             return images.heads.summarize(output)
         options: Any = {"runs": runs, "data_dir": data_dir, "work_dir": work_dir, "device": device}
         plan = images.plan(dataset, model, ["paper"], workers=workers, **options)
-        return images.heads.run(output, plan, fresh=fresh)
+        return (images.heads.search if search else images.heads.run)(output, plan, fresh=fresh)
 
     show_report(report)
 
@@ -393,3 +345,14 @@ def reproduce_regression_others(
 
     run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
     show_report(partial(others.summarize, output) if only_report else run)
+
+
+@app.command("adds")
+def reproduce_adds(
+    figures: Annotated[bool, typer.Option(help="Draw a figure for every experiment.")] = True,
+    output: Output = Path("results"),
+) -> None:
+    """Paired differences between KDMs and other heads, from the lines of other experiments."""
+    from kdmkit.experiments import adds
+
+    show_report(partial(adds.summarize, output, figures=figures))

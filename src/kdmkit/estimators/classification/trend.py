@@ -13,11 +13,8 @@ from kdmkit.estimators.common.cross_fit import EarlierEnsemble, fit_ensemble
 from kdmkit.nn import MLPEnsemble, Scaler
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.nn.scaler import normalized_weights
+from kdmkit.training import fit_temperature
 
-# Newton steps for the temperature: the loss is convex in its inverse.
-_NEWTON_STEPS, _NEWTON_ACCURACY = 50, 1e-6
-# Half the precision of the normal prior of the inverse temperature, about 1.
-_PRIOR = 1.0
 # What a class counts in addition to its rows, where the logits start.
 _EXTRA_ROWS = 0.5
 
@@ -89,7 +86,7 @@ def fit_logits(
         x,
         labels if earlier is None else earlier.targets(x, one_hot),
         weights,
-        held_out_y=labels if earlier is None else one_hot,
+        held_out_y=None if earlier is None else one_hot,
         start=(counts / counts.sum()).log().float() if earlier is None else earlier.ensemble,
         n_members=n_members,
         loss=cross_entropy if earlier is None else soft_cross_entropy,
@@ -98,7 +95,7 @@ def fit_logits(
         run=run,
     )
     logits = fitted.held_out_mean
-    factor = fit_inverse_temperature(logits.double(), labels, share)
+    factor = 1 / fit_temperature(logits, labels, share)
     return FittedLogits(fitted.ensemble, factor.cpu(), factor.float() * logits, fitted.parts, fitted.history)
 
 
@@ -111,23 +108,3 @@ def cross_entropy(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Ten
 def soft_cross_entropy(logits: Float[Tensor, "*lead n"], probs: Tensor) -> Float[Tensor, "*lead"]:
     """The same for label distributions; they broadcast."""
     return logits.logsumexp(-1) - (probs * logits).sum(-1)
-
-
-def fit_inverse_temperature(
-    logits: Float[Tensor, "rows n"], labels: Int[Tensor, " rows"], share: Float[Tensor, " rows"]
-) -> Float[Tensor, ""]:
-    """The a > 0 for which softmax(a·t) has the smallest mean cross-entropy, with a weak prior about 1."""
-    right = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
-    prior = 2 * _PRIOR / len(logits)
-    a = logits.new_ones((), dtype=torch.float64)
-    for _ in range(_NEWTON_STEPS):
-        probs = (a * logits).softmax(-1)
-        mean = (probs * logits).sum(-1)
-        variance = (probs * (logits - mean.unsqueeze(1)).square()).sum(-1)
-        slope, curvature = share @ (mean - right) + prior * (a - 1), share @ variance + prior
-        # A step that is too long is shortened: a stays positive.
-        new = torch.clamp(a - slope / curvature, a / 2, 2 * a)
-        if abs(float(new - a)) < _NEWTON_ACCURACY:
-            return new
-        a = new
-    return a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -22,6 +21,8 @@ from kdmkit.training import cross_entropy
 class Dense(nn.Module):
     """Cross-entropy of encoder and dense head against smoothed labels, plus the loss of the layout."""
 
+    replayable = True
+
     def __init__(self, model: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
         self.model, self.recipe, self.augment = model, recipe, augment
@@ -39,7 +40,8 @@ class Dense(nn.Module):
 class Discriminative(nn.Module):
     """−Σ_i t_i log p(i|x) of encoder and KDM, plus the losses of the dense head and of the layout.
 
-    The targets t are `distillation_targets`: the dense head is the KDM's teacher.
+    The targets t are `distillation_targets`: the dense head is the KDM's teacher. Where the recipe has none,
+    they are the smoothed labels, and the dense head is not used.
 
     Args:
         model: encoder and KDM.
@@ -47,6 +49,8 @@ class Discriminative(nn.Module):
         recipe: `smoothing`, `teaching`, `head_weight` and `layout_weight`.
         augment: random changes of the images.
     """
+
+    replayable = True
 
     def __init__(self, model: KDMModel, start: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
@@ -56,16 +60,21 @@ class Discriminative(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         image = pixels(_augmented(x, self.augment, self.training))
         z = self.model.encoder(image).float()
+        rho = self.model.layer(z)
+        layout = _layout_loss(self.layout, z, image, self.recipe)
+        if not self.recipe.has_teacher:
+            return cross_entropy(rho, smoothed(y, self.recipe)) + layout
         logits = self.head(z).float()
-        losses = cross_entropy(self.model.layer(z), distillation_targets(logits, y, self.recipe))
+        losses = cross_entropy(rho, distillation_targets(logits, y, self.recipe))
         smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
-        losses = losses + self.recipe.head_weight * dense
-        return losses + _layout_loss(self.layout, z, image, self.recipe)
+        return losses + self.recipe.head_weight * dense + layout
 
 
 class Distillation(nn.Module):
     """−Σ_i t_i log p(i|z) of the KDM alone, for given targets t."""
+
+    replayable = True
 
     def __init__(self, layer: JointLayer) -> None:
         super().__init__()
@@ -77,76 +86,54 @@ class Distillation(nn.Module):
 
 def distillation_targets(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
     """t = (1 − λ)·(smoothed label) + λ·softmax(logits), with λ = `recipe.teaching` and the head's logits."""
-    smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
-    return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
+    return torch.lerp(smoothed(y, recipe), logits.detach().softmax(-1), recipe.teaching)
+
+
+def smoothed(y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
+    """Labels as probabilities: 1 − s of the label plus s/k of every class, with s = `recipe.smoothing`."""
+    return functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
 
 
 class Reconstruction(nn.Module):
-    """The error of a decoded latent vector: in pixels, in the encoder's features, and by critics.
+    """The error of a decoded latent vector: in pixels, and in the features of an encoder.
 
-    Blurred images have the smallest error in pixels, but no classifier recognises them. So the encoder's
-    features are matched as well, and critics (other classifiers) should find the class of the image. Each
-    error is divided by the mean square of its target, which makes the parts comparable.
+    Blurred images have the smallest error in pixels. So features are matched as well. Each error is divided
+    by the mean square of its target, which makes the parts comparable.
 
     Args:
         encoder: fixed, in evaluation mode.
         decoder: what is trained.
-        critics: fixed classifiers. They see augmented images, so that a few pixels cannot mislead them.
-        augment: random changes of the images for the critics.
-        feature_weight, critic_weight: weights of these parts; that of the pixels is 1.
-        noise: standard deviation of noise on latent vectors: draws from a KDM are not encoded images either.
+        feature_weight: weight of the features; that of the pixels is 1.
     """
 
-    noise: Tensor
+    replayable = True
 
-    def __init__(
-        self,
-        encoder: nn.Sequential,
-        decoder: nn.Sequential,
-        critics: Sequence[DenseModel],
-        augment: Augment,
-        *,
-        feature_weight: float,
-        critic_weight: float,
-        noise: Tensor,
-    ) -> None:
+    def __init__(self, encoder: nn.Sequential, decoder: nn.Sequential, *, feature_weight: float) -> None:
         super().__init__()
-        self.fixed = nn.ModuleList([encoder, *critics]).requires_grad_(False)
-        self.decoder, self.augment = decoder, augment
-        self.feature_weight, self.critic_weight = feature_weight, critic_weight
-        self.register_buffer("noise", noise)
+        self.encoder = encoder.requires_grad_(False)
+        self.decoder, self.feature_weight = decoder, feature_weight
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        self.fixed.eval()
+        self.encoder.eval()
         return self
 
-    def forward(self, x: Tensor, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, x: Tensor, z: Tensor, noise: Tensor) -> Float[Tensor, " n"]:
+        """The loss of images, their latent vectors, and the standard deviations of noise on them."""
         image = pixels(x)
         if self.training:
-            z = z + self.noise * torch.randn_like(z)
+            z = z + noise * torch.randn_like(z)
         made = self.decoder(z)
         loss = _relative(made, image, image - image.mean(0))
         if self.feature_weight:
             loss = loss + self.feature_weight * self._feature_loss(made, image)
-        if self.critic_weight and len(self.fixed) > 1:
-            loss = loss + self.critic_weight * self._critic_loss(made.float(), y)
         return loss
 
     def _feature_loss(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
-        encoder = self.fixed[0]
-        assert isinstance(encoder, nn.Sequential)
         with torch.no_grad():
-            wanted = features(encoder, image)
-        pairs = zip(features(encoder, made), wanted, strict=True)
+            wanted = features(self.encoder, image)
+        pairs = zip(features(self.encoder, made), wanted, strict=True)
         return torch.stack([_relative(found, target, target) for found, target in pairs]).mean(0)
-
-    def _critic_loss(self, made: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        losses = [
-            functional.cross_entropy(critic(self.augment(made)), y, reduction="none", label_smoothing=0.1)
-            for critic in self.fixed[1:]
-        ]
-        return torch.stack(losses).mean(0)
 
 
 def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) -> Tensor | float:
