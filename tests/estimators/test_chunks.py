@@ -88,7 +88,7 @@ def test_rows_are_merged_within_the_budget() -> None:
 
 def test_likelihood_learns_from_a_sample_that_stands_for_all_rows() -> None:
     rng = np.random.default_rng(0)
-    model = kdm.KDMDensity("likelihood", max_rows=100, n_components=1, max_epochs=30, random_state=0)
+    model = kdm.KDMDensity("likelihood", max_rows=100, n_components=2, max_epochs=3, random_state=0)
     for mean in (0.0, 0.0, 0.0, 10.0):
         model.partial_fit(mean + rng.normal(size=(100, 1)))
     # A quarter of all rows is about 10, and half of those at hand.
