@@ -35,7 +35,17 @@ from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import Lookup, Masked, RelativeScores, Term, attend, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import (
+    Lookup,
+    Masked,
+    RelativeScores,
+    Term,
+    attend,
+    log_labels_given,
+    log_mix,
+    log_mix_given,
+    log_posterior,
+)
 from kdmkit.ops import score_matrix as all_scores
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
@@ -74,6 +84,17 @@ class Entry:
         return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether values have one leading dimension, and components and bandwidths no batch."""
+        kernel = self.kernel
+        return (
+            self.keep is None
+            and self.value.ndim == 1 + self.event_rank
+            and self.components.ndim == 1 + kernel.component_dim
+            and not kernel.batch_shape
+        )
+
+    @property
     def mixture_batch(self) -> torch.Size:
         """The batch of the components and of the kernel's bandwidths."""
         return broadcast(self.components.shape[: -1 - self.kernel.component_dim], self.kernel.batch_shape)
@@ -102,6 +123,8 @@ class Entry:
 
     def placed(self, layout: Layout) -> Entry:
         """The entry as the reductions take it: values as queries, components and kernel as batches."""
+        if layout.is_flat:
+            return self
         return replace(
             self,
             kernel=self.kernel.arranged(lambda bandwidth: layout.to_batch(bandwidth, 2)),
@@ -140,11 +163,13 @@ class Layout:
         lead: the leading dimensions of the result.
         batch: which of them are batch dimensions; the others are free.
         by_row: whether only weights differ along batch dimensions.
+        is_flat: whether values, components and weights already are as the reductions take them.
     """
 
     lead: torch.Size
     batch: tuple[int, ...]
     by_row: bool
+    is_flat: bool = False
 
     @property
     def _order(self) -> tuple[int, ...]:
@@ -170,6 +195,8 @@ class Layout:
 
     def to_lead(self, result: Tensor, event_rank: int) -> Tensor:
         """The inverse of `to_queries`."""
+        if self.is_flat:
+            return result
         event = result.shape[result.ndim - event_rank :]
         if not self.batch:
             return result.reshape((*self.lead, *event))
@@ -192,6 +219,8 @@ class Layout:
 
     def to_bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
         """Log-weights as `(m,)`, `(*batch, 1, m)`, or `(rows, m)` by row."""
+        if self.is_flat:
+            return log_weights
         placed = self.to_batch(log_weights, 1)
         if self.by_row:
             return placed.reshape(-1, placed.shape[-1])
@@ -199,6 +228,10 @@ class Layout:
 
 
 def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
+    n = entries[0].value.shape[:1]
+    flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
+    if flat and all(entry.value.shape[:1] == n and entry.is_flat for entry in entries):
+        return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]
     mixture += [] if values is None else [values.shape[:-2]]
     batch = broadcast(log_weights.shape[:-1], *mixture)
@@ -275,9 +308,17 @@ def mix_prepared(
 
 
 def mix_given(
-    given: Sequence[Entry], entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
-) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
-    """`mix` of the entries of a condition, and that of all entries less it."""
+    given: Sequence[Entry],
+    entries: Sequence[Entry],
+    log_weights: Float[Tensor, "*batch m"],
+    *,
+    only_conditional: bool = False,
+) -> tuple[Float[Tensor, "*lead"] | None, Float[Tensor, "*lead"]]:
+    """`mix` of the entries of a condition, and that of all entries less it.
+
+    Args:
+        only_conditional: whether the first may be None.
+    """
     layout = _lay_out([*given, *entries], log_weights, None)
     terms, bias = _terms(given, log_weights, layout)
     more = [entry.placed(layout).term() for entry in entries]
@@ -286,6 +327,10 @@ def mix_given(
         # They belong to the second sum alone: a table with one column, which all queries read.
         codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)
         more.append(Lookup(codes, layout.to_batch(norms, 1).unsqueeze(-1)))
+    if only_conditional and layout.is_flat and len(terms) == len(more) == 1:
+        labels = log_labels_given(terms[0], more[0], bias)
+        if labels is not None:
+            return None, _add(labels, _shared(entries))
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
     return _add(lse, _shared(given)), _add(conditional, _shared(entries))
 

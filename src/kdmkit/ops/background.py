@@ -79,10 +79,10 @@ class _Factors:
     """
 
     def __init__(self, points: ScaledPoints, log_weights: Tensor) -> None:
-        bias = (points.column + log_weights.to(points.column.dtype)).unsqueeze(1)
+        bias = points.column(log_weights).unsqueeze(1)
         self.components = torch.cat([points.c, torch.ones_like(bias), _LOG2_E * bias], 1)
-        row = points.row.unsqueeze(0)
-        self.queries = torch.cat([2 * _LOG2_E * points.x.mT, _LOG2_E * row, torch.ones_like(row)])
+        row, twice = points.row().unsqueeze(0), 2 * _LOG2_E * points.units
+        self.queries = torch.cat([twice * points.x.mT, _LOG2_E * row, torch.ones_like(row)])
         self._scores = row.new_empty(min(_QUERIES, len(points.x)) * min(_COMPONENTS, len(points.c)))
 
     def scores(self, components: slice, queries: slice) -> Float[Tensor, "some few"]:
