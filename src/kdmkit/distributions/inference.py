@@ -85,9 +85,7 @@ class Inferred(Weights):
             given = self._entries(rank=max(self._known.rank, *map(len, shapes)))
         prior, can_miss = self._prior, self._known.can_miss
         only_conditional = not (can_miss or prior.is_sharded)
-        lse, conditional = mix_given(
-            given, entries, prior.own_log_weights, only_conditional=only_conditional
-        )
+        lse, conditional = mix_given(given, entries, prior.own_log_weights, only_conditional=only_conditional)
         if lse is not None:
             lse, conditional = prior.merged_given(lse, conditional)
         if lse is not None and can_miss:

@@ -29,8 +29,8 @@ from kdmkit.ops.terms import (
 )
 
 __all__ = [
-    "Amplitudes",
     "BACKENDS",
+    "Amplitudes",
     "Backend",
     "ComponentDistance",
     "InDtype",

@@ -93,7 +93,9 @@ class _Reduce(torch.autograd.Function):
         inputs, points, (averages, weights, total) = _saved(ctx, 5)
         needs, values = ctx.needs_input_grad[1:], inputs[4]
         if torch.is_grad_enabled():
-            return differentiable_gradients(_differentiable_reduce, ctx, ctx.dtype, inputs, grad_averages, grad_lse)
+            return differentiable_gradients(
+                _differentiable_reduce, ctx, ctx.dtype, inputs, grad_averages, grad_lse
+            )
         with full_precision(weights.device.type):
             inverse_total, grad_values = divide_by_total(1.0, total), None
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
@@ -153,7 +155,9 @@ class _Given(torch.autograd.Function):
         inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return differentiable_gradients(_differentiable_given, ctx, ctx.dtype, inputs, grad_lse, grad_conditional)
+            return differentiable_gradients(
+                _differentiable_given, ctx, ctx.dtype, inputs, grad_lse, grad_conditional
+            )
         with full_precision(weights.device.type):
             by_lse = 0.0 if grad_lse is None else grad_lse
             if ctx.by_code:
@@ -231,8 +235,8 @@ def _save(
 
 def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tuple[Any, ...]]:
     saved = ctx.saved_tensors
-    inputs, points = saved[:n_inputs], ScaledPoints(*saved[n_inputs : n_inputs + 5], ctx.factor)
-    return inputs, points, saved[n_inputs + 5 :]
+    points = ScaledPoints(*saved[n_inputs : n_inputs + 5], factor=ctx.factor)
+    return saved[:n_inputs], points, saved[n_inputs + 5 :]
 
 
 # ---- second derivatives: the same by differentiable operations

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.precision import full_precision
 from kdmkit.ops.dense import reduce_scores_given, sum_scores
 from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
 from kdmkit.ops.implementations import fits_dense
@@ -46,25 +47,28 @@ def log_labels_given(
     """
     if not isinstance(distance, SquaredDistance) or not isinstance(labels, Amplitudes | Lookup):
         return None
-    (codes, table), tensors = labels.tensors, (*distance.tensors[:2], log_weights)
-    if not _is_usual(codes, table, *tensors) or distance.metric or distance.scale.ndim != 2:
+    (codes, table), points = labels.tensors, distance.tensors
+    if not distance.plain or not _is_usual(codes, table, log_weights, *points):
         return None
     are_amplitudes = isinstance(labels, Amplitudes)
-    found: Tensor | None = _Labels.apply(are_amplitudes, *distance.tensors, log_weights, table, codes)
+    found: Tensor | None = _Labels.apply(are_amplitudes, *points, log_weights, table, codes)
     return found
 
 
-def _is_usual(codes: Tensor, table: Tensor, query: Tensor, components: Tensor, log_weights: Tensor) -> bool:
+def _is_usual(
+    codes: Tensor, table: Tensor, log_weights: Tensor, query: Tensor, components: Tensor, scale: Tensor
+) -> bool:
     """Whether all are without a batch, on a CPU, in float32, and few enough for whole matrices."""
-    points = query, components, table
+    n, m = query.shape[0], components.shape[0]
     return (
-        all(part.ndim == 2 and part.dtype == torch.float32 and part.device.type == "cpu" for part in points)
+        all(part.dtype == torch.float32 and part.device.type == "cpu" for part in (query, components, table))
+        and table.ndim == 2
         and log_weights.ndim == 1
         and log_weights.dtype == torch.float32
         and codes.ndim == 2
         and table.shape[1] <= MAX_LABELS
-        and len(query) > 0
-        and fits_dense(len(query) * len(components), "cpu")
+        and n > 0
+        and fits_dense(n * m, "cpu")
         and only_reverse_mode()
         and not torch.is_autocast_enabled("cpu")
     )
@@ -102,21 +106,21 @@ class _Labels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        inputs, points = ctx.saved_tensors[:6], ScaledPoints(*ctx.saved_tensors[6:11], ctx.factor)
+        inputs, points = ctx.saved_tensors[:6], ScaledPoints(*ctx.saved_tensors[6:11], factor=ctx.factor)
         likelihood, norms, weights, probs = ctx.saved_tensors[11:]
         needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
         if torch.is_grad_enabled():
             return differentiable_gradients(_differentiable, ctx, norms is not None, inputs, gradient)
-        by_chosen = (gradient / probs).unsqueeze(-1)
+        by_chosen, by_table = (gradient / probs).unsqueeze(-1), None
         chosen = weights.new_zeros(len(probs), table.shape[1]).scatter_(1, codes, by_chosen)
-        by_table = None
-        if needs[4]:
-            by_table = narrow_product_transposed(weights, chosen)
-            by_table = _by_table(by_table, likelihood, norms, table)
-        slopes = torch.addmm(gradient.unsqueeze(-1), chosen, likelihood.mT, beta=-1).mul_(weights)
-        by_weights = slopes.sum(0)
-        by_x, by_c, by_scale = points.gradients(slopes, needs[:3], by_weights, rows_cancel=True)
-        return None, by_x, by_c, by_scale, by_weights, by_table, None
+        with full_precision("cpu"):
+            if needs[4]:
+                by_table = narrow_product_transposed(weights, chosen)
+                by_table = _by_table(by_table, likelihood, norms, table)
+            slopes = torch.addmm(gradient.unsqueeze(-1), chosen, likelihood.mT, beta=-1).mul_(weights)
+            by_weights = slopes.sum(0)
+            by_points = points.gradients(slopes, needs[:3], by_weights, rows_cancel=True)
+        return None, *by_points, by_weights, by_table, None
 
 
 def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -41,7 +41,7 @@ class ScaledPoints:
     scale: Float[Tensor, "1 s"]
     x_squares: Float[Tensor, " n"]
     c_squares: Float[Tensor, " m"]
-    factor: float | None = None
+    factor: float | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype) -> ScaledPoints:
@@ -77,7 +77,7 @@ class ScaledPoints:
         if factor is None or not 1 / _LARGEST_FACTOR < factor < _LARGEST_FACTOR:
             factor, scale = None, scale.to(dtype)
             x, c = x * scale, c * scale
-        return cls(x, c, scale, torch.linalg.vecdot(x, x), torch.linalg.vecdot(c, c), factor)
+        return cls(x, c, scale, torch.linalg.vecdot(x, x), torch.linalg.vecdot(c, c), factor=factor)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -98,8 +98,8 @@ class ScaledPoints:
 
     def block(self, rows: slice, columns: slice) -> ScaledPoints:
         """The points of some queries and some components."""
-        x, c = self.x[rows], self.c[columns]
-        return ScaledPoints(x, c, self.scale, self.x_squares[rows], self.c_squares[columns], self.factor)
+        of_x, of_c = (self.x[rows], self.x_squares[rows]), (self.c[columns], self.c_squares[columns])
+        return ScaledPoints(of_x[0], of_c[0], self.scale, of_x[1], of_c[1], factor=self.factor)
 
     def row(self) -> Float[Tensor, " n"]:
         """−‖x_i‖² in units of the bandwidth: what `scores` leaves out."""
@@ -160,8 +160,8 @@ class ScaledPoints:
     ) -> Float[Tensor, "*d"]:
         """Σ_ij slopes_ij (x_i − c_j)² of every dimension, or of all together where they share one scale.
 
-        With p_j = Σ_i slopes_ij (x_i − c_j), which is `pulled`, it is Σ_i by_row_i x_i² − Σ_j by_column_j c_j²
-        − 2 Σ_j p_j c_j. All sums have the same rounded slopes.
+        With p_j = Σ_i slopes_ij (x_i − c_j), which is `pulled`, it is
+        Σ_i by_row_i x_i² − Σ_j by_column_j c_j² − 2 Σ_j p_j c_j. All sums have the same rounded slopes.
         """
         if self.scale.numel() == 1:
             of_c = torch.linalg.vecdot(pulled, self.c).addcmul_(by_column, self.c_squares, value=0.5)

@@ -39,7 +39,7 @@ class Term(ABC):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor of the term, in the order that `with_tensors` takes."""
-        return tuple(getattr(self, name) for name in self.field_roles)
+        return tuple([getattr(self, name) for name in self.field_roles])
 
     @property
     def roles(self) -> tuple[Role, ...]:
