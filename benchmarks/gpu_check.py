@@ -14,6 +14,13 @@ kernel spills at d=64, v=16; all products are HGMMA; the forward loop has 576 in
 thread with one pass (893 with three), the points loop 330 per 32 (500), the components loop 410 per 32 (699).
 At one instruction per cycle and scheduler and 1.755 GHz, 4,096 × 1,000,000 takes at least 1.2 ms (one pass)
 or 1.9 ms (three), exponentials alone 1.1 ms.
+
+What a result suggests:
+- `stage_kernel` takes more than a tenth of `profile`: one program per 64 rows.
+- The kernels of `profile` take much less than the call: the host is the limit, so use larger segments.
+- Larger segments are faster in `splits`: raise `SEGMENT_BYTES`. One slot count is clearly better: `slots_of`.
+- Exponentials are the limit: compute a part of them by a polynomial on the FMA units.
+- `check` fails for one shape only: compare its entry of `staging.configs` with `OVERRIDES` of another.
 """
 
 from __future__ import annotations

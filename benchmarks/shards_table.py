@@ -1,6 +1,6 @@
 """Computes what 100 million components cost over shards, from the lines of `benchmarks/shards.py`.
 
-    python benchmarks/shards_table.py      # results/shards.jsonl -> results/shards.md and docs/performance.md
+    python benchmarks/shards_table.py      # results/shards.jsonl -> results/shards.md
 
 One shard and the calls of the messages are measured. Traffic and its time are computed: in a ring, an
 all-reduce sends 2·(P − 1)/P times the message from every process, in 2·(P − 1) steps.
@@ -10,11 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kdmkit.experiments.common import Report, markdown_table, write_report
+from kdmkit.experiments.common import Report, write_report
 
 ROOT = Path(__file__).parents[1]
-LINES, TABLE, PAGE = ROOT / "results/shards.jsonl", ROOT / "results/shards.md", ROOT / "docs/performance.md"
-BEGIN, END = "<!-- shards: begin -->\n", "<!-- shards: end -->\n"
+LINES, TABLE = ROOT / "results/shards.jsonl", ROOT / "results/shards.md"
 #: Of the network, by assumption: bytes per second of a process, and seconds of one step of a ring.
 RATE, STEP = 12.5e9, 10e-6
 
@@ -117,19 +116,5 @@ def report(lines: list[Line]) -> Report:
     return Report("100 million components over shards", HEADER, rows(lines), notes)
 
 
-def as_section(made: Report) -> str:
-    """The table and its notes as they are on the page."""
-    table = markdown_table(made.header, made.rows)
-    return f"\n{table}\n\n" + "\n\n".join(made.notes[:-1]) + "\n\n"
-
-
-def put(page: str, section: str) -> str:
-    """A page with the section between its marks."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + section + END + rest.split(END)[1]
-
-
 if __name__ == "__main__":
-    made = report(read_lines())
-    write_report(made, TABLE)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), as_section(made)), encoding="utf-8")
+    write_report(report(read_lines()), TABLE)

@@ -41,9 +41,17 @@ def text_of(value: Any) -> str:
     return inspect.getdoc(value) or ""
 
 
+def is_called(value: Any) -> bool:
+    """Whether users call it with arguments: not abstract classes, answers, and modules without arguments."""
+    if not inspect.isclass(value):
+        return True
+    is_answer = value in exported("kdmkit.answers").values()
+    return not (is_answer or inspect.isabstract(value) or value.__init__ is nn.Module.__init__)
+
+
 def parameters(value: Any) -> set[str]:
-    """What a caller gives. Classes that are not called, and modules without arguments, take nothing."""
-    if inspect.isclass(value) and (inspect.isabstract(value) or value.__init__ is nn.Module.__init__):
+    """What a caller gives."""
+    if not is_called(value):
         return set()
     return {name for name in inspect.signature(value).parameters if not name.startswith("_")}
 
@@ -119,8 +127,8 @@ def listed() -> set[str]:
         for line in page.read_text(encoding="utf-8").splitlines():
             if line.startswith(".. currentmodule:: "):
                 package = line.split()[-1]
-            elif match := re.fullmatch(r"   (\w+)|\.\. data:: (\w+)", line):
-                found.add(f"{package}.{match[1] or match[2]}")
+            elif match := re.fullmatch(r"(?:   |\.\. data:: |\.\. autoclass:: )(\w+)(?:\(\))?", line):
+                found.add(f"{package}.{match[1]}")
     return found
 
 
@@ -130,3 +138,38 @@ def test_public_names_are_on_a_page(package: str) -> None:
     names = exported(package).keys() - (set() if package == "kdmkit" else exported("kdmkit").keys())
     pages = listed()
     assert not [name for name in sorted(names) if f"{package}.{name}" not in pages]
+
+
+#: Returned classes that users know by what they are: a base class of estimators, and kernels.
+INTERNAL = {"KDMEstimator", "Around", "WithBandwidth"}
+
+
+def methods(value: Any) -> Iterator[Any]:
+    """A function, or the functions behind the methods and properties of a class."""
+    if inspect.isfunction(value):
+        yield value
+    elif inspect.isclass(value):
+        for name in own_members(value):
+            member = inspect.getattr_static(value, name)
+            yield getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+
+
+def returned_classes(function: Any) -> Iterator[type]:
+    """Classes of kdmkit that the annotation of the return value names."""
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    for word in re.findall(r"\w+", annotation if isinstance(annotation, str) else ""):
+        found = inspect.unwrap(function).__globals__.get(word)
+        if inspect.isclass(found) and found.__module__.startswith("kdmkit."):
+            yield found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_classes_that_calls_return_are_public(package: str) -> None:
+    public = [value for name in PACKAGES for value in exported(name).values()]
+    assert not [
+        f"{name}: {returned.__name__}"
+        for name, value in documented(package).items()
+        for function in methods(value)
+        for returned in returned_classes(function)
+        if returned not in public and returned.__name__ not in INTERNAL
+    ]

@@ -2,6 +2,7 @@
 
 PACKAGES = (
     "kdmkit",
+    "kdmkit.answers",
     "kdmkit.nn",
     "kdmkit.metrics",
     "kdmkit.training",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -42,10 +43,11 @@ def read_tables(name: str) -> list[Table]:
 
 
 def find_cell(name: str, row: str, column: str) -> str:
-    """The cell of the first table that has such a row and column."""
+    """The cell of the first table that has such a row and column; `name` may be `file.md # heading`."""
+    file, _, heading = (part.strip() for part in name.partition("#"))
     wanted = [cell.strip() for cell in row.split(";")]
-    for table in read_tables(name):
-        if column in table.columns:
+    for table in read_tables(file):
+        if column in table.columns and heading in ("", table.heading):
             for found in table.rows:
                 if found[: len(wanted)] == wanted:
                     return found[table.columns.index(column)]
@@ -58,6 +60,63 @@ def find_table(name: str, heading: str | None) -> Table:
         if heading is None or table.heading == heading:
             return table
     raise LookupError(f"results/{name}: no table under the heading {heading!r}")
+
+
+def summary(name: str, columns: list[str], headings: list[str]) -> Table:
+    """One row for each table of a file, with single cells of it; empty where a table lacks the row.
+
+    Args:
+        name: the file.
+        columns: cells of every table, as `row | column`.
+        headings: of the tables, in this order; all tables of the file where none are named.
+    """
+    tables = [find_table(name, heading) for heading in headings] or read_tables(name)
+    pairs = [tuple(part.strip() for part in column.split("|")) for column in columns]
+    found = [[cells_by_name(table).get(pair, "") for pair in pairs] for table in tables]
+    absent = [pair for pair, *of_tables in zip(pairs, *found, strict=True) if not any(of_tables)]
+    if absent:
+        raise LookupError(f"results/{name}: no table has {absent}")
+    rows = [[table.heading, *of_table] for table, of_table in zip(tables, found, strict=True)]
+    return Table("", ["", *(": ".join(pair) for pair in pairs)], rows)
+
+
+def cells_by_name(table: Table) -> dict[tuple[str, ...], str]:
+    """The cells of a table by the first cell of their row and the name of their column."""
+    return {
+        (row[0], column): cell for row in table.rows for column, cell in zip(table.columns, row, strict=True)
+    }
+
+
+#: What a number in a line is multiplied by, for the unit after the name of a field: `median, ms`.
+UNITS = {"s": 1, "ms": 1e3, "MB": 1e-6, "GB": 1e-9}
+
+
+def pivot(name: str, rows: str, columns: str, value: str) -> Table:
+    """The lines of a `.jsonl` file as a table: one row and one column for each value of two fields."""
+    field, _, unit = (part.strip() for part in value.partition(","))
+    found: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for line in read_lines(name):
+        if {rows, columns, field} <= line.keys():
+            found.setdefault(line[rows], {})[line[columns]] = rounded(line[field] * UNITS.get(unit, 1))
+            heads += [] if line[columns] in heads else [line[columns]]
+    if not found:
+        raise LookupError(f"results/{name}: no line has {rows!r}, {columns!r} and {field!r}")
+    made = [[row, *(cells_of.get(head, "") for head in heads)] for row, cells_of in found.items()]
+    return Table("", [rows, *heads], made)
+
+
+def read_lines(name: str) -> list[dict[str, Any]]:
+    """All lines of `results/<name>`."""
+    path = RESULTS / name
+    if not path.exists():
+        raise LookupError(f"results/{name}: no such file")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def rounded(value: float) -> str:
+    """Three digits, and whole numbers from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def chosen(table: Table, columns: list[str], rows: list[str]) -> Table:

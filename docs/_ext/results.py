@@ -1,6 +1,7 @@
-"""Numbers from `results/`: a role for one number, a directive for a table.
+"""Numbers from `results/`: a role for one number, directives for tables.
 
     {result}`estimators.md | digits: expected calibration error | measured`
+    {result}`bench-cpu.md # density 10,000 × 100,000, d=8 | kdmkit | time, ms`
 
     ```{results-table} uci-regression.md
     :heading: Targets of the KDM
@@ -8,8 +9,21 @@
     :rows: concrete; energy
     ```
 
-A row is named by its first cells, separated by `;`. The build stops where a file, a row or a column is
-missing.
+    ```{results-summary} bench-cpu.md
+    :columns: kdmkit | time, ms; PyKeOps | × kdmkit
+    :headings: density 10,000 × 100,000, d=8; density 10,000 × 100,000, d=2
+    ```
+
+    ```{results-pivot} cpu-steps.jsonl
+    :rows: taken back
+    :columns: case
+    :value: median, ms
+    ```
+
+The role takes `file | row | column`, or `file # heading | row | column`. A row is named by its first cells,
+separated by `;`. A summary has one row for each heading and one column for each `row | column`. A pivot
+arranges the lines of a `.jsonl` file by two of their fields. The build stops where a file, a row, a column or
+a field is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +34,7 @@ from typing import Any, ClassVar
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from docutils.statemachine import StringList
-from result_files import as_markdown, chosen, find_cell, find_table, names
+from result_files import Table, as_markdown, chosen, find_cell, find_table, names, pivot, summary
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxRole
@@ -42,22 +56,52 @@ class ResultRole(SphinxRole):
         return [nodes.inline(self.rawtext, found(find_cell, name, row, column), classes=["result"])], []
 
 
-class ResultsTable(Directive):
-    """A table of a result file, or some of its rows and columns."""
+class TableDirective(Directive):
+    """A table made from a result file; subclasses say which."""
 
     required_arguments = 1
-    option_spec: ClassVar = {"heading": directives.unchanged, "columns": names, "rows": names}
+
+    def table(self) -> Table:
+        raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
-        table = found(find_table, self.arguments[0], self.options.get("heading"))
-        table = found(chosen, table, self.options.get("columns", []), self.options.get("rows", []))
         node = nodes.container(classes=["results-table"])
-        lines = as_markdown(table).splitlines()
+        lines = as_markdown(self.table()).splitlines()
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)
         return [node]
+
+
+class ResultsTable(TableDirective):
+    """A table of a result file, or some of its rows and columns."""
+
+    option_spec: ClassVar = {"heading": directives.unchanged, "columns": names, "rows": names}
+
+    def table(self) -> Table:
+        table = found(find_table, self.arguments[0], self.options.get("heading"))
+        return found(chosen, table, self.options.get("columns", []), self.options.get("rows", []))
+
+
+class ResultsSummary(TableDirective):
+    """Single cells of many tables of a result file."""
+
+    option_spec: ClassVar = {"columns": names, "headings": names}
+
+    def table(self) -> Table:
+        return found(summary, self.arguments[0], self.options["columns"], self.options.get("headings", []))
+
+
+class ResultsPivot(TableDirective):
+    """The lines of a result file by two of their fields."""
+
+    option_spec: ClassVar = dict.fromkeys(("rows", "columns", "value"), directives.unchanged_required)
+
+    def table(self) -> Table:
+        return found(pivot, self.arguments[0], *(self.options[name] for name in ("rows", "columns", "value")))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("result", ResultRole())
     app.add_directive("results-table", ResultsTable)
+    app.add_directive("results-summary", ResultsSummary)
+    app.add_directive("results-pivot", ResultsPivot)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

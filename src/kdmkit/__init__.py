@@ -27,7 +27,7 @@ from kdmkit.kernels import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit import datasets, plotting, training
+    from kdmkit import answers, datasets, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from kdmkit.serialize import load, load_shard, save
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "KDM",
@@ -69,6 +69,7 @@ __all__ = [
     "TreeKDM",
     "Tricube",
     "Truncated",
+    "answers",
     "datasets",
     "find_atoms",
     "find_resolution",
@@ -87,7 +88,7 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("datasets", "plotting", "training")},
+    **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
     **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(

@@ -10,7 +10,6 @@ from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from estimators.problems import Array, blobs
-from kdmkit.estimators.classification.trend import cross_entropy, fit_inverse_temperature
 from kdmkit.estimators.common.cross_fit import held_out
 from kdmkit.nn.label_trend import tilted_log_probs
 
@@ -195,29 +194,6 @@ def test_parameters_are_checked_before_anything_is_fitted(
     monkeypatch.setattr("kdmkit.estimators.classification.classifier.fit_logits", too_late)
     with pytest.raises(ValueError, match=next(iter(parameters))):
         kdm.KDMClassifier(**parameters).fit(*blobs(60))
-
-
-@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
-def test_the_temperature_minimises_the_cross_entropy(factor: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    true = torch.randn(4000, 3, dtype=torch.float64, generator=generator)
-    labels = torch.multinomial(true.softmax(-1), 1, generator=generator).squeeze(1)
-    share = torch.full((4000,), 1 / 4000, dtype=torch.float64)
-    found = fit_inverse_temperature(true / factor, labels, share)
-    assert float(found) == pytest.approx(factor, rel=0.1)
-
-    def objective(a: float) -> float:
-        """With the prior about 1, which counts as much as a row."""
-        return float(cross_entropy(a * true / factor, labels).mean()) + (a - 1) ** 2 / 4000
-
-    assert objective(float(found)) < min(objective(0.98 * float(found)), objective(1.02 * float(found)))
-
-
-def test_the_temperature_of_labels_that_are_all_right() -> None:
-    logits = torch.eye(2, dtype=torch.float64).repeat(10, 1)
-    labels = torch.arange(2).repeat(10)
-    found = fit_inverse_temperature(logits, labels, torch.full((20,), 1 / 20, dtype=torch.float64))
-    assert 1 < float(found) < 100
 
 
 def test_tilted_probabilities_do_not_underflow() -> None:

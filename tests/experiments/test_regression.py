@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import kdmkit as kdm
 from kdmkit.experiments import regression
-from kdmkit.experiments.regression import figures, gp, methods, others, report, tuned
+from kdmkit.experiments.regression import dense, figures, gp, methods, others, report, tuned
 from kdmkit.experiments.regression.data import Split, load
 from kdmkit.experiments.regression.problems import N_TEST, PROBLEMS
 from kdmkit.experiments.regression.scores import Gaussians, Mixtures, scores
@@ -111,6 +111,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         methods, "KDMRegressor", lambda **options: real(max_epochs=40, n_members=4, **options)
     )
+    committee = partial(dense.CommitteeWithDenseHead, max_epochs=40, n_members=4)
+    monkeypatch.setattr(dense, "CommitteeWithDenseHead", committee)
+    monkeypatch.setattr(dense.cross_fit, "trend_epochs", lambda n, batch: 40)
+    monkeypatch.setattr(dense, "MEMBERS", 4)
     monkeypatch.setattr(gp, "ITERATIONS", 8)
     monkeypatch.setattr(gp, "INDUCING", 32)
     monkeypatch.setattr(gp, "STEPS", 40)
@@ -119,7 +123,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", ["sparse gp", *(m for m in methods.METHODS if m != "kdm-without-memory")])
+@pytest.mark.parametrize(
+    "name", ["sparse gp", *(m for m in methods.METHODS if m not in ("kdm-without-memory", "committee-dense"))]
+)
 def test_every_method_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "sparse gp":
         pytest.importorskip("gpytorch")
@@ -148,6 +154,18 @@ def test_the_committee_alone_answers_with_one_gaussian() -> None:
     assert isinstance(found, Mixtures)
     assert found.rho.n_components == 1
     assert methods.METHODS["kdm-without-memory"].settings == {"estimator": "KDMRegressor(memory=False)"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_dense_head_finds_where_noise_is_large() -> None:
+    """σ grows from .1 to 1.1 along the first feature; the same Gaussian everywhere cannot say so."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (400, 2))
+    std = 0.1 + X[:, 0]
+    y = 3 * X[:, 1] + std * rng.normal(size=400)
+    found = dense.committee_dense(Split(X[:300], y[:300], X[300:], y[300:]), 0)
+    assert np.corrcoef(found.std, std[300:])[0, 1] > 0.8
+    assert found.std.max() > 2 * found.std.min()
 
 
 @pytest.mark.parametrize(("name", "nu"), [("RBF", np.inf), ("Matérn 5/2", 2.5), ("Matérn 3/2", 1.5)])
@@ -265,8 +283,9 @@ def test_additions_are_paired_by_split() -> None:
     without = [line(2.5 + n, rmse=5.0, number=n) | {"method": "committee-gaussian"} for n in range(2)]
     # The part lowers NLL by .5 in both common splits, whatever the splits' own level.
     assert report.additions([*with_it, *without]) == [
-        ["concrete", "both", "0.500 ± 0.000", "0.000 ± 0.000", "1.000 ± 0.000"]
+        ["concrete", "both", "0.500 ± 0.000", "0.000 ± 0.000", "1.000 ± 0.000", "2"]
     ]
+    assert report.against([*with_it, *without])[0][:3] == ["concrete", "committee-gaussian", "0.500 ± 0.000"]
 
 
 def test_figures_are_drawn_from_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

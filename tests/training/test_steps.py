@@ -11,7 +11,7 @@ from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training import graphs as graphs_module
 from kdmkit.training import steps as steps_module
 from kdmkit.training.graphs import Replayed
-from kdmkit.training.seeds import is_known
+from kdmkit.training.seeds import is_replayable
 from training.problems import Objective, fitted, furthest, options, rows, same
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def replayed(monkeypatch):
         return lambda: work(given)
 
     monkeypatch.setattr(steps_module, "can_replay", lambda device: True)
-    monkeypatch.setattr(steps_module, "is_known", lambda module: True)
+    monkeypatch.setattr(steps_module, "is_replayable", lambda module: True)
     monkeypatch.setattr(Replayed, "_captured", captured)
     return made
 
@@ -112,11 +112,17 @@ def test_work_that_cannot_be_captured_is_called(monkeypatch):
 
 def test_modules_of_others_are_not_captured():
     """What they do in Python would happen once."""
-    assert is_known(nn.Sequential(nn.Linear(2, 2), Dropout(0.1)))
-    assert not is_known(Objective())
+    assert is_replayable(nn.Sequential(nn.Linear(2, 2), Dropout(0.1)))
+    assert not is_replayable(Objective())
+
+    class Replayable(nn.Module):
+        replayable = True
+
+    assert is_replayable(nn.Sequential(Replayable(), nn.Linear(2, 2)))
+    assert not is_replayable(nn.Sequential(Replayable(), Objective()))
     hooked = nn.Linear(2, 2)
     hooked.register_forward_hook(lambda *arguments: None)
-    assert not is_known(nn.Sequential(hooked))
+    assert not is_replayable(nn.Sequential(hooked))
 
 
 def test_no_graphs_on_a_cpu():

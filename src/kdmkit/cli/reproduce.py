@@ -230,7 +230,7 @@ def reproduce_table1(
     runs: Annotated[int, typer.Option(min=1, help="Runs with the paper's encoders.")] = 10,
     device: Device = "auto",
     workers: Workers = 1,
-    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 1,
+    generation: Annotated[int, typer.Option(min=0, help="Runs whose generated images are judged, too.")] = 3,
     search: Annotated[
         bool, typer.Option("--search", help="Compare settings on held-out training images instead.")
     ] = False,
@@ -279,9 +279,12 @@ def reproduce_heads(
     model: Annotated[
         list[str] | None, typer.Option(help="A row of Table 1, for example kdm-alone; may be repeated.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of every model.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of every model.")] = 5,
     device: Device = "auto",
     workers: Workers = 1,
+    search: Annotated[
+        bool, typer.Option("--search", help="Compare label smoothing on held-out training images instead.")
+    ] = False,
     only_report: OnlyReport = False,
     output: Output = Path("results"),
     work_dir: TrainedFolder = Path("runs/table1"),
@@ -295,7 +298,7 @@ def reproduce_heads(
             return images.heads.summarize(output)
         options: Any = {"runs": runs, "data_dir": data_dir, "work_dir": work_dir, "device": device}
         plan = images.plan(dataset, model, ["paper"], workers=workers, **options)
-        return images.heads.run(output, plan, fresh=fresh)
+        return (images.heads.search if search else images.heads.run)(output, plan, fresh=fresh)
 
     show_report(report)
 
@@ -377,3 +380,14 @@ def reproduce_regression_others(
 
     run = partial(others.run, output, seeds=seeds, workers=workers, fresh=fresh)
     show_report(partial(others.summarize, output) if only_report else run)
+
+
+@app.command("adds")
+def reproduce_adds(
+    figures: Annotated[bool, typer.Option(help="Draw a figure for every experiment.")] = True,
+    output: Output = Path("results"),
+) -> None:
+    """Paired differences between KDMs and other heads, from the lines of other experiments."""
+    from kdmkit.experiments import adds
+
+    show_report(partial(adds.summarize, output, figures=figures))

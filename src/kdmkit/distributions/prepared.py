@@ -19,11 +19,11 @@ _RTOL = "None, or a number between 0 and 1"
 
 
 class PreparedKDM:
-    """The same density with components in blocks, for sums that leave out what cannot matter.
+    """The same density with components in blocks, for sums without the components that cannot matter.
 
     Where components are many and bandwidths small, most terms of Σ_j p_j f̂_j(x) are nearly zero. Components
-    are sorted into blocks of near ones. The distance from x to the box around a block bounds the share of all
-    its components.
+    are sorted into blocks of neighbours. The distance from x to the box around a block bounds what all its
+    components can contribute.
 
     It holds a copy of components, weights and bandwidths (of weights that are all equal, a single number) and
     the boxes, which take a fiftieth of the components' memory. The given KDM can be thrown away. With the

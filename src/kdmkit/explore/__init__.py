@@ -7,6 +7,7 @@ if not all(map(find_spec, ("pydantic", "starlette", "uvicorn"))):
 
 from kdmkit.explore.app import create_app
 from kdmkit.explore.examples import example_models
+from kdmkit.explore.models import Entry
 from kdmkit.explore.serve import Server, show
 
-__all__ = ["Server", "create_app", "example_models", "show"]
+__all__ = ["Entry", "Server", "create_app", "example_models", "show"]

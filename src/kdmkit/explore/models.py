@@ -15,7 +15,7 @@ Kind = Literal["table", "images"]
 
 
 class Entry:
-    """One model and where it stands.
+    """One model of the page, and whether it is loaded. `example_models` returns them.
 
     Args:
         name: what the page calls it.
@@ -23,6 +23,10 @@ class Entry:
         kind: what the page shows until the model is there.
         message: what the page says until then.
         path: the file that the model comes from.
+
+    >>> from kdmkit.explore import Entry
+    >>> Entry("penguins", source=lambda: None).state
+    'loading'
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Entry:
             self.error, self.state, self.message = error, "failed", str(error)
 
     def view(self) -> dict[str, str]:
+        """What the page is told about the model."""
         return {"name": self.name, "kind": self.kind, "state": self.state, "message": self.message}
 
 

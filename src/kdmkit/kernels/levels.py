@@ -40,8 +40,8 @@ class Levels(Kernel):
     """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component has a distribution of its own.
 
     A component is a vector of n logits, an event is one code. Probabilities are read from a table of m × n
-    numbers, so that thousands of levels are no burden. The smoothing s gives every level, also one that the
-    training rows lack, at least s/n under every component.
+    numbers, so thousands of levels are fine. The smoothing s gives every level at least s/n under every
+    component, even a level that the training rows lack.
 
     Args:
         n: the number of levels.

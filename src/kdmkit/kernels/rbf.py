@@ -30,7 +30,7 @@ from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
 class RBF(LocationScale):
     """k(x, c) = exp(−‖x − c‖²/(2σ²)), so the density k²·M is a Gaussian of standard deviation σ/√2.
 
-    σ is the paper's parameter, not a standard deviation: `RBF.from_std(0.5)` and `.std` speak of the latter.
+    σ is the paper's parameter, not a standard deviation. `RBF.from_std(0.5)` and `.std` use the latter.
 
     Args:
         sigma: a number; `(d,)` for one bandwidth per dimension; `(m, 1)` or `(m, d)` for one per component;

@@ -41,8 +41,8 @@ _DIGITS = 1e-7
 class Truncated(ExactBuffers, Around):
     """The density M·k²(x, c)/P_c(low ≤ x ≤ high) between `low` and `high`, and 0 outside.
 
-    Every component is divided by its own mass between the bounds, so that no mass is lost. Centres may lie
-    outside: the density of data that piles up at an edge. A component of compact support that has no mass
+    Every component is divided by its own mass between the bounds, so no mass is lost. Centres may lie
+    outside, which suits data that piles up at an edge. A component of compact support that has no mass
     between the bounds is 0 everywhere. With an RBF kernel, overlaps and log-normalisers are relative to the
     highest point between the bounds, so that centres far outside cost no digits.
 

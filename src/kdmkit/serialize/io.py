@@ -38,8 +38,8 @@ _KINDS = {
 def save(model: Any, path: str | Path) -> None:
     """Writes a model as one file in the safetensors format, with its description as JSON; no pickle.
 
-    The file appears as a whole: a save that is interrupted leaves an earlier model at `path` as it was, and
-    one that was killed leaves nothing that the next save does not remove. Several processes may save to one
+    The file appears as a whole. An interrupted save leaves an earlier model at `path` as it was, and the next
+    save removes what a killed one left behind. Several processes may save to one
     path and load from it at the same time. Encoders and decoders that you wrote are saved as weights; `load`
     takes the modules to put them into. `checkpoint_dir` is not saved. In a distributed run, save on one
     process.
@@ -91,9 +91,8 @@ def load(
 ) -> Any:
     """The model that `save` wrote, with the same answers.
 
-    Files of strangers are safe to load: nothing in them is executed, and what they declare is compared with
-    the tensors that they hold before memory is taken for it. A file that is no whole model raises a
-    ValueError.
+    Files of strangers are safe to load: nothing in them is executed, and memory is taken only for tensors
+    that the file really holds. A file that is not a whole model raises a ValueError.
 
     Args:
         path: the file; or the folder that version 0.1 wrote.

@@ -34,8 +34,8 @@ def load_shard(
     """The KDM or JointKDM that `save` wrote, divided among processes: see `join_shards`.
 
     All processes call it. Each reads its own components, an equal share of them in the order of the file, and
-    their weights. The digest of the file would need all of it: `load` compares it, `load_shard` compares that
-    of the header between processes, so that all read the same file.
+    their weights. Checking the digest of the file would need all of its bytes. `load` does so; `load_shard`
+    compares the digest in the header between processes, so that all read the same file.
 
     Args:
         path: the file, which all processes see.

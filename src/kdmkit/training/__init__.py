@@ -12,6 +12,7 @@ from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.table import Packing, Table
 from kdmkit.training.targets import Targets
+from kdmkit.training.temperature import fit_temperature
 from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tree, tree_options
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "fingerprint",
     "fit",
     "fit_joint",
+    "fit_temperature",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",

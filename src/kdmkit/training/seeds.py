@@ -45,9 +45,17 @@ def draws_globally(module: object) -> bool:
     return isinstance(module, nn.Module) and any(_draws(part) for part in module.modules())
 
 
-def is_known(module: nn.Module) -> bool:
-    """Whether all parts of a module are torch's or the library's, and nobody hooks into them."""
-    return all(_is_known(part) and not part._forward_hooks for part in module.modules())
+def is_replayable(module: nn.Module) -> bool:
+    """Whether steps of a module can be replayed as a graph.
+
+    All its parts are torch's or the library's, or have a true attribute `replayable`, and nobody hooks into
+    them.
+    """
+    return all(_is_replayable(part) and not part._forward_hooks for part in module.modules())
+
+
+def _is_replayable(module: nn.Module) -> bool:
+    return _is_known(module) or bool(getattr(module, "replayable", False))
 
 
 def _is_known(module: nn.Module) -> bool:

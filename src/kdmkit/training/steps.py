@@ -15,7 +15,7 @@ from kdmkit.training.averaging import MovingAverage
 from kdmkit.training.graphs import Replayed, can_replay
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
-from kdmkit.training.seeds import is_known
+from kdmkit.training.seeds import is_replayable
 
 
 class Steps:
@@ -54,7 +54,7 @@ class Steps:
         self.total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         self.scaled = accelerator.scaler is not None
         device, is_static = accelerator.device, not self.scaled and train.sizes is None
-        self.replays = is_static and can_replay(device) and is_known(objective)
+        self.replays = is_static and can_replay(device) and is_replayable(objective)
         self.moves = self.replays and options.schedule != "one-cycle"
         self.rates = [torch.zeros((), device=device) for _ in optimizer.param_groups] if self.moves else []
         self._rates_set: list[float] = []

@@ -1,4 +1,4 @@
-"""Rows of the paper's algorithms alone; calibration by a temperature; scores of novelty."""
+"""Image heads: calibration by a temperature, scores of novelty, and the tables of both."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+import kdmkit as kdm
 from kdmkit.experiments import images
 from kdmkit.experiments.common import read_rows
-from kdmkit.experiments.images import Plan, claims, heads, jobs, objectives, table1
+from kdmkit.experiments.images import heads, heads_report, jobs, novelty
 from kdmkit.experiments.images.architectures import Shape
 from kdmkit.experiments.images.data import _fitted
-from kdmkit.experiments.images.recipes import ALONE, MODELS, RECIPES, changed, recipe_of, settings_of_phase
+from kdmkit.experiments.images.models import encode
+from kdmkit.experiments.images.recipes import RECIPES, changed
 
+KINDS = ("latent", "layers")
 # Fits take twice the time where annotations are checked.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -32,62 +35,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECIPES, ("digits", "paper"), changed(RECIPES["digits", "paper"], short))
 
 
-# ---- rows of the paper's algorithms
-
-
-def test_a_kdm_alone_has_no_teacher_and_no_layout() -> None:
-    recipe = changed(RECIPES["mnist", "paper"], {"layout_weight": 0.3})
-    alone = recipe_of("kdm-alone", recipe)
-    assert (alone.teaching, alone.head_weight, alone.layout_weight) == (0, 0, 0)
-    assert recipe_of("kdm", recipe) == recipe
-    y, logits = torch.tensor([3, 1]), torch.randn(2, 10)
-    smooth = torch.full((2, 10), alone.smoothing / 10)
-    smooth[torch.arange(2), y] += 1 - alone.smoothing
-    torch.testing.assert_close(objectives.distillation_targets(logits, y, alone), smooth)
-    # Its encoder is that of Enc+Dense alone, and not that of the other rows.
-    other = recipe_of("dense-alone", recipe)
-    assert settings_of_phase(alone, "encoder") == settings_of_phase(other, "encoder")
-    assert settings_of_phase(alone, "encoder") != settings_of_phase(recipe, "encoder")
-
-
-def test_rows_alone_are_a_chain_of_their_own(digits: Plan) -> None:
-    job = digits.jobs("digits", "paper")[0]
-    tasks = {task.key["model"]: task for task in table1._chain(job, MODELS)}
-    assert list(tasks) == list(MODELS)
-    assert tasks["kdm-alone"].after == tasks["dense-alone"].key
-    assert tasks["dense-alone"].after is None
-    residual = [task.key["model"] for task in table1._chain(digits.jobs("digits", "resnet")[0], MODELS)]
-    assert not set(residual) & set(ALONE)
-
-
-def test_claims_about_kdms_alone_pair_seeds() -> None:
-    def line(model: str, accuracy: float, seed: int) -> dict[str, Any]:
-        return {
-            "dataset": "cifar10",
-            "encoder": "paper",
-            "model": model,
-            "seed": seed,
-            "test_accuracy": accuracy,
-        }
-
-    rows = [line("kdm-alone", 0.85, 0), line("kdm-alone", 0.86, 1), line("dense-alone", 0.851, 0)]
-    found = {claim.what: claim for claim in claims._alone(rows)}
-    assert found["cifar10: KDM alone, accuracy"].value == pytest.approx(0.855)
-    behind = found["cifar10: KDM alone less Enc+Dense alone"]
-    assert behind.values == pytest.approx([-0.001])
-    assert behind.met
-
-
 # ---- calibration
 
 
-def test_a_temperature_undoes_a_scale() -> None:
+def test_a_temperature_calibrates() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(4000, 3, generator=generator)
     y = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(1)
-    t = heads.temperature(3 * logits, y)
-    assert t == pytest.approx(3, rel=0.1)
-    before, after = heads.scores(3 * logits, y), heads.scores(3 * logits, y, t)
+    before, after = heads.scores(3 * logits, y), heads.scores(3 * logits, y, 3)
     assert after["ece"] < 0.02 < before["ece"]
     assert after["nll"] < before["nll"]
     assert after["accuracy"] == before["accuracy"]
@@ -104,15 +59,44 @@ def test_mahalanobis_scores() -> None:
     inverse = np.linalg.inv(np.mean([np.cov(z[y == c].T, bias=True) for c in (0, 1)], 0))
     v = rng.normal(size=(5, 3))
     wanted = [-min((row - m) @ inverse @ (row - m) for m in means) for row in v]
-    score = heads.mahalanobis(torch.from_numpy(z), torch.from_numpy(y))
+    score = novelty.mahalanobis(torch.from_numpy(z), torch.from_numpy(y))
     np.testing.assert_allclose(score(torch.from_numpy(v)), wanted, rtol=1e-4)
 
 
-def test_the_nearest_neighbour_is_the_tenth_on_the_sphere() -> None:
-    angles = torch.linspace(0, 1, 101)
-    memory = torch.stack([angles.cos(), angles.sin()], 1) * torch.rand(101, 1).add(0.5)
-    found = heads._nearest(memory, torch.tensor([[7.0, 0.0]]))
-    assert found.item() == pytest.approx(-2 * np.sin(0.09 / 2), rel=1e-3)
+def test_the_nearest_neighbour_is_the_tenth() -> None:
+    memory = torch.arange(101.0).unsqueeze(1)
+    assert novelty.nearest_neighbour(memory, torch.tensor([[0.0], [50.0]])).tolist() == [-9, -5]
+
+
+def test_the_density_has_the_bandwidth_of_the_largest_held_out_likelihood() -> None:
+    generator = torch.Generator().manual_seed(0)
+    known, held_out = torch.randn(2, 200, 3, generator=generator)
+    score = novelty.density(known, held_out)
+    best = float(score(held_out).mean())
+    for std in (0.1, 0.3, 0.5, 1.0):
+        rho = kdm.KDM.from_samples(known, kdm.RBF.from_std(std))
+        assert float(rho.log_prob(held_out).mean()) <= best + 1e-3
+    assert score(torch.full((1, 3), 9.0)) < score(held_out).min()
+
+
+def test_vectors_of_layers_have_moments_of_channels_and_the_latent_vector() -> None:
+    encoder = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 1), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(32, 3)
+    )
+    x = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8)
+    found = novelty.vectors(encoder, x)
+    h = encoder[:2](x / 255).detach().flatten(2)
+    torch.testing.assert_close(found["layers"], torch.cat([h.mean(-1), h.std(-1), encoder(x / 255)], 1))
+    torch.testing.assert_close(found["latent"], encoder(x / 255))
+
+
+def test_outsiders_are_made_of_the_images() -> None:
+    x = torch.randint(256, (6, 1, 8, 8), dtype=torch.uint8)
+    made = novelty.outsiders(x)
+    assert (len(made["mixed"]), made["inverted"][0, 0, 0, 0]) == (3, 255 - x[0, 0, 0, 0])
+    assert torch.equal(made["shuffled"].flatten(1).sort().values, x.flatten(1).sort().values)
+    assert not torch.equal(made["shuffled"], x)
+    assert {images.shape[1:] for images in made.values()} == {x.shape[1:]}
 
 
 def test_smaller_images_are_padded_or_enlarged() -> None:
@@ -121,6 +105,34 @@ def test_smaller_images_are_padded_or_enlarged() -> None:
     assert padded.shape == enlarged.shape == (1, 3, 32, 32)
     assert enlarged.min() == 9
     assert (padded[0, 0].sum(), padded[0, 0, 2:30, 2:30].min()) == (9 * 28 * 28, 9)
+
+
+def line(model: str, seed: int, nll: float, ece: float, areas: dict[str, float]) -> dict[str, Any]:
+    return {
+        "dataset": "mnist",
+        "model": model,
+        "seed": seed,
+        "settings": {"smoothing": 0.0},
+        "calibrated_nll": nll,
+        "calibrated_ece": ece,
+        "novelty_auroc": {score: {"fashion_mnist": area} for score, area in areas.items()},
+    }
+
+
+def test_claims_pair_seeds_and_compare_with_the_best_rival() -> None:
+    own = {"KDM, layers": 0.97, "log evidence, latent": 1.0}
+    found = heads_report.groups(
+        [
+            line("dense", 0, 0.02, 0.001, {"KDM, layers": 0.9}),
+            line("kdm", 0, 0.03, 0.004, {**own, "energy, latent": 0.975}),
+            line("kdm", 1, 0.01, 0.008, {**own, "energy, latent": 0.983}),
+        ]
+    )
+    error, difference = heads_report.calibration_claims(found)
+    assert (error.value, error.met, difference.met) == (pytest.approx(0.006), False, False)
+    assert difference.values == pytest.approx([0.01])
+    (novel,) = heads_report.novelty_claims(found)
+    assert novel == ["mnist, kdm, against fashion_mnist", "≥ 0.99", "0.9700", "-0.0090", "yes, of 2 runs"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -135,15 +147,37 @@ def test_heads_are_measured_and_written(tmp_path: Path, few_digits: None) -> Non
         device="cpu",
     )
     report = heads.run(tmp_path, plan, verbose=False)
-    dense, kdm = read_rows(tmp_path / "table1-heads.jsonl")
-    for row in (dense, kdm):
+    dense, kdm_alone = read_rows(tmp_path / "table1-heads.jsonl")
+    for row in (dense, kdm_alone):
+        assert row["settings"]["smoothing"] == heads.SETTINGS["smoothing"]
         assert row["calibrated_accuracy"] == row["test_accuracy"] > 0.3
         assert row["calibrated_nll"] <= row["test_nll"] + 0.02
         assert all(0 <= value <= 1 for of in row["novelty_auroc"].values() for value in of.values())
-    common = {"max-probability", "Mahalanobis", "nearest neighbour"}
-    assert set(dense["novelty_auroc"]) == {*common, "energy"}
-    assert set(kdm["novelty_auroc"]) == {*common, "log evidence"}
+    common = {f"{score}, {kind}" for score in ("KDM", "Mahalanobis", "nearest neighbour") for kind in KINDS}
+    assert set(dense["novelty_auroc"]) == {*common, "max-probability, latent", "energy, latent"}
+    assert set(kdm_alone["novelty_auroc"]) == {*common, "max-probability, latent", "log evidence, latent"}
     assert [row[:2] for row in report.rows] == [["digits", "dense-alone"], ["digits", "kdm-alone"]]
-    assert "| digits | kdm-alone | log evidence | noise |" in (tmp_path / "table1-heads.md").read_text()
+    assert "| digits | kdm-alone | 0 | KDM, layers |" in (tmp_path / "table1-heads.md").read_text()
     assert heads.run(tmp_path, plan, verbose=False).rows == report.rows
     assert len(read_rows(tmp_path / "table1-heads.jsonl")) == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_settings_are_compared_without_test_images(
+    tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("test images or other sets were read")
+
+    monkeypatch.setattr(heads, "pictures", forbidden)
+    monkeypatch.setattr(heads, "novel_images", forbidden)
+    options: Any = {"data_dir": "-", "work_dir": tmp_path, "runs": 1, "device": "cpu"}
+    plan = images.plan(["digits"], ["kdm-alone"], ["paper"], **options)
+    heads.search(tmp_path, plan, {"smoothing": [0.1]}, verbose=False)
+    rows = read_rows(tmp_path / "table1-heads-search.jsonl")
+    assert [row["settings"]["smoothing"] for row in rows] == [0.1]
+    assert "shuffled" in rows[0]["novelty_auroc"]["KDM, layers"]
+    assert "| digits | kdm-alone | 0.1 | 1 |" in (tmp_path / "table1-heads-search.md").read_text()
+    kept = heads.NormalizedTrained(plan.jobs("digits", "paper")[0])
+    z = encode(kept.new_encoder(), kept.data.x_test[:5])
+    torch.testing.assert_close(z.std(1, correction=0), torch.ones(5), atol=0.01, rtol=0)

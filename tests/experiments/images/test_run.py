@@ -143,7 +143,7 @@ def test_search_draws_images(tmp_path: Path, few_digits: None, monkeypatch: pyte
     assert [row["drawing"]["spread"] for row in rows] == [0.5, 1.0]
     assert [row["settings"]["encoder_epochs"] for row in rows] == [1, 1]
     assert "## Generated images" in report.markdown()
-    assert len(list((tmp_path / "digits-paper-0-validation").glob("decoder-*"))) == 1
+    assert len(list((tmp_path / "digits-paper-0-validation-half0").glob("decoder-*"))) == 1
 
 
 @pytest.fixture

@@ -22,12 +22,20 @@ from kdmkit.ops.messages import maximize
 class Completion:
     """The most probable completion of what is known: values and component indices, jointly.
 
-    Args:
+    `TreeKDM.mode` returns it.
+
+    Attributes:
         values: by variable, `(*batch, *event)`: the evidence where it is a point, and the most probable value
             elsewhere. Variables with a region as evidence have none.
         indices: by node, the component that was chosen, `(*batch,)`.
         log_prob: log p(values, indices), `(*batch,)`, with the masses of regions; −∞ where the evidence has
             probability zero.
+
+    >>> import kdmkit as kdm
+    >>> import torch
+    >>> joint = kdm.JointKDM({"x": torch.tensor([[0.0], [5.0]])}, [0.7, 0.3], {"x": kdm.RBF(1.0)})
+    >>> kdm.TreeKDM.from_joint(joint).mode().values["x"]
+    tensor([0.])
     """
 
     values: dict[str, Tensor]

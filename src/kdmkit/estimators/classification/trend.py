@@ -12,11 +12,8 @@ from torch import Tensor
 from kdmkit.estimators.common.cross_fit import fit_ensemble
 from kdmkit.nn import MLPEnsemble
 from kdmkit.nn.scaler import normalized_weights
+from kdmkit.training import fit_temperature
 
-# Newton steps for the temperature: the loss is convex in its inverse.
-_NEWTON_STEPS, _NEWTON_ACCURACY = 50, 1e-6
-# Half the precision of the normal prior of the inverse temperature, about 1.
-_PRIOR = 1.0
 # What a class counts in addition to its rows, where the logits start.
 _EXTRA_ROWS = 0.5
 
@@ -57,7 +54,7 @@ def fit_logits(
         run=run,
     )
     logits = fitted.held_out_mean
-    factor = fit_inverse_temperature(logits.double(), labels, share)
+    factor = 1 / fit_temperature(logits, labels, share)
     return FittedLogits(fitted.ensemble, factor.cpu(), factor.float() * logits, fitted.history)
 
 
@@ -65,23 +62,3 @@ def cross_entropy(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Ten
     """−log softmax of the label, for every answer; labels broadcast."""
     chosen = torch.take_along_dim(logits, labels.unsqueeze(-1), -1).squeeze(-1)
     return logits.logsumexp(-1) - chosen
-
-
-def fit_inverse_temperature(
-    logits: Float[Tensor, "rows n"], labels: Int[Tensor, " rows"], share: Float[Tensor, " rows"]
-) -> Float[Tensor, ""]:
-    """The a > 0 for which softmax(a·t) has the smallest mean cross-entropy, with a weak prior about 1."""
-    right = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
-    prior = 2 * _PRIOR / len(logits)
-    a = logits.new_ones((), dtype=torch.float64)
-    for _ in range(_NEWTON_STEPS):
-        probs = (a * logits).softmax(-1)
-        mean = (probs * logits).sum(-1)
-        variance = (probs * (logits - mean.unsqueeze(1)).square()).sum(-1)
-        slope, curvature = share @ (mean - right) + prior * (a - 1), share @ variance + prior
-        # A step that is too long is shortened: a stays positive.
-        new = torch.clamp(a - slope / curvature, a / 2, 2 * a)
-        if abs(float(new - a)) < _NEWTON_ACCURACY:
-            return new
-        a = new
-    return a

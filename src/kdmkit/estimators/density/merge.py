@@ -18,7 +18,7 @@ from kdmkit.nn.layer import LayerOptions
 def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = None) -> KDMDensity:
     """The density (w_a·p_a(x) + w_b·p_b(x))/(w_a + w_b), exactly: it has the components of both.
 
-    It has the parameters of `a`. Densities that were fitted on several machines become one this way.
+    The result has the parameters of `a`. Use it to join densities that were fitted on several machines.
 
     Args:
         a, b: fitted densities of rows with the same columns. Their bandwidths may differ; of the method
@@ -26,7 +26,7 @@ def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = Non
         weights: w_a and w_b; None takes the numbers of rows that they were fitted to (`n_samples_seen_`).
 
     Returns:
-        A fitted density; `a` and `b` are as they were.
+        A fitted density; `a` and `b` do not change.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(300, 2))

@@ -9,10 +9,17 @@ from kdmkit.estimators.table.schema import COLUMN_HEADER, Column, Schema
 
 
 class Columns(dict[str, Column]):
-    """The columns of a schema by name.
+    """What columns were taken for, by name; prints as a table. `KDMTable.columns_` has it.
 
     Attributes:
         origin: which rows they were recognised by; empty where those are all rows.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> {name: column.kind for name, column in table.columns_.items()}
+    {'x': 'float', 'big': 'boolean'}
     """
 
     def __init__(self, schema: Schema) -> None:

@@ -34,7 +34,7 @@ _MOST_BOXES = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """What one column was taken for.
+    """What one column was taken for: an entry of `Columns`.
 
     Attributes:
         name: the column's name.
@@ -46,6 +46,13 @@ class Column:
         codec: turns its cells into events and back.
         missing: the share of missing cells in the rows it was fitted to.
         storage: how the frame stores the column.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> table.columns_["big"].kind
+    'boolean'
     """
 
     name: str

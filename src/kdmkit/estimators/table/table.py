@@ -49,14 +49,14 @@ class KDMTable(DensityMixin, TableEstimator):
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
             recognised. `columns_` tells what every column was taken for.
-        model: `"tree"`, every column has components of its own and neighbours in a tree of columns are tied;
-            or `"flat"`, all columns share their components.
+        model: `"tree"`: every column has components of its own, and a tree connects the columns. `"flat"`:
+            all columns share their components.
         targets: columns that will be predicted (model `"tree"`). They have more neighbours in the tree, and
-            their conditional likelihood given random subsets of the others takes part in the loss; every
-            question stays exact and consistent.
+            the loss contains their conditional likelihood given random subsets of the others. All answers
+            stay exact and agree with each other.
         n_components: components of every column; `"auto"` by the number of rows.
-        max_rows: rows to learn from; of more rows a uniform sample is taken, None takes all. The default has
-            rows enough for a pass of the automatic number of training steps without a row twice.
+        max_rows: how many rows to learn from: a uniform sample of a larger table; None takes all. With the
+            default, the automatic number of training steps sees no row twice.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: where every epoch is saved and a killed fit resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.

@@ -36,12 +36,19 @@ class Task:
     Args:
         key: what identifies it: data, fold, method, settings, seed. JSON values.
         measure: runs it and returns what it measured, as JSON values.
-        after: the key of a task that has to be finished before this one starts, where several run at once.
+        after: the key of a task that has to be finished before this one starts, where several run at once;
+            or a tuple of keys.
     """
 
     key: Mapping[str, Any]
     measure: Callable[[], Mapping[str, Any]]
-    after: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def waits_for(self) -> set[str]:
+        """Names of the keys in `after`."""
+        after = self.after or ()
+        return {key_name(key) for key in (after if isinstance(after, tuple) else (after,))}
 
 
 def run_tasks(
@@ -109,7 +116,7 @@ def _ready(waiting: Sequence[Task], running: Iterable[Task]) -> list[Task]:
     or nobody asked for it.
     """
     unfinished = {key_name(task.key) for task in (*waiting, *running)}
-    return [task for task in waiting if task.after is None or key_name(task.after) not in unfinished]
+    return [task for task in waiting if unfinished.isdisjoint(task.waits_for)]
 
 
 def _measure(measure: Callable[[], Mapping[str, Any]]) -> Row:

@@ -21,6 +21,8 @@ class Shape(NamedTuple):
 class Shift(nn.Module):
     """x − ½: pixels about zero."""
 
+    replayable = True
+
     def forward(self, x: Tensor) -> Tensor:
         return x - 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from kdmkit.datasets import Name, load
+from kdmkit.datasets import Dataset, Name, load
 from kdmkit.experiments.images.architectures import Shape
 
 CLASSES = 10
@@ -48,9 +48,18 @@ class Pictures:
         return Pictures(self.name, *(tensor.to(device) for tensor in tensors))
 
 
-def pictures(name: str, data_dir: Path | str, *, held_out: bool) -> Pictures:
-    """A data set's images; with `held_out` the official test images are not used at all."""
-    dataset = load(cast(Name, name), data_dir)
+def pictures(name: str, data_dir: Path | str, *, held_out: bool, half: int | None = None) -> Pictures:
+    """A data set's images; with `held_out` the official test images are not used at all.
+
+    `half` is 0 or 1 for one of two disjoint halves of the images to train on.
+    """
+    found = _pictures(load(cast(Name, name), data_dir), name, held_out)
+    if half is None:
+        return found
+    return replace(found, x_train=found.x_train[half::2], y_train=found.y_train[half::2])
+
+
+def _pictures(dataset: Dataset, name: str, held_out: bool) -> Pictures:
     x, y = _channels_first(dataset.x_train), torch.from_numpy(dataset.y_train)
     if not held_out:
         return Pictures(name, x, y, _channels_first(dataset.x_test), torch.from_numpy(dataset.y_test))

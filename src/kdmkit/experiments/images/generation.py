@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -14,19 +15,30 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import write_arrays
+from kdmkit.experiments.images.architectures import paper_decoder
 from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.jobs import Job, Trained
 from kdmkit.experiments.images.measures import classification, frechet
-from kdmkit.experiments.images.models import DenseModel, KDMModel, encode, in_parts, make_decoder
-from kdmkit.experiments.images.phases import seeded, train_decoder, train_vae
+from kdmkit.experiments.images.models import DenseModel, KDMModel, encode, in_parts
+from kdmkit.experiments.images.phases import (
+    Latents,
+    kdm_latents,
+    seeded,
+    train_decoder,
+    train_vae,
+    vae_latents,
+)
 from kdmkit.experiments.images.recipes import RECIPES, DecoderRecipe, settings
 from kdmkit.experiments.images.vae import ConditionalVAE
 
-Generator = Literal["judge", "ml-kdm", "vae"]
-GENERATORS: tuple[Generator, ...] = ("judge", "ml-kdm", "vae")
-#: Seed of the classifier that judges: a residual network with a dense head, trained with augmented images. It
-#: shares nothing with the models that generate.
+Generator = Literal["judge", "models", "ml-kdm", "vae", "ml-kdm-plain", "vae-plain"]
+#: The judge and the classifiers of a run, then what draws. Decoders called plain match pixels alone.
+GENERATORS: tuple[Generator, ...] = get_args(Generator)
+DRAWING: tuple[Generator, ...] = GENERATORS[2:]
+#: Seed of the classifier that judges: a residual network with a dense head, trained with augmented images.
 JUDGE_SEED = 0
+#: The halves of the training images that models, critics and decoders learn from, and the judge.
+MODELS_HALF, JUDGE_HALF = 0, 1
 # Images of each class in a figure; classes to mix; a smaller spread; neighbours to show.
 SHOWN, MIXED, NARROW, NEIGHBOURS = 10, (3, 8), 0.3, 3
 
@@ -36,8 +48,9 @@ class GenerationJob:
     """Generation from one run.
 
     Args:
-        run: the run whose ML-KDM draws; its seed and place also serve the others.
-        decoder: how its decoder is trained and used.
+        run: the run whose ML-KDM draws; its seed and place also serve the others. Its models learn from one
+            half of the training images, whatever its `half`.
+        decoder: how decoders are trained and used.
         samples: where the images of the figures go; None for no figures.
     """
 
@@ -46,17 +59,34 @@ class GenerationJob:
     samples: Path | None
 
     def key(self, generator: Generator) -> dict[str, Any]:
+        drawing = settings(self.drawing(generator)) if generator in DRAWING else {}
         return {
             "dataset": self.run.dataset,
             "generator": generator,
             "seed": JUDGE_SEED if generator == "judge" else self.run.seed,
+            "half": JUDGE_HALF if generator == "judge" else MODELS_HALF,
             "settings": settings(self._judge_job().recipe if generator == "judge" else self.run.recipe),
-            "drawing": {} if generator == "judge" else settings(self.decoder),
+            "drawing": drawing,
         }
+
+    def drawing(self, generator: Generator) -> DecoderRecipe:
+        """How the decoder of a generator is trained."""
+        plain: dict[str, Any] = {"feature_weight": 0.0, "critics": 0, "critic_weight": 0.0}
+        return replace(self.decoder, **plain) if generator.endswith("-plain") else self.decoder
+
+    def trained(self, seed: int | None = None) -> Trained:
+        """The models of this run, or of the one with another seed."""
+        return Trained(replace(self.run, half=MODELS_HALF, seed=self.run.seed if seed is None else seed))
+
+    def critics(self) -> list[int]:
+        """Seeds of the critics: with two, runs 0, 1 and 2 are each other's critics, and so on."""
+        size = self.decoder.critics + 1
+        first = self.run.seed - self.run.seed % size
+        return [seed for seed in range(first, first + size) if seed != self.run.seed]
 
     def _judge_job(self) -> Job:
         recipe = RECIPES[self.run.dataset, "resnet"]
-        return replace(self.run, encoder="resnet", seed=JUDGE_SEED, recipe=recipe)
+        return replace(self.run, encoder="resnet", seed=JUDGE_SEED, recipe=recipe, half=JUDGE_HALF)
 
     def judge(self) -> DenseModel:
         return Trained(self._judge_job()).encoder()
@@ -94,6 +124,27 @@ class KDMGenerator:
         return in_parts(self.decoder, z)
 
 
+class VAEGenerator:
+    """Generates images from a conditional VAE: latent vector from the prior, and the label → image.
+
+    Args:
+        latent: the dimension of z.
+        decoder: of latent vector and label.
+    """
+
+    def __init__(self, latent: int, decoder: nn.Sequential) -> None:
+        self.latent, self.decoder = latent, decoder.eval()
+
+    def sample(
+        self, n: int, *, y: int, spread: float = 1.0, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c s s"]:
+        """Images of a class, with z from N(0, spread²·I)."""
+        device = next(self.decoder.parameters()).device
+        noise = torch.randn(n, self.latent, generator=generator, device=device)
+        label = torch.eye(CLASSES, device=device)[y].expand(n, -1)
+        return in_parts(self.decoder, torch.cat([spread * noise, label], 1))
+
+
 def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
     """Probabilities of all labels, from a label or from probabilities."""
     if isinstance(y, Tensor) and y.shape == (CLASSES,):
@@ -110,61 +161,74 @@ def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
 
 def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
     """Trains what is missing, generates equally many images of every class, and judges them."""
-    judge, data = job.judge(), job.run.data()
-    part = "validation" if job.run.held_out else "test"
+    if generator == "models":
+        return _accuracies(job)
+    judge, trained = job.judge(), job.trained()
+    data, part = trained.data, "validation" if job.run.held_out else "test"
     if generator == "judge":
         return {f"{part}_accuracy": classification(judge, data.x_test, data.y_test)["accuracy"]}
-    trained = Trained(job.run)
-    labels = torch.arange(CLASSES).repeat_interleave(max(1, job.decoder.draws // CLASSES))
-    if generator == "vae":
-        images = _sample_vae(trained, job.decoder, labels)
-        extra: dict[str, Any] = {}
-    else:
-        made = kdm_generator(trained, job.decoder)
-        images = _sample_kdm(made, job.decoder.spread, labels)
-        extra = _shown(made, images, labels, data, job)
+    recipe = job.drawing(generator)
+    make = kdm_generator if generator.startswith("ml-kdm") else vae_generator
+    made = make(job, trained, recipe)
+    each = max(1, recipe.draws // CLASSES)
+    labels = torch.arange(CLASSES).repeat_interleave(each)
+    draw = partial(made.sample, each, spread=recipe.spread)
+    source = torch.Generator(data.x_train.device).manual_seed(0)
+    images = torch.cat([draw(y=label, generator=source) for label in range(CLASSES)])
     if job.samples is not None:
+        extra = _shown(made, images, labels, data, job) if isinstance(made, KDMGenerator) else {}
         _keep(job.samples, f"{job.run.dataset}-{generator}", {"grid": _grid(images, labels), **extra})
-    return {**judged(judge, images, labels, data.x_test), "phase_seconds": trained.store.seconds}
+    result = judged(judge, images, labels, data.x_test)
+    return {**result, "train_images": len(data.y_train), "phase_seconds": trained.store.seconds}
 
 
-def kdm_generator(trained: Trained, recipe: DecoderRecipe) -> KDMGenerator:
-    """The generator of a run, its decoder trained where that is missing."""
+def _accuracies(job: GenerationJob) -> dict[str, Any]:
+    """Trains the classifiers of a run: the critic of other runs, and the KDM."""
+    trained, part = job.trained(), "validation" if job.run.held_out else "test"
+    found: dict[str, Any] = {}
+    for name in ("dense", "ml-kdm"):
+        scores = classification(trained.model(name), trained.data.x_test, trained.data.y_test)
+        found[f"{part}_accuracy_{name}"] = scores["accuracy"]
+    return {**found, "phase_seconds": trained.store.seconds}
+
+
+def kdm_generator(job: GenerationJob, trained: Trained, recipe: DecoderRecipe) -> KDMGenerator:
+    """The KDM of a run with its decoder, which is trained where it is missing."""
     model = trained.likelihood()
+    latents = partial(kdm_latents, model, trained.data, recipe.latent_noise)
+    return KDMGenerator(model, _decoder(job, trained, recipe, "decoder", trained.job.recipe.latent, latents))
+
+
+def vae_generator(job: GenerationJob, trained: Trained, recipe: DecoderRecipe) -> VAEGenerator:
+    """The conditional VAE of a run, with a decoder that is trained as the KDM's is."""
+    data, latent = trained.data, trained.job.recipe.latent
+    with seeded(trained.job.seed):
+        vae = ConditionalVAE(data.shape, latent).to(data.x_train.device)
+    depends = {**settings(trained.job.recipe), "rate": recipe.learning_rate, "size": recipe.batch_size}
+    vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, trained.setting, recipe))
+    latents = partial(vae_latents, vae, data)
+    return VAEGenerator(latent, _decoder(job, trained, recipe, "vae-decoder", latent + CLASSES, latents))
+
+
+def _decoder(
+    job: GenerationJob,
+    trained: Trained,
+    recipe: DecoderRecipe,
+    phase: str,
+    size: int,
+    latents: Callable[[], Latents],
+) -> nn.Sequential:
+    """A decoder of vectors of some size; both kinds match features of the KDM's encoder."""
 
     def train(decoder: nn.Sequential) -> None:
-        seeds = range(trained.job.seed + 1, trained.job.seed + 1 + recipe.critics)
-        critics = [Trained(replace(trained.job, seed=seed)).dense() for seed in seeds]
-        train_decoder(model, decoder, critics, trained.data, trained.setting, recipe)
+        critics = [job.trained(seed).dense() for seed in job.critics()] if recipe.critics else []
+        encoder = trained.likelihood().encoder
+        train_decoder(decoder, latents(), encoder, critics, trained.data, trained.setting, recipe)
 
     with seeded(trained.job.seed):
-        decoder = make_decoder(trained.data.shape, trained.job.recipe).to(trained.data.x_train.device)
-    return KDMGenerator(model, trained.cached("decoder", _decoder_settings(trained, recipe), decoder, train))
-
-
-def _decoder_settings(trained: Trained, recipe: DecoderRecipe) -> dict[str, Any]:
-    """The settings that the weights of a decoder depend on."""
-    return {**settings(trained.job.recipe), **settings(replace(recipe, spread=1.0, draws=1))}
-
-
-def _sample_kdm(made: KDMGenerator, spread: float, labels: Tensor) -> Float[Tensor, "n c s s"]:
-    device = made.model.layer.logits.device
-    source = torch.Generator(device).manual_seed(0)
-    counts = torch.bincount(labels, minlength=CLASSES).tolist()
-    parts = [made.sample(n, y=y, spread=spread, generator=source) for y, n in enumerate(counts) if n]
-    return torch.cat(parts)
-
-
-def _sample_vae(trained: Trained, recipe: DecoderRecipe, labels: Tensor) -> Float[Tensor, "n c s s"]:
-    data, device = trained.data, trained.data.x_train.device
-    with seeded(trained.job.seed):
-        vae = ConditionalVAE(data.shape, trained.job.recipe.latent).to(device)
-    setting = trained.setting
-    depends = _decoder_settings(trained, recipe)
-    vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, setting, recipe))
-    noise = torch.randn(len(labels), vae.latent, generator=torch.Generator().manual_seed(0)).to(device)
-    both = torch.cat([noise, labels.unsqueeze(1).to(noise)], 1)
-    return in_parts(lambda part: vae.decode(part[:, :-1], part[:, -1].long()), both)
+        decoder = paper_decoder(trained.data.shape, size).to(trained.data.x_train.device)
+    depends = {**settings(trained.job.recipe), **settings(replace(recipe, spread=1.0, draws=1))}
+    return trained.cached(phase, depends, decoder, train)
 
 
 # ---- judging

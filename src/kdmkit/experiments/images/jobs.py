@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
 
+from kdmkit.experiments.images.architectures import Shape
 from kdmkit.experiments.images.augment import AUGMENTS
 from kdmkit.experiments.images.data import Pictures, novel_images, pictures
 from kdmkit.experiments.images.measures import classification, novelty
@@ -64,6 +67,7 @@ class Job:
         recipe: its settings.
         held_out: whether a part of the training images stands in for the test images.
         place: where it runs.
+        half: 0 or 1 to train on one of two disjoint halves of the training images; None for all.
     """
 
     dataset: str
@@ -72,6 +76,7 @@ class Job:
     recipe: Recipe
     held_out: bool
     place: Place
+    half: int | None = None
 
     @property
     def augmented(self) -> bool:
@@ -90,17 +95,24 @@ class Job:
     @property
     def folder(self) -> Path:
         """Where its weights are kept."""
-        words = [self.dataset, self.encoder, str(self.seed), *(["validation"] if self.held_out else [])]
+        words = [self.dataset, self.encoder, str(self.seed)]
+        words += ["validation"] if self.held_out else []
+        words += [] if self.half is None else [f"half{self.half}"]
         return self.place.work_dir / "-".join(words)
 
     def data(self) -> Pictures:
-        return _pictures(self.dataset, self.place.data_dir, self.held_out, self.place.device)
+        return _pictures(self.dataset, self.place.data_dir, self.held_out, self.half, self.place.device)
 
 
-# Every process keeps its data sets on the device: less than a gigabyte for all three.
+# Every process keeps its data sets on the device: a gigabyte for all three and their halves.
+@lru_cache(maxsize=9)
+def _pictures(name: str, data_dir: Path, held_out: bool, half: int | None, device: Device) -> Pictures:
+    return pictures(name, data_dir, held_out=held_out, half=half).to(torch.device(device))
+
+
 @lru_cache(maxsize=4)
-def _pictures(name: str, data_dir: Path, held_out: bool, device: Device) -> Pictures:
-    return pictures(name, data_dir, held_out=held_out).to(torch.device(device))
+def _novel(name: str, data_dir: Path, shape: Shape, held_out: bool) -> dict[str, UInt8[Tensor, "n c s s"]]:
+    return novel_images(name, data_dir, shape, held_out=held_out)
 
 
 class Trained:
@@ -152,10 +164,13 @@ class Trained:
     def _phase(self, phase: str, module: M, train: Callable[[M], None]) -> M:
         return self.cached(phase, settings_of_phase(self.job.recipe, phase), module, train)
 
+    def new_encoder(self) -> nn.Sequential:
+        return make_encoder(self.job.encoder, self.data.shape, self.job.recipe)
+
     def _new_dense(self) -> DenseModel:
         job = self.job
         with seeded(job.seed):
-            encoder = make_encoder(job.encoder, self.data.shape, job.recipe)
+            encoder = self.new_encoder()
             head, layout = make_head(job.recipe), make_layout(self.data.shape, job.recipe)
             model = DenseModel(encoder, head, layout)
         return self._placed(model)
@@ -163,7 +178,7 @@ class Trained:
     def _new_kdm(self) -> KDMModel:
         job = self.job
         with seeded(job.seed):
-            model = KDMModel(make_encoder(job.encoder, self.data.shape, job.recipe), make_layer(job.recipe))
+            model = KDMModel(self.new_encoder(), make_layer(job.recipe))
         return self._placed(model)
 
     def _placed(self, model: Any) -> Any:
@@ -180,7 +195,7 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
     scores = classification(found, data.x_test, data.y_test)
     result: dict[str, Any] = {f"{part}_{name}": value for name, value in scores.items()}
     if isinstance(found, KDMModel):
-        others = novel_images(job.dataset, job.place.data_dir, data.shape, held_out=job.held_out)
+        others = _novel(job.dataset, job.place.data_dir, data.shape, job.held_out)
         result["novelty_auroc"] = novelty(found, data.x_test, others)
         result[f"{part}_log_density"] = float(in_parts(found.log_density, data.x_test).mean())
     head = found.layer if isinstance(found, KDMModel) else found.head

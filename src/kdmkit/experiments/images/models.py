@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.experiments.images.architectures import Shape, dense_head, paper_decoder, paper_encoder
+from kdmkit.experiments.images.architectures import Shape, dense_head, paper_encoder
 from kdmkit.experiments.images.data import CLASSES, pixels
 from kdmkit.experiments.images.recipes import Encoder, Recipe
 from kdmkit.experiments.images.residual import residual_encoder
@@ -23,6 +24,8 @@ _ROWS = 2000
 
 class DenseModel(nn.Module):
     """The baseline, Enc+Dense; its head has as many parameters as the KDM, to within a hidden unit."""
+
+    replayable = True
 
     def __init__(self, encoder: nn.Sequential, head: nn.Module, layout: nn.Module) -> None:
         super().__init__()
@@ -40,6 +43,8 @@ class DenseModel(nn.Module):
 
 class KDMModel(nn.Module):
     """Encoder and joint KDM: p(y|x) in one direction, latent vectors of a label in the other."""
+
+    replayable = True
 
     def __init__(self, encoder: nn.Sequential, layer: JointLayer) -> None:
         super().__init__()
@@ -84,15 +89,12 @@ def make_layer(recipe: Recipe) -> JointLayer:
 
 
 def make_head(recipe: Recipe) -> nn.Sequential:
-    return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(recipe)))
+    like = replace(recipe, components=recipe.dense_components or recipe.components)
+    return dense_head(recipe.latent, CLASSES, count_parameters(make_layer(like)))
 
 
 def make_layout(shape: Shape, recipe: Recipe) -> nn.Linear:
     return nn.Linear(recipe.latent, shape.channels * (shape.size // LAYOUT_FACTOR) ** 2)
-
-
-def make_decoder(shape: Shape, recipe: Recipe) -> nn.Sequential:
-    return paper_decoder(shape, recipe.latent)
 
 
 def count_parameters(module: nn.Module) -> int:

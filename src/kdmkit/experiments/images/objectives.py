@@ -22,6 +22,8 @@ from kdmkit.training import cross_entropy
 class Dense(nn.Module):
     """Cross-entropy of encoder and dense head against smoothed labels, plus the loss of the layout."""
 
+    replayable = True
+
     def __init__(self, model: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
         self.model, self.recipe, self.augment = model, recipe, augment
@@ -39,7 +41,8 @@ class Dense(nn.Module):
 class Discriminative(nn.Module):
     """−Σ_i t_i log p(i|x) of encoder and KDM, plus the losses of the dense head and of the layout.
 
-    The targets t are `distillation_targets`: the dense head is the KDM's teacher.
+    The targets t are `distillation_targets`: the dense head is the KDM's teacher. Where the recipe has none,
+    they are the smoothed labels, and the dense head is not used.
 
     Args:
         model: encoder and KDM.
@@ -47,6 +50,8 @@ class Discriminative(nn.Module):
         recipe: `smoothing`, `teaching`, `head_weight` and `layout_weight`.
         augment: random changes of the images.
     """
+
+    replayable = True
 
     def __init__(self, model: KDMModel, start: DenseModel, recipe: Recipe, augment: Augment | None) -> None:
         super().__init__()
@@ -56,16 +61,21 @@ class Discriminative(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         image = pixels(_augmented(x, self.augment, self.training))
         z = self.model.encoder(image).float()
+        rho = self.model.layer(z)
+        layout = _layout_loss(self.layout, z, image, self.recipe)
+        if not self.recipe.has_teacher:
+            return cross_entropy(rho, smoothed(y, self.recipe)) + layout
         logits = self.head(z).float()
-        losses = cross_entropy(self.model.layer(z), distillation_targets(logits, y, self.recipe))
+        losses = cross_entropy(rho, distillation_targets(logits, y, self.recipe))
         smoothing = self.recipe.smoothing
         dense = functional.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
-        losses = losses + self.recipe.head_weight * dense
-        return losses + _layout_loss(self.layout, z, image, self.recipe)
+        return losses + self.recipe.head_weight * dense + layout
 
 
 class Distillation(nn.Module):
     """−Σ_i t_i log p(i|z) of the KDM alone, for given targets t."""
+
+    replayable = True
 
     def __init__(self, layer: JointLayer) -> None:
         super().__init__()
@@ -77,8 +87,12 @@ class Distillation(nn.Module):
 
 def distillation_targets(logits: Float[Tensor, "n k"], y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
     """t = (1 − λ)·(smoothed label) + λ·softmax(logits), with λ = `recipe.teaching` and the head's logits."""
-    smooth = functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
-    return torch.lerp(smooth, logits.detach().softmax(-1), recipe.teaching)
+    return torch.lerp(smoothed(y, recipe), logits.detach().softmax(-1), recipe.teaching)
+
+
+def smoothed(y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
+    """Labels as probabilities: 1 − s of the label plus s/k of every class, with s = `recipe.smoothing`."""
+    return functional.one_hot(y, CLASSES) * (1 - recipe.smoothing) + recipe.smoothing / CLASSES
 
 
 class Reconstruction(nn.Module):
@@ -94,10 +108,9 @@ class Reconstruction(nn.Module):
         critics: fixed classifiers. They see augmented images, so that a few pixels cannot mislead them.
         augment: random changes of the images for the critics.
         feature_weight, critic_weight: weights of these parts; that of the pixels is 1.
-        noise: standard deviation of noise on latent vectors: draws from a KDM are not encoded images either.
     """
 
-    noise: Tensor
+    replayable = True
 
     def __init__(
         self,
@@ -108,23 +121,22 @@ class Reconstruction(nn.Module):
         *,
         feature_weight: float,
         critic_weight: float,
-        noise: Tensor,
     ) -> None:
         super().__init__()
         self.fixed = nn.ModuleList([encoder, *critics]).requires_grad_(False)
         self.decoder, self.augment = decoder, augment
         self.feature_weight, self.critic_weight = feature_weight, critic_weight
-        self.register_buffer("noise", noise)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         self.fixed.eval()
         return self
 
-    def forward(self, x: Tensor, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+    def forward(self, x: Tensor, z: Tensor, noise: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """The loss of images, their latent vectors, the standard deviations of noise on them, and labels."""
         image = pixels(x)
         if self.training:
-            z = z + self.noise * torch.randn_like(z)
+            z = z + noise * torch.randn_like(z)
         made = self.decoder(z)
         loss = _relative(made, image, image - image.mean(0))
         if self.feature_weight:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
-from kdmkit.experiments.images.data import Pictures
+from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
     Dense,
@@ -67,6 +70,13 @@ class Setting:
             device=self.device,
             precision=self.precision,
         )
+
+
+class Latents(NamedTuple):
+    """Latent vectors of images, and the standard deviations of noise on them while a decoder is trained."""
+
+    z: Float[Tensor, "n e"]
+    noise: Float[Tensor, "n e"]
 
 
 class ImageFit(PhasedFit):
@@ -169,35 +179,63 @@ def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:
 
 
 def train_decoder(
-    model: KDMModel,
     decoder: nn.Sequential,
+    latents: Latents,
+    encoder: nn.Sequential,
     critics: Sequence[DenseModel],
     data: Pictures,
     setting: Setting,
     decoder_recipe: DecoderRecipe,
 ) -> None:
-    """The decoder of an auto-encoder whose encoder is fixed."""
+    """A decoder of given latent vectors, the same way for those of a KDM and of a conditional VAE.
+
+    Args:
+        decoder: what is trained.
+        latents: of the training images.
+        encoder: gives the features to match.
+        critics: should recognise the images' classes.
+        data: the images.
+        setting: seed and device.
+        decoder_recipe: the weights of the losses, and how long to train.
+    """
     _start_at_mean_brightness(decoder, data)
-    latents = model.layer.joint().marginal("x")
-    # All components have the same kernel, and so the same variance.
-    variance = latents.kernel.variance(latents.components[:1]).squeeze(0)
     objective = Reconstruction(
-        model.encoder,
+        encoder,
         decoder,
         critics,
         AUGMENTS[data.name],
         feature_weight=decoder_recipe.feature_weight,
         critic_weight=decoder_recipe.critic_weight,
-        noise=decoder_recipe.latent_noise * variance.detach().sqrt(),
     )
-    rows = (data.x_train, encode(model.encoder, data.x_train), data.y_train)
-    _fit_decoder("decoder", objective, Rows(rows), setting, decoder_recipe, decoder_recipe.epochs)
+    rows = Rows((data.x_train, latents.z, latents.noise, data.y_train))
+    _fit_decoder("decoder", objective, rows, setting, decoder_recipe, decoder_recipe.epochs)
+
+
+def kdm_latents(model: KDMModel, data: Pictures, latent_noise: float) -> Latents:
+    """Encoded images; the noise is a part of the kernel's width, since draws are not encoded images."""
+    z = encode(model.encoder, data.x_train)
+    marginal = model.layer.joint().marginal("x")
+    # All components have the same kernel, and so the same variance.
+    variance = marginal.kernel.variance(marginal.components[:1]).squeeze(0).detach()
+    return Latents(z, (latent_noise * variance.sqrt()).expand_as(z).contiguous())
+
+
+@torch.no_grad()
+def vae_latents(vae: ConditionalVAE, data: Pictures) -> Latents:
+    """Means and standard deviations of the posterior, beside the label, which has no noise."""
+    vae.eval()
+    pairs = zip(data.x_train.split(2000), data.y_train.split(2000), strict=True)
+    moments = [vae.moments(pixels(x), y) for x, y in pairs]
+    mean, log_variance = (torch.cat(parts) for parts in zip(*moments, strict=True))
+    label = functional.one_hot(data.y_train, CLASSES).to(mean)
+    noise = torch.cat([(0.5 * log_variance).exp(), torch.zeros_like(label)], 1)
+    return Latents(torch.cat([mean, label], 1), noise)
 
 
 def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, decoder_recipe: DecoderRecipe) -> None:
-    """The conditional VAE, for as many epochs as encoder, KDM and decoder together."""
+    """The conditional VAE by its evidence bound, for as many epochs as encoder and KDM."""
     _start_at_mean_brightness(vae.decoder, data)
-    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs + decoder_recipe.epochs
+    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs
     _fit_decoder(
         "vae", NegativeELBO(vae), Rows((data.x_train, data.y_train)), setting, decoder_recipe, epochs
     )

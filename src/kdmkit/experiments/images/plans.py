@@ -13,7 +13,7 @@ from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.experiments.common import chosen_device, read_rows
 from kdmkit.experiments.images.data import check_data
 from kdmkit.experiments.images.jobs import Job, Place
-from kdmkit.experiments.images.recipes import DATASETS, ENCODERS, MODELS, RECIPES, Encoder, Model
+from kdmkit.experiments.images.recipes import DATASETS, ENCODERS, MODELS, Encoder, Model, recipe_for
 
 #: Runs of the residual network.
 FEW_RUNS = 3
@@ -55,9 +55,10 @@ class Plan:
                 bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'")
             )
 
-    def jobs(self, dataset: str, encoder: Encoder) -> list[Job]:
+    def jobs(self, dataset: str, encoder: Encoder, model: Model = "kdm") -> list[Job]:
+        """The runs of a row."""
         runs = self.runs if encoder == "paper" else min(self.runs, FEW_RUNS)
-        recipe = RECIPES[dataset, encoder]
+        recipe = recipe_for(dataset, encoder, model)
         return [Job(dataset, encoder, seed, recipe, False, self.place) for seed in range(runs)]
 
     def check(self, output: Path, say: Callable[[str], None]) -> None:

@@ -40,6 +40,8 @@ class Recipe:
         layout_weight: of the error of a linear map from the latent vector to the shrunken image, while the
             encoder is trained. A decoder can only draw what the encoder has kept.
         averaging: how far the moving average of weights reaches back, as a share of a phase's steps.
+        dense_components: the dense head has as many parameters as a KDM with so many components; 0 is
+            `components`.
     """
 
     components: int
@@ -60,24 +62,31 @@ class Recipe:
     head_rate: float = 1e-2
     layout_weight: float = 0.0
     averaging: float = 0.1
+    dense_components: int = 0
 
     def __post_init__(self) -> None:
-        zero = ("weight_decay", "smoothing", "head_weight", "teaching", "layout_weight")
-        _check(self, may_be_zero=zero)
+        zero = ("weight_decay", "smoothing", "head_weight", "teaching", "head_epochs", "layout_weight")
+        _check(self, may_be_zero=(*zero, "dense_components"))
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether a dense head is trained beside the KDM."""
+        return bool(self.head_weight or self.teaching)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderRecipe:
-    """How a decoder is trained and used to generate images. Lines of results call it `drawing`.
+    """How decoders are trained and used to generate images. Lines of results call it `drawing`.
 
     Args:
-        epochs: of the decoder, the encoder fixed.
-        batch_size, learning_rate: of the decoder, and of the conditional VAE beside it.
+        epochs: of a decoder, its latent vectors fixed.
+        batch_size, learning_rate: of decoders, and of the conditional VAE.
         feature_weight: of the distance between the encoder's features of an image and of its reconstruction.
         critics: how many baselines of other seeds should recognise the class of an image's reconstruction.
         critic_weight: of their cross-entropy.
-        latent_noise: standard deviation of the noise on latent vectors while training, in units of the KDM's.
-        spread: width of the kernel in draws, relative to the fitted one.
+        latent_noise: standard deviation of the noise on the KDM's latent vectors while training, in units of
+            the kernel's. Those of a conditional VAE have its posterior's.
+        spread: width of the KDM's kernel in draws, relative to the fitted one.
         draws: generated images that are judged.
     """
 
@@ -183,9 +192,12 @@ RECIPES: dict[tuple[str, Encoder], Recipe] = {
         batch_size=64,
     ),
 }
+#: What rows of `ALONE` have of their own, by data set: Enc+Dense (True), and the KDM before and after
+#: Algorithm 2 (False). Chosen on held-out training images.
+OWN: dict[tuple[str, bool], dict[str, Any]] = {}
 DECODER_RECIPES: dict[str, DecoderRecipe] = {
-    "mnist": DecoderRecipe(epochs=12, spread=0.5),
-    "fashion_mnist": DecoderRecipe(epochs=12, spread=0.5),
+    "mnist": DecoderRecipe(epochs=12),
+    "fashion_mnist": DecoderRecipe(epochs=12),
     "cifar10": DecoderRecipe(epochs=25, critic_weight=0.02),
     "digits": DecoderRecipe(epochs=8, batch_size=64, critics=0, draws=200),
 }
@@ -222,16 +234,27 @@ def recipe_of(model: Model, recipe: Recipe) -> Recipe:
     return replace(recipe, head_weight=0.0, teaching=0.0, layout_weight=0.0) if model in ALONE else recipe
 
 
+def recipe_for(dataset: str, encoder: Encoder, model: Model) -> Recipe:
+    """The recipe that a row of the table is trained by."""
+    recipe = RECIPES[dataset, encoder]
+    if model in ALONE:
+        recipe = changed(recipe, OWN.get((dataset, ALONE[model] == "dense"), {}))
+    return recipe_of(model, recipe)
+
+
 def settings_of_phase(recipe: Recipe, phase: str) -> dict[str, Any]:
     """The settings that the weights after a phase depend on."""
+    if phase in ("encoder", "dense"):
+        recipe = replace(recipe, components=recipe.dense_components or recipe.components, dense_components=0)
     with_kdm = ("head_", "teaching")
     skipped: tuple[str, ...] = {
         "encoder": ("joint_", *with_kdm, "likelihood_"),
         "dense": (*with_kdm, "likelihood_"),
         "kdm": ("likelihood_",),
     }.get(phase, ())
-    return {name: value for name, value in asdict(recipe).items() if not name.startswith(skipped)}
+    return {name: value for name, value in settings(recipe).items() if not name.startswith(skipped)}
 
 
 def settings(recipe: Recipe | DecoderRecipe) -> dict[str, Any]:
-    return asdict(recipe)
+    """The settings of a line: all, less those that are left out at zero."""
+    return {name: value for name, value in asdict(recipe).items() if value or name != "dense_components"}

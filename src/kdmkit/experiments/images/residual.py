@@ -10,6 +10,8 @@ from kdmkit.experiments.images.architectures import Shape
 class Residual(nn.Module):
     """x + f(x), for f two 3×3 convolutions."""
 
+    replayable = True
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.inside = nn.Sequential(_block(channels, channels), _block(channels, channels))

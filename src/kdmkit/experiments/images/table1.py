@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kdmkit._core.files import make_folder
 from kdmkit.experiments.common import Report, Task, processes, read_rows, remove_rows, run_tasks, write_report
 from kdmkit.experiments.images import figures, report
-from kdmkit.experiments.images.generation import GENERATORS, GenerationJob, generate
+from kdmkit.experiments.images.generation import (
+    DRAWING,
+    JUDGE_HALF,
+    MODELS_HALF,
+    GenerationJob,
+    Generator,
+    generate,
+)
 from kdmkit.experiments.images.jobs import Job, held_out, measure
 from kdmkit.experiments.images.plans import LINES, Plan
 from kdmkit.experiments.images.recipes import ALONE, DECODER_RECIPES, MODELS, SPACE, Model, changed
 
 #: What the names of a decoder's settings begin with in a search.
-DRAWING = "drawing."
+PREFIX = "drawing."
 
 
 def run(
     output: Path,
     plan: Plan,
     *,
-    generation: int = 1,
+    generation: int = 3,
     fresh: bool = False,
     verbose: bool = True,
     say: Callable[[str], None] = print,
@@ -41,10 +49,17 @@ def run(
         say: takes one line of commentary at a time.
     """
     plan.check(output, say)
-    jobs = [job for d, e in product(plan.datasets, plan.encoders) for job in plan.jobs(d, e)]
-    tasks, generations = _tasks(jobs, plan.models), list[Task]()
+    runs = [
+        {model: plan.jobs(d, e, model)[seed] for model in plan.models}
+        for d, e in product(plan.datasets, plan.encoders)
+        for seed in range(len(plan.jobs(d, e)))
+    ]
+    # By seed: where the command is killed, some runs of all data sets are complete.
+    runs.sort(key=lambda jobs: max(job.seed for job in jobs.values()))
+    jobs = [job for run in runs for job in run.values()]
+    tasks, generations = [task for run in runs for task in _chain(run)], list[Task]()
     if generation and "ml-kdm" in plan.models and "paper" in plan.encoders:
-        generations = _generation_tasks(jobs, output, generation)
+        generations = _generation_tasks([run["ml-kdm"] for run in runs], output, generation)
     elif generation:
         say("no images are generated: that takes the model ml-kdm and the paper's encoder")
     _work(output, "table1", jobs, tasks, generations, plan.workers, fresh=fresh, verbose=verbose)
@@ -67,8 +82,8 @@ def _work(
     if fresh:
         for some, path in parts:
             remove_rows([task.key for task in some], path)
-        for job in jobs:
-            shutil.rmtree(job.folder, ignore_errors=True)
+        for job, half in product(jobs, (None, MODELS_HALF, JUDGE_HALF)):
+            shutil.rmtree(replace(job, half=half).folder, ignore_errors=True)
     with processes(workers) as pool:
         for some, path in parts:
             if some:
@@ -85,44 +100,46 @@ def summarize(output: Path, say: Callable[[str], None] = print) -> Report:
     return write_report(report.table(rows, generated), output / "table1.md", *more)
 
 
-def _tasks(jobs: Sequence[Job], models: Sequence[Model]) -> list[Task]:
-    """Tasks by seed: where the command is killed, some runs of all data sets are complete."""
-    return [task for job in sorted(jobs, key=lambda job: job.seed) for task in _chain(job, models)]
-
-
-def _chain(job: Job, models: Sequence[Model]) -> list[Task]:
+def _chain(jobs: Mapping[Model, Job]) -> list[Task]:
     """The models of a run, each trained from the one before; those of `ALONE` are a chain of their own."""
-    own = [model for model in MODELS if model not in ALONE]
+    residual = any(job.encoder != "paper" for job in jobs.values())
+    chains = [[model for model in MODELS if model not in ALONE], [] if residual else list(ALONE)]
     return [
-        task
-        for chain in (own, list(ALONE) if job.encoder == "paper" else [])
-        for task in _linked(job, [model for model in chain if model in models])
+        task for chain in chains for task in _linked({model: jobs[model] for model in chain if model in jobs})
     ]
 
 
-def _linked(job: Job, models: Sequence[Model]) -> list[Task]:
-    keys = [job.key(model) for model in models]
+def _linked(jobs: Mapping[Model, Job]) -> list[Task]:
+    keys = [job.key(model) for model, job in jobs.items()]
     return [
         Task(key, partial(measure, job, model), after)
-        for model, key, after in zip(models, keys, [None, *keys], strict=False)
+        for (model, job), key, after in zip(jobs.items(), keys, [None, *keys], strict=False)
     ]
 
 
 def _generation_tasks(jobs: Sequence[Job], output: Path, runs: int) -> list[Task]:
-    """The judge of every data set, then the generators that it judges."""
+    """The judge of every data set and the classifiers of every run, then the generators."""
     samples = output / "table1-samples"
     found = [
         GenerationJob(job, DECODER_RECIPES[job.dataset], samples if job.seed == 0 else None)
         for job in jobs
         if job.encoder == "paper" and job.seed < runs
     ]
-    tasks = []
-    for job in sorted(found, key=lambda job: job.run.seed):
-        judge = job.key("judge")
-        if job.run.seed == 0:
-            tasks.append(Task(judge, partial(generate, job, "judge")))
-        tasks += [Task(job.key(name), partial(generate, job, name), judge) for name in GENERATORS[1:]]
-    return tasks
+    judges = [Task(job.key("judge"), partial(generate, job, "judge")) for job in found if not job.run.seed]
+    models = [Task(job.key("models"), partial(generate, job, "models")) for job in found]
+    return [*judges, *models, *(task for job in found for task in generators(job))]
+
+
+def generators(job: GenerationJob) -> list[Task]:
+    """What draws from a run, after the judge and the classifiers of the runs that it needs."""
+    others = [replace(job, run=replace(job.run, seed=seed)) for seed in job.critics()]
+    first = (job.key("judge"), *(other.key("models") for other in (job, *others)))
+    # A plain decoder needs the same latent vectors as the other.
+    return [
+        Task(job.key(name), partial(generate, job, name), (*first, job.key(of)) if name != of else first)
+        for name in DRAWING
+        if (of := cast(Generator, name.removesuffix("-plain")))
+    ]
 
 
 # ---- search
@@ -151,21 +168,26 @@ def search(
         say: takes one line of commentary at a time.
     """
     space = dict(SPACE if vary is None else vary)
-    of_decoder = {name: space.pop(name) for name in list(space) if name.startswith(DRAWING)}
-    jobs = [
-        held_out(job, changed(job.recipe, variant))
+    of_decoder = {name: space.pop(name) for name in list(space) if name.startswith(PREFIX)}
+    runs = [
+        {
+            model: held_out(job, changed(job.recipe, variant))
+            for model in plan.models
+            for job in plan.jobs(d, e, model)[seed : seed + 1]
+        }
         for d, e in product(plan.datasets, plan.encoders)
-        for job in plan.jobs(d, e)
+        for seed in range(len(plan.jobs(d, e)))
         for variant in _combinations(space)
     ]
     generations = [
         task
-        for job in jobs
-        if of_decoder and job.encoder == "paper"
+        for run in runs
+        if of_decoder and (job := run.get("ml-kdm")) and job.encoder == "paper"
         for task in _decoder_variants(job, _combinations(of_decoder))
     ]
     plan.check(output, say)
-    tasks = [task for job in jobs for task in _chain(job, plan.models)]
+    jobs = [job for run in runs for job in run.values()]
+    tasks = [task for run in runs for task in _chain(run)]
     _work(output, "table1-search", jobs, tasks, generations, plan.workers, fresh=fresh, verbose=verbose)
     return write_search(output)
 
@@ -178,7 +200,7 @@ def _decoder_variants(job: Job, variants: Sequence[Mapping[str, Any]]) -> list[T
     """Variants run one after the other, since several spreads share a decoder."""
     tasks: list[Task] = []
     for variant in variants:
-        values = {name.removeprefix(DRAWING): value for name, value in variant.items()}
+        values = {name.removeprefix(PREFIX): value for name, value in variant.items()}
         variant_job = GenerationJob(job, changed(DECODER_RECIPES[job.dataset], values), None)
         after = tasks[-1].key if tasks else None
         tasks.append(Task(variant_job.key("ml-kdm"), partial(generate, variant_job, "ml-kdm"), after))

@@ -19,6 +19,8 @@ class ConditionalVAE(nn.Module):
         latent: the dimension of z.
     """
 
+    replayable = True
+
     def __init__(self, shape: Shape, latent: int) -> None:
         super().__init__()
         self.latent = latent
@@ -28,13 +30,15 @@ class ConditionalVAE(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the decoded image of one draw from q, its mean and its log-variance."""
-        label = functional.one_hot(y, CLASSES)
-        mean, log_variance = self.posterior(torch.cat([self.encoder(x), label], -1)).float().chunk(2, -1)
+        mean, log_variance = self.moments(x, y)
         z = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
         return self._logits(z, y), mean, log_variance
 
-    def decode(self, z: Float[Tensor, "n e"], y: Tensor) -> Float[Tensor, "n c s s"]:
-        return self._logits(z, y).sigmoid()
+    def moments(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z|x, y)."""
+        label = functional.one_hot(y, CLASSES)
+        mean, log_variance = self.posterior(torch.cat([self.encoder(x), label], -1)).float().chunk(2, -1)
+        return mean, log_variance
 
     def _logits(self, z: Float[Tensor, "n e"], y: Tensor) -> Float[Tensor, "n c s s"]:
         """Before the decoder's last layer, the sigmoid."""
@@ -48,6 +52,8 @@ class NegativeELBO(nn.Module):
     With a Gaussian likelihood of the best variance for the batch (σ-VAE) the latent vector determines the
     image, the label is ignored, and draws from the prior are hardly recognised.
     """
+
+    replayable = True
 
     def __init__(self, vae: ConditionalVAE) -> None:
         super().__init__()

@@ -11,8 +11,9 @@ from typing import Any
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMRegressor
-from kdmkit.experiments.regression import ensemble, gp, tuned
+from kdmkit.experiments.regression import dense, ensemble, gp, tuned
 from kdmkit.experiments.regression.data import Split
+from kdmkit.experiments.regression.dense import committee_dense
 from kdmkit.experiments.regression.ensemble import deep_ensemble
 from kdmkit.experiments.regression.gp import gaussian_process
 from kdmkit.experiments.regression.scores import Gaussians, Mixtures, Predictive, scores
@@ -55,6 +56,14 @@ METHODS = {
     # One component: the residuals of the committee have the same Gaussian everywhere, beside the committee's
     # excess variance.
     "committee-gaussian": _regressor(memory=False, n_components=1),
+    "committee-dense": Method(
+        committee_dense,
+        {
+            "committee": "that of KDMRegressor()",
+            "head": f"{dense.MEMBERS} networks for shift and scale of a Gaussian of the residual, by "
+            "likelihood, early stopping on held-out rows",
+        },
+    ),
     "joint-kdm": _regressor(trend=None),
     "gp": Method(
         gaussian_process,

@@ -123,6 +123,7 @@ def _claims(rows: Sequence[Row], dataset: str) -> list[tuple[Claim, str]]:
 #: What is added, and the methods with and without it.
 PARTS = (
     ("joint KDM of rows and residuals", "kdm-without-memory", "committee-gaussian"),
+    ("joint KDM in place of a dense head", "kdm-without-memory", "committee-dense"),
     ("residual memory", "kdm", "kdm-without-memory"),
     ("both", "kdm", "committee-gaussian"),
     ("committee, beside the joint KDM", "kdm", "joint-kdm"),
@@ -131,29 +132,50 @@ PARTS = (
 
 def additions(rows: Sequence[Row]) -> list[list[str]]:
     """Rows of a table: set, part, and how much it lowers NLL, CRPS and RMSE, paired by split."""
+    return _paired(rows, PARTS)
+
+
+def against(rows: Sequence[Row]) -> list[list[str]]:
+    """Rows of a table: set, method, and how much lower the scores of `kdm` are, paired by split."""
+    return _paired(rows, [(method, "kdm", method) for method in METHODS if method != "kdm"])
+
+
+def _paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str, str]]) -> list[list[str]]:
     return [
         [
             dataset,
-            part,
+            name,
             *(_with_error(_lowered(rows, dataset, pair, what)) for what in ("nll", "crps", "rmse")),
+            str(len(splits)),
         ]
         for dataset in dict.fromkeys(row["dataset"] for row in rows)
-        for part, *pair in PARTS
-        if _lowered(rows, dataset, pair, "nll")
+        for name, *pair in pairs
+        if (splits := _lowered(rows, dataset, pair, "nll"))
     ]
 
 
 def _additions(rows: Sequence[Row]) -> list[str]:
-    """The section about the parts of the KDM, where any was measured."""
-    if not (cells := additions(rows)):
-        return []
-    return [
-        "## What each part adds",
-        markdown_table(["data", "part", "NLL", "CRPS", "RMSE"], cells),
-        "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
-        "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess variance, "
-        "`joint-kdm` the joint KDM of rows and targets without a committee, and `kdm` has all parts.",
-    ]
+    """The sections about the parts of the KDM and about all other rows, where any was measured."""
+    scores = ["NLL", "CRPS", "RMSE", "splits"]
+    notes = []
+    if cells := additions(rows):
+        notes += [
+            "## What each part adds",
+            markdown_table(["data", "part", *scores], cells),
+            "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
+            "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess "
+            "variance. `committee-dense` is the committee with networks that answer with shift and scale of "
+            "a Gaussian, learned from the same residuals. `joint-kdm` is the joint KDM of rows and targets "
+            "without a committee, and `kdm` has all parts.",
+        ]
+    if cells := against(rows):
+        notes += [
+            "## The KDM against every other row",
+            markdown_table(["data", "method", *scores], cells),
+            "By how much lower the scores of `kdm` are than those of a method, on the same splits: mean of "
+            "the paired differences ± standard error. Negative numbers: the method is better.",
+        ]
+    return notes
 
 
 def _lowered(rows: Sequence[Row], dataset: str, pair: Sequence[str], what: str) -> list[float]:

@@ -80,7 +80,7 @@ class BaseAnswer(ABC):
 
 
 class Answer(BaseAnswer):
-    """The distribution of one column given what is known of others.
+    """The distribution of one column given what is known of others. `KDMTable.query` returns it.
 
     >>> import kdmkit as kdm
     >>> import numpy as np
@@ -277,7 +277,18 @@ class Answer(BaseAnswer):
 
 
 class EventAnswer(BaseAnswer):
-    """The probability of an event given what is known: the distribution of a boolean."""
+    """The probability of an event given what is known: the distribution of a boolean.
+
+    `KDMTable.query` returns it for questions such as `P(price > 1000 | cut = Ideal)`.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> answer = table.query("P(x > 0.5 | big = True)")
+    >>> answer.mode, 0.5 < float(answer) <= 1
+    (True, True)
+    """
 
     def __init__(
         self, probability: float, question: str, log_evidence: float, generators: Generators

@@ -21,7 +21,7 @@ from kdmkit.estimators.table.schema import Column, Encoded
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a row, compared with its distribution given the other cells.
+    """A cell of a row, compared with its distribution given the other cells: an element of an `Explanation`.
 
     Attributes:
         column: the name of the column.
@@ -30,6 +30,14 @@ class Cell:
         probability: of a value that is at least as surprising: the two-sided tail probability of ordered
             values, the probability of all levels that are not more probable than this one.
         log_density: log p(value | other cells).
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> cell = table.explain({"x": 0.9, "big": False})[0]
+    >>> 0 <= cell.probability <= 1
+    True
     """
 
     column: str
@@ -40,7 +48,15 @@ class Cell:
 
 
 class Explanation(Sequence[Cell]):
-    """The cells of a row, the most surprising first; prints as a table."""
+    """The cells of a row, the most surprising first; prints as a table. `KDMTable.explain` returns it.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> sorted(cell.column for cell in table.explain({"x": 0.9, "big": False}))
+    ['big', 'x']
+    """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._cells = sorted(cells, key=lambda cell: cell.probability)

@@ -1,0 +1,16 @@
+"""What questions to a `KDMTable` and to a `TreeKDM` return. Import it for type hints and `isinstance`."""
+
+from kdmkit.distributions.tree import Completion, MutualInformation
+from kdmkit.estimators.table import Answer, Cell, Column, Columns, Dependence, EventAnswer, Explanation
+
+__all__ = [
+    "Answer",
+    "Cell",
+    "Column",
+    "Columns",
+    "Completion",
+    "Dependence",
+    "EventAnswer",
+    "Explanation",
+    "MutualInformation",
+]

@@ -1,0 +1,43 @@
+"""The temperature of logits."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from kdmkit.training import fit_temperature
+
+
+@pytest.mark.parametrize("t", [0.3, 1.0, 4.0])
+def test_it_minimises_the_cross_entropy(t: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randn(4000, 3, dtype=torch.float64, generator=generator)
+    labels = torch.multinomial(true.softmax(-1), 1, generator=generator).squeeze(1)
+    found = float(fit_temperature(t * true, labels))
+    assert found == pytest.approx(t, rel=0.1)
+
+    def objective(t_: float) -> float:
+        """With the prior of 1/T about 1, which counts as much as a row."""
+        return float(cross_entropy(t * true / t_, labels)) + (1 / t_ - 1) ** 2 / 4000
+
+    assert objective(found) < min(objective(0.98 * found), objective(1.02 * found))
+
+
+def test_of_labels_that_are_all_right() -> None:
+    found = fit_temperature(torch.eye(2).repeat(10, 1), torch.arange(2).repeat(10))
+    assert 0.01 < float(found) < 1
+
+
+def test_a_row_of_weight_two_counts_twice() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(300, 4, generator=generator), torch.randint(4, (300,), generator=generator)
+    labels[:200] = logits[:200].argmax(1)
+    weights = torch.ones(300, dtype=torch.float64)
+    weights[:200] = 2
+    twice = fit_temperature(torch.cat([logits, logits[:200]]), torch.cat([labels, labels[:200]]))
+    # The prior counts relative to the number of rows.
+    assert float(fit_temperature(logits, labels, weights)) == pytest.approx(float(twice), rel=0.02)
+
+
+def test_probabilities_of_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match="logits: expected finite"):
+        fit_temperature(torch.tensor([[0.0, -torch.inf]]), torch.tensor([0]))
