@@ -155,8 +155,10 @@ def test_unusual_arguments_are_left_to_the_general_path() -> None:
 
 
 def layer() -> kdm.nn.JointLayer:
-    made = kdm.nn.JointLayer(D, K, M, in_kernel=kdm.RBF(2.0), generator=torch.Generator().manual_seed(1))
-    return made.initialize(torch.randn(200, D), torch.arange(200) % K)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(200, D, generator=generator)
+    made = kdm.nn.JointLayer(D, K, M, generator=generator)
+    return made.initialize(x, torch.arange(200) % K, sigma=3.0, generator=generator)
 
 
 def test_layers_take_the_short_path(monkeypatch: pytest.MonkeyPatch) -> None:

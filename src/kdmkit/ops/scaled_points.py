@@ -96,6 +96,14 @@ class ScaledPoints:
         x, c = self.x_squares.amax().item(), self.c_squares.amax().item()
         return self.units * (math.sqrt(x) + math.sqrt(c)) ** 2
 
+    @property
+    def largest_product(self) -> float:
+        """An upper bound of 2·x·c in units of the bandwidth; NaN if a coordinate is NaN."""
+        if not len(self.x_squares):
+            return 0.0
+        x, c = self.x_squares.amax().item(), self.c_squares.amax().item()
+        return 2 * self.units * math.sqrt(x) * math.sqrt(c)
+
     def block(self, rows: slice, columns: slice) -> ScaledPoints:
         """The points of some queries and some components."""
         of_x, of_c = (self.x[rows], self.x_squares[rows]), (self.c[columns], self.c_squares[columns])
