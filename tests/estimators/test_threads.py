@@ -98,9 +98,9 @@ class _Seen(nn.Linear):
 @pytest.mark.usefixtures("fast")
 def test_many_rows_are_predicted_in_threads() -> None:
     """With the same numbers, however many threads there are; users' encoders stay in the caller's thread."""
-    rows = np.tile(X, (100, 1)) + np.linspace(0, 1, 100 * len(X))[:, None]
+    rows = np.tile(X, (70, 1)) + np.linspace(0, 1, 70 * len(X))[:, None]
     own = kdm.KDMRegressor(max_epochs=1, encoder=_Seen(X.shape[1], 2), random_state=0)
-    models = [kdm.KDMRegressor(max_epochs=2, n_members=3, memory=True, random_state=0), own]
+    models = [kdm.KDMRegressor(max_epochs=1, trend=None, random_state=0), own]
     for model in models:
         model.fit(X, TARGETS)
         alone = model.predict(rows)
