@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from kdmkit.experiments.images import claims, report
+from kdmkit.experiments.images import claims, report, searches
 from kdmkit.experiments.images.architectures import Shape, features, paper_decoder, paper_encoder
 from kdmkit.experiments.images.augment import AUGMENTS, Augment
 from kdmkit.experiments.images.data import Pictures, _fitted, pictures
@@ -190,12 +190,11 @@ def test_steps_of_all_objectives_can_be_replayed() -> None:
     encoder, layer = paper_encoder(shape, recipe.latent), make_layer(recipe)
     dense = DenseModel(encoder, make_head(recipe), make_layout(shape, recipe))
     kdm, decoder = KDMModel(encoder, layer), paper_decoder(shape, recipe.latent)
-    weights = {"feature_weight": 1.0, "critic_weight": 1.0}
     for objective in (
         Dense(dense, recipe, None),
         Discriminative(kdm, dense, recipe, None),
         Distillation(layer),
-        Reconstruction(encoder, decoder, [dense], Augment(), **weights),
+        Reconstruction(encoder, decoder, feature_weight=1.0),
         NegativeELBO(ConditionalVAE(shape, 4)),
         Dense(DenseModel(residual_encoder(shape, 16, 4), dense.head, dense.layout), recipe, Augment()),
     ):
@@ -303,9 +302,9 @@ def test_decoder_does_not_fall_into_the_dark() -> None:
     layer = make_layer(recipe)
     model = KDMModel(nn.Sequential(nn.Flatten(), nn.Linear(64, recipe.latent)), layer)
     decoder = paper_decoder(Shape(1, 8), recipe.latent)
-    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, critics=0, latent_noise=0)
+    drawing = DecoderRecipe(epochs=60, batch_size=64, feature_weight=0, latent_noise=0)
     latents = kdm_latents(model, data, drawing.latent_noise)
-    train_decoder(decoder, latents, model.encoder, [], data, Setting(recipe, 0, "cpu"), drawing)
+    train_decoder(decoder, latents, model.encoder, data, Setting(recipe, 0, "cpu"), drawing)
     with torch.no_grad():
         error = (decoder(model.encoder(x.float() / 255)) - x / 255).square().mean()
     assert error < 0.5 * (x / 255 - (x / 255).mean(0)).square().mean()
@@ -429,7 +428,7 @@ def test_search_shows_what_was_varied() -> None:
         {**line("", 0), "generator": "ml-kdm", "drawing": {"spread": s}, "recognised": 0.5, "frechet": 10 * s}
         for s in (1.0, 0.5)
     ]
-    found = report.search_table(rows, drawn)
+    found = searches.search_table(rows, drawn)
     assert list(found.header[3:-2]) == ["smoothing"]
     assert [row[0:1] + row[3:] for row in map(list, found.rows)] == [
         ["cifar10", "0", "1", "0.9000"],
@@ -438,3 +437,22 @@ def test_search_shows_what_was_varied() -> None:
         ["mnist", "0.1", "1", "0.6000"],
     ]
     assert "| cifar10 | ml-kdm | 0 | 0.5 | 0.5000 | 5.0000 |" in found.markdown()
+
+
+def test_search_shows_the_grid() -> None:
+    def tried(m: int, e: int, accuracy: float, **more: object) -> dict[str, object]:
+        settings = {"components": m, "latent": e, "dense_components": 8, **more}
+        return {**line("kdm-alone", 0, settings=settings), "validation_accuracy": accuracy}
+
+    rows = [tried(4, 2, 0.5), tried(8, 2, 0.6), tried(4, 16, 0.7), tried(8, 16, 0.8), tried(8, 16, 0.9)]
+    text = searches.search_table([*rows, tried(64, 64, 0.1, smoothing=1)]).markdown()
+    assert "| cifar10 | e = 2 | e = 16 |" in text
+    assert "| m = 8 | 0.6000 | 0.8500 (2 runs) |" in text
+    assert "m = 64" not in text
+    assert "## The KDM alone" not in searches.search_table(rows[:2]).markdown()
+
+
+def test_heads_are_compared_by_seed() -> None:
+    rows = [line("kdm-alone", 0.9), line("kdm-alone", 0.8, seed=1), line("dense-alone", 0.85)]
+    text = report.table(rows, []).markdown()
+    assert "| cifar10 | KDM alone (Algorithm 3) | Enc+Dense alone | 1 | 0.0500 |" in text

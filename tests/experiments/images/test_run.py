@@ -32,7 +32,7 @@ def _set_epochs(monkeypatch: pytest.MonkeyPatch, *, decoder: int, **epochs: int)
     short = {"batch_size": 32, "components": 20, **{f"{phase}_epochs": n for phase, n in epochs.items()}}
     for encoder in ("paper", "resnet"):
         monkeypatch.setitem(RECIPES, ("digits", encoder), changed(RECIPES["digits", encoder], short))
-    recipe = DecoderRecipe(epochs=decoder, batch_size=32, critics=1, draws=100)
+    recipe = DecoderRecipe(epochs=decoder, batch_size=32, draws=100)
     monkeypatch.setitem(DECODER_RECIPES, "digits", recipe)
 
 

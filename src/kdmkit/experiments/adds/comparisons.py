@@ -115,6 +115,7 @@ PROPORTIONS = Experiment(
     ),
     "Both heads see the same bags. With a likelihood, encoders, committee and epochs are the same as well. "
     "Algorithm 4 is the paper's; the network beside it is fitted to mean proportions, too.",
+    overall="all cells",
 )
 
 # ---- generation
@@ -132,8 +133,8 @@ GENERATION = Experiment(
     ("seed",),
     _dataset,
     (
-        Comparison("decoders trained with critics", "ml-kdm", "vae", _DRAWN),
-        Comparison("decoders trained on pixels", "ml-kdm-plain", "vae-plain", _DRAWN),
+        Comparison("decoders match pixels and features", "ml-kdm", "vae", _DRAWN),
+        Comparison("decoders match pixels", "ml-kdm-plain", "vae-plain", _DRAWN),
     ),
     "A KDM in the space of an encoder, against a conditional VAE with the same decoder.",
 )
@@ -154,7 +155,7 @@ REGRESSION = Experiment(
         Comparison("with memory, against a dense head", "kdm", "committee-dense", _PREDICTED),
     ),
     "All heads learn from the held-out residuals of the same committee of networks. The dense head consists "
-    "of eight networks that answer with shift and scale of a Gaussian. The memory is a KDM with a component "
+    "of eight networks that answer with a mixture of five Gaussians. The memory is a KDM with a component "
     "for every row.",
 )
 

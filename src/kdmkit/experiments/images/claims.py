@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from kdmkit.experiments.common import Claim, Mean, Row, select
 
@@ -17,7 +17,7 @@ ACCURACY = {
     ("fashion_mnist", "resnet", "kdm"): 0.940,
     ("cifar10", "resnet", "kdm"): 0.94,
 }
-#: Of the KDM by the paper's algorithm alone; at most the number below behind Enc+Dense by its own recipe.
+#: Of the KDM by the paper's algorithm alone; at most the number below behind the best Enc+Dense.
 ACCURACY_ALONE = {"mnist": 0.9935, "fashion_mnist": 0.920, "cifar10": 0.850}
 ALONE_BEHIND_DENSE = -0.002
 #: The KDM's accuracy minus that of Enc+Dense is at least the first, minus that of ML-KDM at most the second.
@@ -53,10 +53,7 @@ def _accuracies(rows: Sequence[Row]) -> Iterator[Claim]:
 def _differences(rows: Sequence[Row]) -> Iterator[Claim]:
     """Differences between runs with the same seed, which share the encoder of the first phase."""
     for dataset in RECOGNISED:
-        kdm, dense, likelihood = (
-            _by_seed(select(rows, dataset=dataset, encoder="paper", model=model))
-            for model in ("kdm", "dense", "ml-kdm")
-        )
+        kdm, dense, likelihood = (by_seed(rows, dataset, model) for model in ("kdm", "dense", "ml-kdm"))
         ahead = [kdm[seed] - dense[seed] for seed in kdm if seed in dense]
         lost = [kdm[seed] - likelihood[seed] for seed in kdm if seed in likelihood]
         yield Claim(f"{dataset}: KDM less Enc+Dense", ahead, BEHIND_DENSE, runs=RUNS["paper"])
@@ -64,22 +61,23 @@ def _differences(rows: Sequence[Row]) -> Iterator[Claim]:
 
 
 def _alone(rows: Sequence[Row]) -> Iterator[Claim]:
+    """The KDM alone, and beside the Enc+Dense with the highest mean, with the same seeds."""
     for dataset, least in ACCURACY_ALONE.items():
-        kdm, dense = (
-            _by_seed(select(rows, dataset=dataset, encoder="paper", model=model))
-            for model in ("kdm-alone", "dense-alone")
-        )
+        kdm = by_seed(rows, dataset, "kdm-alone")
         if not kdm:
             continue
-        ahead = [kdm[seed] - dense[seed] for seed in kdm if seed in dense]
-        yield Claim(f"{dataset}: KDM alone, accuracy", list(kdm.values()), least, runs=RUNS["paper"])
-        yield Claim(
-            f"{dataset}: KDM alone less Enc+Dense alone", ahead, ALONE_BEHIND_DENSE, runs=RUNS["paper"]
-        )
+        rivals = [by_seed(rows, dataset, model) for model in ("dense-alone", "dense")]
+        best = max(rivals, key=lambda dense: Mean.of(list(dense.values())).mean if dense else 0.0)
+        ahead = [kdm[seed] - best[seed] for seed in kdm if seed in best]
+        runs = RUNS["paper"]
+        yield Claim(f"{dataset}: KDM alone, accuracy", list(kdm.values()), least, runs=runs)
+        yield Claim(f"{dataset}: KDM alone less the best Enc+Dense", ahead, ALONE_BEHIND_DENSE, runs=runs)
 
 
-def _by_seed(rows: Sequence[Row]) -> Mapping[int, float]:
-    return {row["seed"]: row["test_accuracy"] for row in rows}
+def by_seed(rows: Sequence[Row], dataset: str, model: str) -> dict[int, float]:
+    """Test accuracies of a row with the paper's encoder."""
+    found = select(rows, dataset=dataset, encoder="paper", model=model)
+    return {row["seed"]: row["test_accuracy"] for row in found}
 
 
 def _generation(generated: Sequence[Row]) -> Iterator[Claim]:

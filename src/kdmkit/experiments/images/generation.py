@@ -31,13 +31,13 @@ from kdmkit.experiments.images.phases import (
 from kdmkit.experiments.images.recipes import RECIPES, DecoderRecipe, settings
 from kdmkit.experiments.images.vae import ConditionalVAE
 
-Generator = Literal["judge", "models", "ml-kdm", "vae", "ml-kdm-plain", "vae-plain"]
-#: The judge and the classifiers of a run, then what draws. Decoders called plain match pixels alone.
+Generator = Literal["judge", "classifier", "ml-kdm", "vae", "ml-kdm-plain", "vae-plain"]
+#: The judge and the KDM of a run as a classifier, then what draws. Decoders called plain match pixels alone.
 GENERATORS: tuple[Generator, ...] = get_args(Generator)
 DRAWING: tuple[Generator, ...] = GENERATORS[2:]
 #: Seed of the classifier that judges: a residual network with a dense head, trained with augmented images.
 JUDGE_SEED = 0
-#: The halves of the training images that models, critics and decoders learn from, and the judge.
+#: The halves of the training images that models and decoders learn from, and the judge.
 MODELS_HALF, JUDGE_HALF = 0, 1
 # Images of each class in a figure; classes to mix; a smaller spread; neighbours to show.
 SHOWN, MIXED, NARROW, NEIGHBOURS = 10, (3, 8), 0.3, 3
@@ -71,18 +71,11 @@ class GenerationJob:
 
     def drawing(self, generator: Generator) -> DecoderRecipe:
         """How the decoder of a generator is trained."""
-        plain: dict[str, Any] = {"feature_weight": 0.0, "critics": 0, "critic_weight": 0.0}
-        return replace(self.decoder, **plain) if generator.endswith("-plain") else self.decoder
+        return replace(self.decoder, feature_weight=0.0) if generator.endswith("-plain") else self.decoder
 
-    def trained(self, seed: int | None = None) -> Trained:
-        """The models of this run, or of the one with another seed."""
-        return Trained(replace(self.run, half=MODELS_HALF, seed=self.run.seed if seed is None else seed))
-
-    def critics(self) -> list[int]:
-        """Seeds of the critics: with two, runs 0, 1 and 2 are each other's critics, and so on."""
-        size = self.decoder.critics + 1
-        first = self.run.seed - self.run.seed % size
-        return [seed for seed in range(first, first + size) if seed != self.run.seed]
+    def trained(self) -> Trained:
+        """The models of this run."""
+        return Trained(replace(self.run, half=MODELS_HALF))
 
     def _judge_job(self) -> Job:
         recipe = RECIPES[self.run.dataset, "resnet"]
@@ -161,15 +154,16 @@ def _label_probs(y: SupportsIndex | Tensor) -> Float[Tensor, " k"]:
 
 def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
     """Trains what is missing, generates equally many images of every class, and judges them."""
-    if generator == "models":
-        return _accuracies(job)
-    judge, trained = job.judge(), job.trained()
+    trained = job.trained()
     data, part = trained.data, "validation" if job.run.held_out else "test"
-    if generator == "judge":
-        return {f"{part}_accuracy": classification(judge, data.x_test, data.y_test)["accuracy"]}
+    if generator not in DRAWING:
+        model = job.judge() if generator == "judge" else trained.likelihood()
+        accuracy = classification(model, data.x_test, data.y_test)["accuracy"]
+        return {f"{part}_accuracy": accuracy, "phase_seconds": trained.store.seconds}
+    judge = job.judge()
     recipe = job.drawing(generator)
     make = kdm_generator if generator.startswith("ml-kdm") else vae_generator
-    made = make(job, trained, recipe)
+    made = make(trained, recipe)
     each = max(1, recipe.draws // CLASSES)
     labels = torch.arange(CLASSES).repeat_interleave(each)
     draw = partial(made.sample, each, spread=recipe.spread)
@@ -182,24 +176,14 @@ def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
     return {**result, "train_images": len(data.y_train), "phase_seconds": trained.store.seconds}
 
 
-def _accuracies(job: GenerationJob) -> dict[str, Any]:
-    """Trains the classifiers of a run: the critic of other runs, and the KDM."""
-    trained, part = job.trained(), "validation" if job.run.held_out else "test"
-    found: dict[str, Any] = {}
-    for name in ("dense", "ml-kdm"):
-        scores = classification(trained.model(name), trained.data.x_test, trained.data.y_test)
-        found[f"{part}_accuracy_{name}"] = scores["accuracy"]
-    return {**found, "phase_seconds": trained.store.seconds}
-
-
-def kdm_generator(job: GenerationJob, trained: Trained, recipe: DecoderRecipe) -> KDMGenerator:
+def kdm_generator(trained: Trained, recipe: DecoderRecipe) -> KDMGenerator:
     """The KDM of a run with its decoder, which is trained where it is missing."""
     model = trained.likelihood()
     latents = partial(kdm_latents, model, trained.data, recipe.latent_noise)
-    return KDMGenerator(model, _decoder(job, trained, recipe, "decoder", trained.job.recipe.latent, latents))
+    return KDMGenerator(model, _decoder(trained, recipe, "decoder", trained.job.recipe.latent, latents))
 
 
-def vae_generator(job: GenerationJob, trained: Trained, recipe: DecoderRecipe) -> VAEGenerator:
+def vae_generator(trained: Trained, recipe: DecoderRecipe) -> VAEGenerator:
     """The conditional VAE of a run, with a decoder that is trained as the KDM's is."""
     data, latent = trained.data, trained.job.recipe.latent
     with seeded(trained.job.seed):
@@ -207,11 +191,10 @@ def vae_generator(job: GenerationJob, trained: Trained, recipe: DecoderRecipe) -
     depends = {**settings(trained.job.recipe), "rate": recipe.learning_rate, "size": recipe.batch_size}
     vae = trained.cached("vae", depends, vae, lambda vae: train_vae(vae, data, trained.setting, recipe))
     latents = partial(vae_latents, vae, data)
-    return VAEGenerator(latent, _decoder(job, trained, recipe, "vae-decoder", latent + CLASSES, latents))
+    return VAEGenerator(latent, _decoder(trained, recipe, "vae-decoder", latent + CLASSES, latents))
 
 
 def _decoder(
-    job: GenerationJob,
     trained: Trained,
     recipe: DecoderRecipe,
     phase: str,
@@ -221,9 +204,8 @@ def _decoder(
     """A decoder of vectors of some size; both kinds match features of the KDM's encoder."""
 
     def train(decoder: nn.Sequential) -> None:
-        critics = [job.trained(seed).dense() for seed in job.critics()] if recipe.critics else []
         encoder = trained.likelihood().encoder
-        train_decoder(decoder, latents(), encoder, critics, trained.data, trained.setting, recipe)
+        train_decoder(decoder, latents(), encoder, trained.data, trained.setting, recipe)
 
     with seeded(trained.job.seed):
         decoder = paper_decoder(trained.data.shape, size).to(trained.data.x_train.device)

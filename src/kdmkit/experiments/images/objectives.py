@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -96,44 +95,31 @@ def smoothed(y: Tensor, recipe: Recipe) -> Float[Tensor, "n k"]:
 
 
 class Reconstruction(nn.Module):
-    """The error of a decoded latent vector: in pixels, in the encoder's features, and by critics.
+    """The error of a decoded latent vector: in pixels, and in the features of an encoder.
 
-    Blurred images have the smallest error in pixels, but no classifier recognises them. So the encoder's
-    features are matched as well, and critics (other classifiers) should find the class of the image. Each
-    error is divided by the mean square of its target, which makes the parts comparable.
+    Blurred images have the smallest error in pixels. So features are matched as well. Each error is divided
+    by the mean square of its target, which makes the parts comparable.
 
     Args:
         encoder: fixed, in evaluation mode.
         decoder: what is trained.
-        critics: fixed classifiers. They see augmented images, so that a few pixels cannot mislead them.
-        augment: random changes of the images for the critics.
-        feature_weight, critic_weight: weights of these parts; that of the pixels is 1.
+        feature_weight: weight of the features; that of the pixels is 1.
     """
 
     replayable = True
 
-    def __init__(
-        self,
-        encoder: nn.Sequential,
-        decoder: nn.Sequential,
-        critics: Sequence[DenseModel],
-        augment: Augment,
-        *,
-        feature_weight: float,
-        critic_weight: float,
-    ) -> None:
+    def __init__(self, encoder: nn.Sequential, decoder: nn.Sequential, *, feature_weight: float) -> None:
         super().__init__()
-        self.fixed = nn.ModuleList([encoder, *critics]).requires_grad_(False)
-        self.decoder, self.augment = decoder, augment
-        self.feature_weight, self.critic_weight = feature_weight, critic_weight
+        self.encoder = encoder.requires_grad_(False)
+        self.decoder, self.feature_weight = decoder, feature_weight
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        self.fixed.eval()
+        self.encoder.eval()
         return self
 
-    def forward(self, x: Tensor, z: Tensor, noise: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        """The loss of images, their latent vectors, the standard deviations of noise on them, and labels."""
+    def forward(self, x: Tensor, z: Tensor, noise: Tensor) -> Float[Tensor, " n"]:
+        """The loss of images, their latent vectors, and the standard deviations of noise on them."""
         image = pixels(x)
         if self.training:
             z = z + noise * torch.randn_like(z)
@@ -141,24 +127,13 @@ class Reconstruction(nn.Module):
         loss = _relative(made, image, image - image.mean(0))
         if self.feature_weight:
             loss = loss + self.feature_weight * self._feature_loss(made, image)
-        if self.critic_weight and len(self.fixed) > 1:
-            loss = loss + self.critic_weight * self._critic_loss(made.float(), y)
         return loss
 
     def _feature_loss(self, made: Tensor, image: Tensor) -> Float[Tensor, " n"]:
-        encoder = self.fixed[0]
-        assert isinstance(encoder, nn.Sequential)
         with torch.no_grad():
-            wanted = features(encoder, image)
-        pairs = zip(features(encoder, made), wanted, strict=True)
+            wanted = features(self.encoder, image)
+        pairs = zip(features(self.encoder, made), wanted, strict=True)
         return torch.stack([_relative(found, target, target) for found, target in pairs]).mean(0)
-
-    def _critic_loss(self, made: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        losses = [
-            functional.cross_entropy(critic(self.augment(made)), y, reduction="none", label_smoothing=0.1)
-            for critic in self.fixed[1:]
-        ]
-        return torch.stack(losses).mean(0)
 
 
 def _layout_loss(layout: nn.Module, z: Tensor, image: Tensor, recipe: Recipe) -> Tensor | float:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kdmkit.experiments.images.augment import AUGMENTS, Augment
+from kdmkit.experiments.images.augment import Augment
 from kdmkit.experiments.images.data import CLASSES, Pictures, pixels
 from kdmkit.experiments.images.models import DenseModel, KDMModel, encode
 from kdmkit.experiments.images.objectives import (
@@ -124,6 +124,8 @@ class ImageFit(PhasedFit):
         some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
         z = self.encode(x[some]).cpu()
         self.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
+        kernel: Any = self.layer.kernel("x")
+        kernel.sigma = self.recipe.sigma_start * kernel.sigma.detach()
 
     def dense_objective(self) -> nn.Module:
         assert isinstance(self.model, DenseModel)
@@ -182,7 +184,6 @@ def train_decoder(
     decoder: nn.Sequential,
     latents: Latents,
     encoder: nn.Sequential,
-    critics: Sequence[DenseModel],
     data: Pictures,
     setting: Setting,
     decoder_recipe: DecoderRecipe,
@@ -193,21 +194,13 @@ def train_decoder(
         decoder: what is trained.
         latents: of the training images.
         encoder: gives the features to match.
-        critics: should recognise the images' classes.
         data: the images.
         setting: seed and device.
         decoder_recipe: the weights of the losses, and how long to train.
     """
     _start_at_mean_brightness(decoder, data)
-    objective = Reconstruction(
-        encoder,
-        decoder,
-        critics,
-        AUGMENTS[data.name],
-        feature_weight=decoder_recipe.feature_weight,
-        critic_weight=decoder_recipe.critic_weight,
-    )
-    rows = Rows((data.x_train, latents.z, latents.noise, data.y_train))
+    objective = Reconstruction(encoder, decoder, feature_weight=decoder_recipe.feature_weight)
+    rows = Rows((data.x_train, latents.z, latents.noise))
     _fit_decoder("decoder", objective, rows, setting, decoder_recipe, decoder_recipe.epochs)
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kdmkit._core.files import make_folder
 from kdmkit.experiments.common import Report, Task, processes, read_rows, remove_rows, run_tasks, write_report
-from kdmkit.experiments.images import figures, report
+from kdmkit.experiments.images import figures, report, searches
 from kdmkit.experiments.images.generation import (
     DRAWING,
     JUDGE_HALF,
@@ -118,28 +118,26 @@ def _linked(jobs: Mapping[Model, Job]) -> list[Task]:
 
 
 def _generation_tasks(jobs: Sequence[Job], output: Path, runs: int) -> list[Task]:
-    """The judge of every data set and the classifiers of every run, then the generators."""
+    """The judge of every data set, then run by run the KDM and what draws."""
     samples = output / "table1-samples"
     found = [
         GenerationJob(job, DECODER_RECIPES[job.dataset], samples if job.seed == 0 else None)
-        for job in jobs
+        for job in sorted(jobs, key=lambda job: job.seed)
         if job.encoder == "paper" and job.seed < runs
     ]
     judges = [Task(job.key("judge"), partial(generate, job, "judge")) for job in found if not job.run.seed]
-    models = [Task(job.key("models"), partial(generate, job, "models")) for job in found]
-    return [*judges, *models, *(task for job in found for task in generators(job))]
+    return [*judges, *(task for job in found for task in _drawing(job))]
 
 
-def generators(job: GenerationJob) -> list[Task]:
-    """What draws from a run, after the judge and the classifiers of the runs that it needs."""
-    others = [replace(job, run=replace(job.run, seed=seed)) for seed in job.critics()]
-    first = (job.key("judge"), *(other.key("models") for other in (job, *others)))
-    # A plain decoder needs the same latent vectors as the other.
-    return [
-        Task(job.key(name), partial(generate, job, name), (*first, job.key(of)) if name != of else first)
-        for name in DRAWING
-        if (of := cast(Generator, name.removesuffix("-plain")))
-    ]
+def _drawing(job: GenerationJob) -> list[Task]:
+    """The KDM of a run, then what draws; a plain decoder needs the same latent vectors as the other."""
+    first = job.key("judge"), job.key("classifier")
+    tasks = [Task(first[1], partial(generate, job, "classifier"))]
+    for name in DRAWING:
+        other = job.key(cast(Generator, name.removesuffix("-plain")))
+        after = (*first, other) if name.endswith("-plain") else first
+        tasks.append(Task(job.key(name), partial(generate, job, name), after))
+    return tasks
 
 
 # ---- search
@@ -210,4 +208,4 @@ def _decoder_variants(job: Job, variants: Sequence[Mapping[str, Any]]) -> list[T
 def write_search(output: Path) -> Report:
     """Writes the table of all searches."""
     rows, generated = (read_rows(output / f"table1-search{name}.jsonl") for name in ("", "-generation"))
-    return write_report(report.search_table(rows, generated), output / "table1-search.md")
+    return write_report(searches.search_table(rows, generated), output / "table1-search.md")
