@@ -61,7 +61,11 @@ def _is_usual(
     """Whether all are without a batch, on a CPU, in float32, and few enough for whole matrices."""
     n, m = query.shape[0], components.shape[0]
     return (
-        all(part.dtype == torch.float32 and part.device.type == "cpu" for part in (query, components, table))
+        # First: while a compiler traces, comparisons of sizes would become conditions.
+        only_reverse_mode()
+        and all(
+            part.dtype == torch.float32 and part.device.type == "cpu" for part in (query, components, table)
+        )
         and table.ndim == 2
         and log_weights.ndim == 1
         and log_weights.dtype == torch.float32
@@ -69,7 +73,6 @@ def _is_usual(
         and table.shape[1] <= MAX_LABELS
         and n > 0
         and fits_dense(n * m, "cpu")
-        and only_reverse_mode()
         and not torch.is_autocast_enabled("cpu")
     )
 
