@@ -14,7 +14,10 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     (torch.Size([2, 3]), torch.Size([2, 3]))
     """
     given = [tuple(shape) for shape in shapes if len(shape)]
-    longest = max(given, key=len, default=())
+    # A loop: the compiler cannot trace `max(given, key=len)`.
+    longest: tuple[int, ...] = ()
+    for shape in given:
+        longest = shape if len(shape) > len(longest) else longest
     for shape in given:
         if longest[len(longest) - len(shape) :] != shape:
             return torch.broadcast_shapes(*shapes)
