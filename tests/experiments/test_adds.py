@@ -59,7 +59,7 @@ def test_shares_keep_their_sign_and_bags_their_cell() -> None:
 
 def test_novelty_is_compared_with_the_best_rival_of_either_model() -> None:
     def line(model: str, **areas: float) -> dict[str, Any]:
-        scores = {f"{name.replace('_', ' ')}, layers": {"noise": area} for name, area in areas.items()}
+        scores = {f"{name.replace('_', ' ')}, all layers": {"noise": area} for name, area in areas.items()}
         return {"dataset": "cifar10", "model": model, "seed": 0, "novelty_auroc": scores}
 
     kdm = line("kdm-alone", KDM=0.9, Mahalanobis=0.95, nearest_neighbour=0.7)
