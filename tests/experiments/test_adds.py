@@ -49,15 +49,17 @@ def test_shares_keep_their_sign_and_bags_their_cell() -> None:
     rows = [trial("kdm-encoder", size, 0.9) for size in (8, 32)]
     rows += [trial("network-likelihood", 8, 0.8), trial("network-likelihood", 32, 0.95)]
     found = gains(comparisons.PROPORTIONS, rows)
+    assert len(found[-1].values) == 2
     assert {gain.subject: gain.values[0] for gain in found} == {
         "MAGIC, bags of 8": pytest.approx(0.1),
         "MAGIC, bags of 32": pytest.approx(-0.05),
+        "all cells": pytest.approx(0.1),
     }
 
 
 def test_novelty_is_compared_with_the_best_rival_of_either_model() -> None:
     def line(model: str, **areas: float) -> dict[str, Any]:
-        scores = {f"{name.replace('_', ' ')}, layers": {"noise": area} for name, area in areas.items()}
+        scores = {f"{name.replace('_', ' ')}, all layers": {"noise": area} for name, area in areas.items()}
         return {"dataset": "cifar10", "model": model, "seed": 0, "novelty_auroc": scores}
 
     kdm = line("kdm-alone", KDM=0.9, Mahalanobis=0.95, nearest_neighbour=0.7)

@@ -1,5 +1,6 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
+from kdmkit.training.calibration import Calibrated, calibrate
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.concentration import edge_concentrations
 from kdmkit.training.flat import FlatObjective, fit_joint
@@ -17,6 +18,7 @@ from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tre
 
 __all__ = [
     "TREE_RECIPE",
+    "Calibrated",
     "ConditionalObjective",
     "DecoderObjective",
     "DenseObjective",
@@ -33,6 +35,7 @@ __all__ = [
     "Targets",
     "TreeObjective",
     "TreeRecipe",
+    "calibrate",
     "cross_entropy",
     "derive_seed",
     "edge_concentrations",

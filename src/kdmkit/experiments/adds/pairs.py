@@ -56,6 +56,7 @@ class Experiment:
         subject: what a pair tells about; None for lines that take no part.
         comparisons: of heads.
         text: what is the same for both heads.
+        overall: what all subjects together are called; None where their scores do not compare.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Experiment:
     subject: Callable[[Row], str | None]
     comparisons: tuple[Comparison, ...]
     text: str
+    overall: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,19 +114,19 @@ def _signed(value: float) -> str:
 
 def gains(experiment: Experiment, rows: Sequence[Row]) -> list[Gain]:
     """All gains of an experiment, by subject; comparisons without pairs are left out."""
-    subjects = list(dict.fromkeys(name for row in rows if (name := experiment.subject(row)) is not None))
-    found = [
+    by_subject: dict[str, list[Row]] = {}
+    for row in rows:
+        if (subject := experiment.subject(row)) is not None:
+            by_subject.setdefault(subject, []).append(row)
+    if experiment.overall is not None and by_subject:
+        by_subject[experiment.overall] = [row for some in by_subject.values() for row in some]
+    return [
         Gain(subject, comparison.heads, measure.name, values)
-        for subject in subjects
+        for subject, some in by_subject.items()
         for comparison in experiment.comparisons
         for measure in comparison.measures
-        if (values := list(_differences(experiment, comparison, measure, _of(experiment, rows, subject))))
+        if (values := list(_differences(experiment, comparison, measure, some)))
     ]
-    return found
-
-
-def _of(experiment: Experiment, rows: Sequence[Row], subject: str) -> list[Row]:
-    return [row for row in rows if experiment.subject(row) == subject]
 
 
 def _differences(

@@ -20,7 +20,11 @@ def report(rows: Sequence[Row]) -> Report:
     for case in dict.fromkeys(row["case"] for row in rows):
         some = select(rows, case=case)
         notes += [f"## {case}", markdown_table(HEADER, [_cells(row, some[0]) for row in some])]
-    return Report("Benchmark", notes=notes)
+    return Report(f"Benchmark on a {'GPU' if _has_accelerator(rows) else 'CPU'}", notes=notes)
+
+
+def _has_accelerator(rows: Sequence[Row]) -> bool:
+    return any(row["machine"].get("accelerator", "none") != "none" for row in rows)
 
 
 def _cells(row: Row, ours: Row) -> list[str]:

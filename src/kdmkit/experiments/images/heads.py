@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -17,13 +17,13 @@ from kdmkit.experiments.images.data import novel_images, pictures
 from kdmkit.experiments.images.heads_report import search_table, table
 from kdmkit.experiments.images.jobs import Job, Trained
 from kdmkit.experiments.images.measures import auroc
-from kdmkit.experiments.images.models import DenseModel, KDMModel, in_parts
+from kdmkit.experiments.images.models import DenseModel, KDMModel, encode, in_parts
 from kdmkit.experiments.images.novelty import head_scores, outsiders, vector_scores, vectors
 from kdmkit.experiments.images.plans import Plan
 from kdmkit.experiments.images.recipes import ALONE, Model, changed, recipe_of
 from kdmkit.experiments.images.store import M
 from kdmkit.metrics import expected_calibration_error
-from kdmkit.training import fit_temperature
+from kdmkit.training import calibrate, fit_temperature
 
 NAME, SEARCH = "table1-heads", "table1-heads-search"
 #: Settings of these heads that differ from the recipe of Table 1; `table1-heads-search.md` compares values.
@@ -52,6 +52,30 @@ class NormalizedTrained(Trained):
 # ---- calibration
 
 
+class Calibration(NamedTuple):
+    """What is fitted to held-out images: a temperature, and of a KDM the factor of its bandwidths."""
+
+    model: DenseModel | KDMModel
+    width: float
+    temperature: float
+
+    @classmethod
+    def of(cls, model: DenseModel | KDMModel, x: Tensor, y: Int64[Tensor, " n"]) -> Calibration:
+        if isinstance(model, DenseModel):
+            return cls(model, 1.0, float(fit_temperature(in_parts(model.log_probs, x), y)))
+        head, width, temperature = calibrate(model.layer, encode(model.encoder, x), y)
+        return cls(KDMModel(model.encoder, head).eval(), width, temperature)
+
+    def measured(self, x: Tensor, y: Int64[Tensor, " n"]) -> dict[str, float]:
+        """Scores at the temperature, and what was fitted."""
+        found = scores(in_parts(self.model.log_probs, x), y, self.temperature)
+        return {
+            "width": self.width,
+            "temperature": self.temperature,
+            **{f"calibrated_{name}": value for name, value in found.items()},
+        }
+
+
 def scores(log_probs: Float[Tensor, "n k"], y: Int64[Tensor, " n"], t: float = 1.0) -> dict[str, float]:
     """Accuracy, mean −log p(y) and expected calibration error at a temperature."""
     scaled = (log_probs.double() / t).log_softmax(-1)
@@ -66,18 +90,15 @@ def scores(log_probs: Float[Tensor, "n k"], y: Int64[Tensor, " n"], t: float = 1
 
 
 def measure(job: Job, model: Model) -> dict[str, Any]:
-    """Trains on nine tenths, fits the temperature to the other tenth, and scores the test images once."""
+    """Trains on nine tenths, calibrates on the other tenth, and scores the test images once."""
     trained, found = _trained(job, model)
     data, device = trained.data, trained.data.x_train.device
     whole = pictures(job.dataset, job.place.data_dir, held_out=False)
     x, y = whole.x_test.to(device), whole.y_test.to(device)
     others = novel_images(job.dataset, job.place.data_dir, data.shape, held_out=False, padded=True)
-    fitted = float(fit_temperature(in_parts(found.log_probs, data.x_test), data.y_test))
-    log_probs = in_parts(found.log_probs, x)
     return {
-        "temperature": fitted,
-        **{f"test_{name}": value for name, value in scores(log_probs, y).items()},
-        **{f"calibrated_{name}": value for name, value in scores(log_probs, y, fitted).items()},
+        **{f"test_{name}": value for name, value in scores(in_parts(found.log_probs, x), y).items()},
+        **Calibration.of(found, data.x_test, data.y_test).measured(x, y),
         "novelty_auroc": novelty(trained, found, x, {k: v.to(device) for k, v in others.items()}),
         "train_images": len(data.y_train),
         "precision": trained.setting.precision,
@@ -87,18 +108,16 @@ def measure(job: Job, model: Model) -> dict[str, Any]:
 def measure_validation(job: Job, model: Model) -> dict[str, Any]:
     """The same without test images and other sets.
 
-    The temperature is fitted to one half of the held-out images and judged on the other, against which
-    outsiders are made of the first half.
+    One half of the held-out images calibrates, chooses the bandwidth of the density, and is what outsiders
+    are made of; the other half is scored.
     """
     trained, found = _trained(job, model)
     x, y = trained.data.x_test, trained.data.y_test
     half = len(x) // 2
-    log_probs = in_parts(found.log_probs, x)
-    fitted = float(fit_temperature(log_probs[:half], y[:half]))
+    log_probs = in_parts(found.log_probs, x[half:])
     return {
-        "temperature": fitted,
-        **{f"validation_{name}": value for name, value in scores(log_probs[half:], y[half:]).items()},
-        **{f"calibrated_{name}": value for name, value in scores(log_probs[half:], y[half:], fitted).items()},
+        **{f"validation_{name}": value for name, value in scores(log_probs, y[half:]).items()},
+        **Calibration.of(found, x[:half], y[:half]).measured(x[half:], y[half:]),
         "novelty_auroc": novelty(trained, found, x[half:], outsiders(x[:half]), judged=half),
         "train_images": len(trained.data.y_train),
         "precision": trained.setting.precision,
@@ -131,15 +150,13 @@ def novelty(
     outside = {name: vectors(model.encoder, x) for name, x in others.items()}
     every = {("latent", name): score for name, score in head_scores(model).items()}
     for kind, v in train.items():
-        every |= {
-            (kind, name): score for name, score in vector_scores(v, data.y_train, held_out[kind]).items()
-        }
+        found = vector_scores(v, data.y_train, held_out[kind].values)
+        every |= {(kind, name): score for name, score in found.items()}
     result = {}
     for (kind, name), score in every.items():
-        values = in_parts(score, inside[kind])
-        result[f"{name}, {kind}"] = {
-            other: auroc(values, in_parts(score, v[kind])) for other, v in outside.items()
-        }
+        values = in_parts(score, inside[kind].values)
+        areas = {other: auroc(values, in_parts(score, v[kind].values)) for other, v in outside.items()}
+        result[f"{name}, {kind}"] = areas
     return result
 
 

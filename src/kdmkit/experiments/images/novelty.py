@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -30,55 +31,78 @@ Score = Callable[[Tensor], Tensor]
 # ---- vectors
 
 
-def vectors(encoder: nn.Sequential, x: UInt8[Tensor, "n c s s"]) -> dict[str, Float[Tensor, "n d"]]:
-    """What scores look at: the latent vector; with "layers", what the layers before it see as well.
+class Vectors(NamedTuple):
+    """Vectors of images, made of parts.
 
-    A layer with positions is represented by the mean and the standard deviation of every channel over
-    positions: a classifier's last layer forgets most of what tells a foreign image.
+    Args:
+        values: the parts side by side; the last one is the latent vector.
+        sizes: of the parts.
+    """
+
+    values: Float[Tensor, "n d"]
+    sizes: Sequence[int]
+
+    @property
+    def weights(self) -> Float[Tensor, " d"]:
+        """What columns are multiplied by: the latent vector counts as much as all other parts together.
+
+        The squares have the mean 1.
+        """
+        size, others = sum(self.sizes), len(self.sizes) - 1
+        shares = [1 / (2 * others)] * others + [0.5] if others else [1.0]
+        parts = [
+            torch.full((n,), (share * size / n) ** 0.5) for n, share in zip(self.sizes, shares, strict=True)
+        ]
+        return torch.cat(parts).to(self.values)
+
+
+def vectors(encoder: nn.Sequential, x: UInt8[Tensor, "n c s s"]) -> dict[str, Vectors]:
+    """What scores look at: the latent vector, and with "all layers" those before it as well.
+
+    A classifier's latent vector forgets most of what tells a foreign image. A layer with positions is
+    represented by the mean and the standard deviation of every channel over positions. Like the latent
+    vector, these moments are normalised: their length is the contrast of an image, and faint images would be
+    at the centre of all others.
     """
     encoder.eval()
-    both = in_parts(partial(_described, encoder), x)
-    latent = encoder_size(encoder)
-    return {"latent": both[:, -latent:], "layers": both}
+    sizes = [part.shape[1] for part in _parts(encoder, x[:1])]
+    both = in_parts(lambda some: torch.cat(_parts(encoder, some), 1), x)
+    return {"latent": Vectors(both[:, -sizes[-1] :], sizes[-1:]), "all layers": Vectors(both, sizes)}
 
 
-def _described(encoder: nn.Sequential, x: Tensor) -> Float[Tensor, "n d"]:
+def _parts(encoder: nn.Sequential, x: Tensor) -> list[Tensor]:
     found, h = [], pixels(x)
     for layer in encoder:
         h = layer(h)
         if isinstance(layer, nn.GELU) and h.ndim == 4 and h.shape[-1] > 1:
-            deviation, mean = torch.std_mean(h.float(), (-1, -2))
-            found += [mean, deviation]
-    return torch.cat([*found, h.float()], 1)
-
-
-def encoder_size(encoder: nn.Sequential) -> int:
-    """The dimension of an encoder's latent vectors."""
-    return [layer for layer in encoder if isinstance(layer, nn.Linear)][-1].out_features
+            found.append(torch.cat(torch.std_mean(h.float(), (-1, -2)), 1))
+    return [*(functional.normalize(part, dim=1) for part in found), h.float()]
 
 
 # ---- scores: functions of vectors that are low for novel images
 
 
-def vector_scores(
-    v: Float[Tensor, "n d"], y: Int64[Tensor, " n"], held_out: Float[Tensor, "k d"]
-) -> dict[str, Score]:
+def vector_scores(known: Vectors, y: Int64[Tensor, " n"], held_out: Tensor) -> dict[str, Score]:
     """Scores of vectors by those of training images; the bandwidth has the best likelihood of others.
 
-    Distances are those of standardised vectors.
+    Distances are those of standardised vectors, whose columns are weighted by `Vectors.weights`.
     """
-    scaler = Scaler.from_data(v)
-    known, judged = scaler(v[:_MEMORY]).float(), scaler(held_out[:_JUDGED]).float()
-    on_vectors: dict[str, Score] = {
-        "KDM": density(known, judged),
-        "Mahalanobis": mahalanobis(scaler(v), y),
-        "nearest neighbour": partial(nearest_neighbour, known),
+    scaler, weights = Scaler.from_data(known.values), known.weights
+
+    def scaled(v: Tensor) -> Tensor:
+        return (scaler(v) * weights).float()
+
+    memory = scaled(known.values[:_MEMORY])
+    on_scaled: dict[str, Score] = {
+        "KDM": density(memory, scaled(held_out[:_JUDGED])),
+        "Mahalanobis": mahalanobis(scaled(known.values), y),
+        "nearest neighbour": partial(nearest_neighbour, memory),
     }
-    return {name: partial(_scaled, scaler, score) for name, score in on_vectors.items()}
+    return {name: partial(_composed, scaled, score) for name, score in on_scaled.items()}
 
 
-def _scaled(scaler: Scaler, score: Score, v: Tensor) -> Tensor:
-    return score(scaler(v).float())
+def _composed(scaled: Score, score: Score, v: Tensor) -> Tensor:
+    return score(scaled(v))
 
 
 def density(components: Float[Tensor, "m d"], held_out: Float[Tensor, "k d"]) -> Score:

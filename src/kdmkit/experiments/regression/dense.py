@@ -1,4 +1,4 @@
-"""The committee of `KDMRegressor` with a dense head: networks answer with the Gaussian of the residual."""
+"""The committee of `KDMRegressor` with a dense head: networks answer with a mixture of the residual."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit.distributions import KDM
 from kdmkit.estimators import KDMRegressor
 from kdmkit.estimators.common import cross_fit, targets
 from kdmkit.experiments.regression.data import Split
-from kdmkit.experiments.regression.scores import Gaussians
+from kdmkit.experiments.regression.scores import Mixtures
+from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, MLPEnsemble, Trend
 from kdmkit.training import FitOptions, Rows, fit
 
-MEMBERS = 8
+MEMBERS, COMPONENTS = 8, 5
+# Where components start: their standard deviation, relative to that of the residuals.
+_FIRST_STD = 0.7
 
 
 class CommitteeWithDenseHead(KDMRegressor):
@@ -29,10 +33,10 @@ class CommitteeWithDenseHead(KDMRegressor):
         return super()._residual_layer(x, r, weights)
 
 
-def committee_dense(split: Split, seed: int) -> Gaussians:
-    """N(f(x) + shift(x), scale²(x) + v(x)): f and v of the committee, shift and scale of the dense head.
+def committee_dense(split: Split, seed: int) -> Mixtures:
+    """Σ_k w_k(x)·N(f(x) + c_k(x), s_k²(x) + v(x)): f and v of the committee, the others of the dense head.
 
-    The scale is at least half the smallest gap between distinct targets, as for components of the KDM.
+    The s_k are at least half the smallest gap between distinct targets, as those of the KDM.
     """
     model = CommitteeWithDenseHead(memory=False, n_components=1, device="cpu", random_state=seed)
     trend = model.fit(split.X, split.y).module_.trend
@@ -40,26 +44,35 @@ def committee_dense(split: Split, seed: int) -> Gaussians:
     x = torch.from_numpy(split.X_test)
     with torch.no_grad():
         mean, excess = trend(x)
-        shift, variance = moments(model.head_(trend.x(x).float()).mean(1).double())
+        answers = model.head_(trend.x(x).float()).mean(1).double()
+    log_weights, shifts, variances = mixture(answers)
     unit = float(targets.min_target_std(torch.from_numpy(split.y).unsqueeze(1)))
-    mean = mean.squeeze(1) + unit * shift
-    return Gaussians(mean.numpy(), (unit**2 * variance + excess.squeeze(1)).sqrt().numpy())
+    std = (unit**2 * variances + excess).sqrt().unsqueeze(-1)
+    components = (mean + unit * shifts).unsqueeze(-1)
+    return Mixtures(KDM(components, None, RBF.from_std(std), log_weights=log_weights))
 
 
-def moments(answers: Float[Tensor, "*batch 2"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Shift and variance of a residual, in units of its least standard deviation: the variance exceeds 1."""
-    shift, log_scale = answers.unbind(-1)
-    return shift, 1 + (2 * log_scale).exp()
+def mixture(
+    answers: Float[Tensor, "*batch outputs"],
+) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch k"], Float[Tensor, "*batch k"]]:
+    """Log-weights, shifts and variances of a residual, in units of its least standard deviation."""
+    logits, shifts, log_stds = answers.chunk(3, -1)
+    return logits.log_softmax(-1), shifts, 1 + (2 * log_stds).exp()
 
 
-def gaussian_loss(answers: Float[Tensor, "*batch 2"], r: Float[Tensor, "*rows 1"]) -> Float[Tensor, "*batch"]:
-    """−log N(r; shift, variance), up to a constant."""
-    shift, variance = moments(answers)
-    return 0.5 * ((r.squeeze(-1) - shift).square() / variance + variance.log())
+def mixture_loss(
+    answers: Float[Tensor, "*batch outputs"], r: Float[Tensor, "*rows 1"]
+) -> Float[Tensor, "*batch"]:
+    """−log p(r), up to a constant."""
+    log_weights, shifts, variances = mixture(answers)
+    return -torch.logsumexp(log_weights - 0.5 * ((r - shifts).square() / variances + variances.log()), -1)
 
 
 def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) -> MLPEnsemble:
-    """Networks that hold out rows of their own and stop early, trained like the committee."""
+    """Networks that hold out rows of their own and stop early, trained like the committee.
+
+    All members start with the same components, so that answers can be averaged.
+    """
     batch = cross_fit.trend_batch(len(x))
     options: dict[str, Any] = {
         "batch_size": batch,
@@ -76,14 +89,19 @@ def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) ->
             objective, rows, validation, options=FitOptions(**options, **changes | {"min_improvement": 0.0})
         )
 
-    first = torch.tensor([0.0, math.log(max(1.0, float(r.std())))])
+    std = max(1.0, float(r.std()))
+    first = [
+        torch.zeros(COMPONENTS),
+        torch.linspace(-std, std, COMPONENTS),
+        torch.full((COMPONENTS,), math.log(_FIRST_STD * std)),
+    ]
     fitted = cross_fit.fit_ensemble(
         x,
         r,
         None,
-        start=first,
+        start=torch.cat(first),
         n_members=MEMBERS,
-        loss=gaussian_loss,
+        loss=mixture_loss,
         generator=torch.Generator().manual_seed(seed),
         run=run,
     )

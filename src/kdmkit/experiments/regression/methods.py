@@ -60,8 +60,8 @@ METHODS = {
         committee_dense,
         {
             "committee": "that of KDMRegressor()",
-            "head": f"{dense.MEMBERS} networks for shift and scale of a Gaussian of the residual, by "
-            "likelihood, early stopping on held-out rows",
+            "head": f"{dense.MEMBERS} networks for a mixture of {dense.COMPONENTS} Gaussians of the "
+            "residual, by likelihood, early stopping on held-out rows",
         },
     ),
     "joint-kdm": _regressor(trend=None),

@@ -164,8 +164,8 @@ def _additions(rows: Sequence[Row]) -> list[str]:
             markdown_table(["data", "part", *scores], cells),
             "By how much a part lowers a score, mean of the paired differences ± standard error over splits. "
             "`committee-gaussian` is the committee with one Gaussian of its residuals and its excess "
-            "variance. `committee-dense` is the committee with networks that answer with shift and scale of "
-            "a Gaussian, learned from the same residuals. `joint-kdm` is the joint KDM of rows and targets "
+            "variance. `committee-dense` is the committee with networks that answer with a mixture of "
+            "Gaussians, learned from the same residuals. `joint-kdm` is the joint KDM of rows and targets "
             "without a committee, and `kdm` has all parts.",
         ]
     if cells := against(rows):
