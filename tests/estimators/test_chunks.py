@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
+from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from estimators.problems import moons
+from kdmkit.estimators.classification.trend import Earlier
 from kdmkit.estimators.common.chunks import KeptRows
+from kdmkit.estimators.common.cross_fit import EarlierEnsemble, FittedEnsemble, held_out
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -68,16 +72,67 @@ def test_classes_may_come_late(method: Any) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
 
 
-def test_rows_are_replaced_within_the_budget() -> None:
+def test_rows_are_merged_within_the_budget() -> None:
     rng = np.random.default_rng(0)
     model = kdm.KDMDensity(sigma=0.3, max_rows=200, random_state=0)
-    means = np.arange(10.0)
-    for mean in means:
-        model.partial_fit(mean + rng.normal(size=(100, 1)))
+    chunks = [mean + rng.normal(size=(100, 1)) for mean in range(10)]
+    for chunk in chunks:
+        model.partial_fit(chunk)
         assert model.kdm_.n_components <= 200
     assert model.n_samples_seen_ == 1000
-    # Every chunk counts alike: the mean is 4.5, with a standard error of .22.
-    assert float(model.kdm_.mean) == pytest.approx(means.mean(), abs=0.7)
+    X = np.concatenate(chunks)
+    # Every chunk counts alike: components have mean and variance of all rows, and that of the kernel.
+    assert float(model.kdm_.mean) == pytest.approx(X.mean())
+    assert float(model.kdm_.variance) == pytest.approx(X.var() + 0.3**2 / 2)
+
+
+def test_likelihood_learns_from_a_sample_that_stands_for_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    model = kdm.KDMDensity("likelihood", max_rows=100, n_components=2, max_epochs=3, random_state=0)
+    for mean in (0.0, 0.0, 0.0, 10.0):
+        model.partial_fit(mean + rng.normal(size=(100, 1)))
+    # A quarter of all rows is about 10, and half of those at hand.
+    assert float(model.kdm_.mean) == pytest.approx(2.5, abs=0.7)
+
+
+def test_networks_are_trained_further() -> None:
+    X, y = moons(600)
+    X, y, X_test, y_test = X[:400], y[:400], X[400:], y[400:]
+    options: dict[str, Any] = {"n_members": 4, "max_epochs": 15, "random_state": 0}
+    model = kdm.KDMClassifier(max_rows=100, **options).partial_fit(X[:100], y[:100], classes=[0, 1])
+    first, earlier = log_loss(y_test, model.predict_proba(X_test)), model._kept
+    for start in (100, 200, 300):
+        model.partial_fit(X[start : start + 100], y[start : start + 100])
+    kept = model._kept
+    assert earlier is not None
+    assert kept is not None
+    assert len(kept) == 100
+    assert kept.n_seen == kept.factors.sum() == 400
+    assert log_loss(y_test, model.predict_proba(X_test)) < 0.9 * first
+    # Every row stays in its part: no member learns from a row that it once held out.
+    parts = dict(zip(earlier.keys, earlier.parts, strict=True))
+    common = [(parts[key], part) for key, part in zip(kept.keys, kept.parts, strict=True) if key in parts]
+    assert common
+    assert all(old % 4 == new % 4 for old, new in common)
+
+
+def test_rows_that_were_not_kept_are_learned_from_the_networks() -> None:
+    x, one_hot = torch.randn(5, 2, generator=torch.Generator().manual_seed(0)), torch.eye(3)[[0, 1, 2, 0, 1]]
+    networks = kdm.nn.MLPEnsemble([2, 4, 3], n_members=3, generator=torch.Generator().manual_seed(0)).double()
+    torch.nn.init.normal_(networks.linear, generator=torch.Generator().manual_seed(1))
+    known = torch.tensor([0.0, 0.0, 0.75, 1.0, 0.5]).double()
+    ensemble = EarlierEnsemble(networks, torch.arange(5))
+    earlier = Earlier(kdm.nn.Scaler.identity(2), ensemble, torch.tensor(2.0).double(), known)
+    found = earlier.targets(x, one_hot)
+    probs = (2 * networks(x.double()).mean(1)).softmax(-1).float()
+    torch.testing.assert_close(found[:2], one_hot[:2])
+    torch.testing.assert_close(found[2], 0.25 * one_hot[2] + 0.75 * probs[2])
+    torch.testing.assert_close(found[3], probs[3])
+    # The parts of a fit are those that its members held out.
+    held = held_out(30, 5, torch.Generator().manual_seed(0))
+    fitted = FittedEnsemble(networks, torch.empty(0), held, [])
+    again = EarlierEnsemble(kdm.nn.MLPEnsemble([2, 3], n_members=5), fitted.parts)
+    assert torch.equal(again.held(torch.device("cpu")), held)
 
 
 def test_draws_stand_for_the_rows_of_a_fit(tmp_path: Path) -> None:

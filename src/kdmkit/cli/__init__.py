@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise ImportError("the command kdmkit needs: pip install 'kdmkit[experiments]'") from error
 
-from kdmkit.cli import reproduce, tables
+from kdmkit.cli import large, reproduce, tables
 from kdmkit.cli.explore import explore
 from kdmkit.cli.options import OnlyReport, Output
 from kdmkit.cli.printing import console, show_report
@@ -22,6 +22,7 @@ app = typer.Typer(
     epilog="Exit codes: 0, done; 2, options, files or questions that cannot be used; 1, any other error.",
     no_args_is_help=True,
 )
+large.add_commands(reproduce.app)
 app.add_typer(reproduce.app, name="reproduce")
 tables.add_commands(app)
 app.command()(explore)

@@ -11,7 +11,6 @@ import typer
 from kdmkit.cli.options import (
     Datasets,
     Device,
-    FlightsFolder,
     Fresh,
     ImageFolder,
     ImageSets,
@@ -121,40 +120,6 @@ def reproduce_tables(
     where: Any = {"rows": rows, "device": device, "work_dir": work_dir, "workers": workers, "fresh": fresh}
     run = partial(experiment.run, output, data_dir, tables=tables, only_fits=only_fits, **chosen, **where)
     show_report(partial(experiment.summarize, output, tables=tables) if only_report else run)
-
-
-@app.command("large-table")
-def reproduce_large_table(
-    data_dir: FlightsFolder = Path("data"),
-    output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where the commands write.")] = Path("runs/large-table"),
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Seconds and peak memory of `fit`, `ask`, `sample`, `score` and `impute` on three million rows."""
-    from kdmkit.experiments import large_table
-
-    run = partial(large_table.run, output, data_dir, work_dir, fresh=fresh)
-    show_report(partial(large_table.summarize, output) if only_report else run)
-
-
-@app.command("cluster")
-def reproduce_cluster(
-    data_dir: FlightsFolder = Path("data"),
-    output: Output = Path("results"),
-    work_dir: Annotated[Path, typer.Option(help="Where models and rows go.")] = Path("runs/cluster"),
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="KDMDensity, KDMClassifier, KDMRegressor or KDMTable; may be repeated."),
-    ] = None,
-    only_report: OnlyReport = False,
-    fresh: Fresh = False,
-) -> None:
-    """Three million rows by Ray Data with two workers, one of which is killed, and by one process."""
-    from kdmkit.experiments import cluster
-
-    run = partial(cluster.run, output, data_dir, work_dir, models=model or (), fresh=fresh)
-    show_report(partial(cluster.summarize, output) if only_report else run)
 
 
 @app.command("density")

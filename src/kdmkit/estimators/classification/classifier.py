@@ -19,7 +19,7 @@ from kdmkit.estimators.classification.memory import fit_label_memory
 from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
 from kdmkit.estimators.classification.phases import ClassifierFit
 from kdmkit.estimators.classification.rejection import draw_given_label
-from kdmkit.estimators.classification.trend import fit_logits
+from kdmkit.estimators.classification.trend import Earlier, fit_logits
 from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
@@ -100,7 +100,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
             are kept.
         validation_fraction: share of the rows to validate on; used only without a trend.
-        max_rows: rows that `partial_fit` keeps and learns from; None keeps all.
+        max_rows: rows of earlier chunks that `partial_fit` keeps; None keeps all.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.
@@ -143,15 +143,21 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self._kept, self.n_samples_seen_ = None, self._learn(X, y, sample_weight, None)
         return self
 
-    def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
+    def _learn(
+        self, X: Array, y: Array, sample_weight: Any, classes: Array | None, earlier: Earlier | None = None
+    ) -> int:
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes = np.unique(y) if classes is None else classes
         if len(classes) < 2:
             raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(np.searchsorted(classes, y)).long()
+        self._parts = None
         with self._seeded():
-            learn = self._nonparametric if self.method == "nonparametric" else self._learned
-            self._keep(learn(x, labels, weights, len(classes)))
+            if self.method == "nonparametric":
+                module = self._nonparametric(x, labels, weights, len(classes))
+            else:
+                module = self._learned(x, labels, weights, len(classes), earlier)
+            self._keep(module)
         self.classes_ = classes
         return len(x)
 
@@ -192,9 +198,11 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
-    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
+    def _learned(
+        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int, earlier: Earlier | None
+    ) -> Predictor:
         if self.method == "discriminative" and self._has_trend(labels):
-            return self._learned_about_trend(x, labels, weights, n_classes)
+            return self._learned_about_trend(x, labels, weights, n_classes, earlier)
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
@@ -217,24 +225,25 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
     # ---- about a trend
 
     def _learned_about_trend(
-        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
+        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int, earlier: Earlier | None
     ) -> Predictor:
         """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
         device = self._fit_device()
         x, labels = x.to(device), labels.to(device)
         weights = None if weights is None else weights.to(device)
-        scaler = Scaler.from_data(x, weights)
+        scaler = Scaler.from_data(x, weights) if earlier is None else earlier.scaler.to(device)
         z = soft_clip(scaler(x)).float()
         fitted = fit_logits(
             z,
             labels,
             weights,
             n_classes,
+            earlier=earlier,
             n_members=int(self.n_members),
             generator=self._torch_generator(),
             run=self._run_trend,
         )
-        memory = None
+        self._parts, memory = fitted.parts.cpu().numpy(), None
         if self.memory:
             probs = fitted.logits.softmax(-1)
             memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())

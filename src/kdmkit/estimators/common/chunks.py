@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
@@ -20,41 +21,61 @@ class KeptRows:
         X, weights: rows and their sample weights.
         y: labels; None of a density.
         keys: independent random numbers; the rows with the smallest ones stay in the sample.
-        n_seen: the number of rows of all chunks, without those of weight 0.
+        parts: whole numbers ≥ 0 that tell which members of an ensemble hold out the row.
+        factors: how many rows of all chunks each row stands for.
+        n_seen: the number of rows of all chunks; rows of weight 0 do not count.
     """
 
     X: Array
     y: Array | None
     weights: Array
     keys: Array
+    parts: Array
+    factors: Array
     n_seen: int
 
     @classmethod
-    def of(cls, X: Array, y: Array | None, sample_weight: Any, rng: np.random.Generator) -> KeptRows:
+    def of(cls, X: Array, y: Array | None, sample_weight: Any, rng: np.random.Generator) -> Self:
         """The rows of a chunk."""
         options: Any = {"dtype": np.float64, "ensure_non_negative": True}
         weights = np.asarray(_check_sample_weight(sample_weight, X, **options))
-        return cls(X, y, weights, rng.random(len(X)), int((weights > 0).sum()))
+        present = weights > 0
+        X, y, weights = X[present], None if y is None else y[present], weights[present]
+        n = len(X)
+        return cls(X, y, weights, rng.random(n), rng.integers(1 << 31, size=n), np.ones(n), n)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether these are all rows of all chunks."""
+        return bool((self.factors == 1).all())
 
     @property
     def sample_weight(self) -> Array | None:
         """The weights as `fit` takes them: None where they are all 1, as they are unless given."""
-        return None if (self.weights == 1).all() else self.weights
+        weights = self.weights * self.factors
+        return None if (weights == 1).all() else weights
 
-    def join(self, other: KeptRows) -> KeptRows:
+    def join(self, other: Self) -> Self:
         """The rows of both."""
+        names = ("X", "weights", "keys", "parts", "factors")
+        joined = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
         y = None if self.y is None or other.y is None else np.concatenate([self.y, other.y])
-        pairs = (self.X, other.X), (self.weights, other.weights), (self.keys, other.keys)
-        X, weights, keys = (np.concatenate(pair) for pair in pairs)
-        return KeptRows(X, y, weights, keys, self.n_seen + other.n_seen)
+        return replace(self, **joined, y=y, n_seen=self.n_seen + other.n_seen)
 
-    def at_most(self, most: int | None) -> KeptRows:
-        """Those with the smallest keys, at most so many."""
-        if most is None or len(self.keys) <= most:
+    def at_most(self, most: int | None) -> Self:
+        """Those with the smallest keys, at most so many; they stand for all."""
+        if most is None or len(self) <= most:
             return self
         index = smallest(self.keys, most)
         y = None if self.y is None else self.y[index]
-        return KeptRows(self.X[index], y, self.weights[index], self.keys[index], self.n_seen)
+        taken = {name: getattr(self, name)[index] for name in ("X", "weights", "keys", "parts")}
+        return replace(self, **taken, y=y, factors=np.full(most, self.n_seen / most))
+
+
+Rows = TypeVar("Rows", bound=KeptRows)
 
 
 def smallest(keys: Array, most: int) -> Array:
@@ -63,33 +84,48 @@ def smallest(keys: Array, most: int) -> Array:
 
 
 def add_chunk(
-    estimator: Any, X: Array, y: Array | None, sample_weight: Any, *, kept: KeptRows | None, most: Any
-) -> KeptRows:
-    """The rows to learn from after one more chunk.
+    estimator: Any,
+    X: Array,
+    y: Array | None,
+    sample_weight: Any,
+    *,
+    kept: Rows | None,
+    most: Any,
+    of: Callable[..., Rows],
+) -> Rows:
+    """The rows that are at hand with one more chunk.
 
     Args:
         estimator: that learns; its `random_state` seeds the sample.
         kept: the rows of earlier chunks; None where there were none, or where they are not known.
         most: the number of rows to keep; None keeps all.
+        of: makes them of arrays, as `KeptRows.of` does.
     """
-    most = None if most is None else check_count("max_rows", most, "a whole number ≥ 1 or None")
+    check_most(most)
     if kept is None and hasattr(estimator, "module_"):
-        kept = _stand_ins(estimator, most)
+        kept = _stand_ins(estimator, most, of)
     state = estimator.random_state
     number = 0 if kept is None else kept.n_seen
     rng = np.random.default_rng([int(state), number] if isinstance(state, int | np.integer) else None)
-    new = KeptRows.of(X, y, sample_weight, rng)
-    return (new if kept is None else kept.join(new)).at_most(most)
+    new = of(X, y, sample_weight, rng)
+    return new if kept is None else kept.join(new)
 
 
-def _stand_ins(estimator: Any, most: int | None) -> KeptRows:
+def check_most(most: Any) -> None:
+    """Checks the number of rows to keep."""
+    if most is not None:
+        check_count("max_rows", most, "a whole number ≥ 1 or None")
+
+
+def _stand_ins(estimator: Any, most: int | None, of: Callable[..., Rows]) -> Rows:
     """Draws from a fitted model in place of the rows of its fit, which were not kept."""
     n_seen = getattr(estimator, "n_samples_seen_", None)
     if n_seen is None:
         wanted = "an estimator that knows its number of rows: fit it again"
         raise ValueError(bad_argument("partial_fit", wanted, "a file of an earlier version"))
     n = n_seen if most is None else min(n_seen, most)
-    X, y = estimator._draw_rows(n)
+    rng = np.random.default_rng(estimator._seed)
+    drawn = of(*estimator._draw_rows(n), None, rng)
     # Where fewer are kept than there were, their keys are the smallest of as many.
-    keys = np.random.default_rng(estimator._seed).random(n_seen)
-    return KeptRows(X, y, np.ones(n), np.sort(keys)[:n], n_seen)
+    keys = np.sort(rng.random(n_seen))[:n]
+    return replace(drawn, keys=keys, factors=np.full(n, n_seen / n), n_seen=n_seen)

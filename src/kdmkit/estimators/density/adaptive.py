@@ -18,16 +18,16 @@ from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
 
 # In more dimensions than this bandwidths exceed the steps of rounded columns, and are not mixed.
-_FEW = 4
+FEW = 4
 # Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
 # among at most so many: in few dimensions, where bandwidths matter most, and in many.
 _LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
 # With more pairs of rows and neighbours than this, neighbours are looked for among fewer.
-_PAIRS, _BLOCK = 1 << 27, 512
+PAIRS, _BLOCK = 1 << 27, 512
 # With this many times the rows that are left out, all of them are left out at once.
 _ENOUGH = 4
 # How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
-_EXPONENTS = (0.0, 0.5, 1.0)
+EXPONENTS = (0.0, 0.5, 1.0)
 # Steps of log2(bandwidth).
 _STEPS = (1.0, 0.5)
 _WIDEST, _NARROWEST = 2.0, -20.0
@@ -37,9 +37,9 @@ _LEAST_SHARE = 0.01
 # How far a value may be from most others, in units of their range, before it counts as an outlier.
 _REACH = 10.0
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
-_LEAST = -1e3
+LEAST = -1e3
 # Rows nearer to each other than this, in standard deviations, count as repetitions of one row.
-_SAME = 1e-6
+SAME = 1e-6
 
 
 def automatic_density(
@@ -58,18 +58,18 @@ def automatic_density(
     """
     share, d = w / w.sum(), x.shape[1]
     generator = torch.Generator().manual_seed(0)
-    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > _FEW]]
-    scaler = _scaler_without_outliers(x, w, sample)
+    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > FEW]]
+    scaler = scaler_without_outliers(x, w, sample)
     if len(x) < 2:
         return layer_of(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
-    relative = _neighbour_distance(z, share, sample)
-    chosen = _Choice(z[sample], share[sample], floor, relative[sample], verbose)
+    relative = neighbour_distance(z, share, sample)
+    chosen = Choice(z[sample], share[sample], floor, relative[sample], verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
     ratio = (effective_rows(share) / chosen.size) ** (-1 / (d + 4))
     # A mixture has a component for every factor: where rows are many, neighbours have to do.
-    is_mixed = d <= _FEW and len(z) == len(sample)
+    is_mixed = d <= FEW and len(z) == len(sample)
     factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
     if len(factors) == 1 and chosen.exponent == 0:
         return layer_of(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
@@ -85,7 +85,7 @@ def layer_of(x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tenso
     return layer.assign({"x": x}, w.log())
 
 
-def _scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
+def scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
     """Standard deviations of columns whose outliers are moved to ten times the range of nine rows in ten."""
     low, high = x[sample].quantile(torch.tensor([0.05, 0.95], dtype=x.dtype), 0)
     reach = torch.where(high > low, _REACH * (high - low), torch.inf)
@@ -114,7 +114,7 @@ def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Fl
     return median if float(share[order][equal].sum()) >= 0.5 * float(below[-1]) else torch.zeros_like(median)
 
 
-def _neighbour_distance(
+def neighbour_distance(
     z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"]
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample of m rows, over its geometric mean.
@@ -123,7 +123,7 @@ def _neighbour_distance(
     large to be told apart, they count as equal.
     """
     d = z.shape[1]
-    sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW], _PAIRS // len(z)))]
+    sample = sample[: max(256, min(_NEIGHBOURS[d > FEW], PAIRS // len(z)))]
     m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
     inside = torch.zeros(len(z), dtype=torch.long)
@@ -136,37 +136,37 @@ def _neighbour_distance(
         found.append(rows.square().sum(1) + nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
     distance = torch.cat(found).clamp_min(0).sqrt()
     largest = float(distance.max())
-    if not _SAME < largest < math.inf:
+    if not SAME < largest < math.inf:
         return torch.ones_like(distance)
     distance = distance.clamp_min(1e-6 * largest)
     return distance / (share @ distance.log()).exp()
 
 
-class _Choice:
+class Choice:
     """The bandwidth and its exponent with the largest leave-one-out likelihood."""
 
     def __init__(self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, verbose: bool) -> None:
         n, d = z.shape
         # Leave q rows out: one at a time, or all at once where many others are left.
-        q = min(n, _LEFT_OUT[d > _FEW])
+        q = min(n, _LEFT_OUT[d > FEW])
         first = q if n > _ENOUGH * q else 0
         self.d, self.q, self.alone = d, q, first == 0
         self.weight = share[:q] / share[:q].sum()
         self.share, self.relative = share[first:] / share[first:].sum(), relative[first:]
         #: The number of rows that the density is made of.
         self.size = effective_rows(self.share)
-        groups = [[i] for i in range(d)] if d <= _FEW else [list(range(d))]
+        groups = [[i] for i in range(d)] if d <= FEW else [list(range(d))]
         self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
         # The row itself is left out, and with it rows that are nearly equal: they would make components as
         # narrow as their differences.
-        same = torch.stack(self.squares).sum(0) < _SAME**2
+        same = torch.stack(self.squares).sum(0) < SAME**2
         self.squares[0][same] = torch.inf
         self.left_out = (same.to(self.share) @ self.share).clamp_max(1 - 1e-9)
-        self.floors = floor.tolist() if d <= _FEW else [0.0]
+        self.floors = floor.tolist() if d <= FEW else [0.0]
         self.width, self.exponent, self.likelihood = self.size ** (-1 / (d + 4)), 0.0, -math.inf
         with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as self.bar:
-            for exponent in _EXPONENTS:
-                log_width, likelihood = _climb(self._likelihood_of(exponent), math.log2(self.width))
+            for exponent in EXPONENTS:
+                log_width, likelihood = climb(self._likelihood_of(exponent), math.log2(self.width))
                 if likelihood > self.likelihood:
                     self.width, self.exponent, self.likelihood = 2.0**log_width, exponent, likelihood
 
@@ -194,7 +194,7 @@ class _Choice:
         found = found - torch.log1p(-self.left_out)
         if self.alone:
             found = found - torch.log1p(-hole)
-        return found.clamp_min(_LEAST * self.d)
+        return found.clamp_min(LEAST * self.d)
 
     def mix(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
         """Factors of the bandwidth and their shares; a single one where several would bring little."""
@@ -219,7 +219,7 @@ def _squared_distances(x: Float[Tensor, "q d"], z: Float[Tensor, "n d"]) -> Floa
     return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist").square().float()
 
 
-def _climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
+def climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
     """A local maximum of a smooth function: by steps, then the vertex of a parabola through three places."""
     value = cache(value)
     for step in _STEPS:

@@ -22,6 +22,8 @@ from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.streams import answer_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
+from kdmkit.estimators.density.grouped import Sample, automatic_density_of_groups, density_of_groups
+from kdmkit.estimators.density.groups import GroupedRows, Groups
 from kdmkit.estimators.density.likelihood import (
     Covariance,
     Frame,
@@ -61,7 +63,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
             the number if given.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
-        max_rows: rows that `partial_fit` keeps and learns from; None keeps all.
+        max_rows: rows, or groups of them, that `partial_fit` keeps; None keeps all rows.
         checkpoint_dir: where a likelihood fit saves every epoch and resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of the fit and of `sample`.
@@ -104,18 +106,27 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
         """Learns from one more chunk of rows.
 
-        The density is fitted to a uniform sample of `max_rows` rows of all chunks so far. Up to that many
-        it is that of `fit` on all of them; then new rows replace earlier ones. Every call takes as long as a
-        fit to the sample, which stays in memory; `fit` and `kdmkit.save` leave it out, and draws from the
-        density stand for its rows then.
+        Up to `max_rows` rows of all chunks the density is that of `fit` on all of them. Beyond,
+        `"nonparametric"` merges near rows into groups, `max_rows` at most: a group is one component with the
+        weight and the mean of its rows, and with their variance in addition to the kernel's. Bandwidths are
+        chosen by the leave-one-out likelihood of a uniform sample of up to 4,096 rows. `"likelihood"` is
+        fitted to the chunk and to a uniform sample of `max_rows` earlier rows, which stand for all. Every
+        call takes about as long as a fit to `max_rows` rows. What is kept of the rows stays in memory; `fit`
+        and `kdmkit.save` leave it out, and draws from the density stand for rows then.
 
         Args:
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
         self._check_choices()
         X = checked_rows(self, X, reset=self._kept is None)
-        kept = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows)
-        self._learn(kept.X, kept.sample_weight)
+        in_groups = self.method == "nonparametric"
+        of = GroupedRows.of if in_groups else KeptRows.of
+        rows = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows, of=of)
+        kept = rows.at_most(self.max_rows)
+        if in_groups and isinstance(kept, GroupedRows) and kept.groups is not None:
+            self._keep(self._of_groups(kept, kept.groups))
+        else:
+            self._learn(rows.X, rows.sample_weight)
         self._kept, self.n_samples_seen_ = kept, kept.n_seen
         return self
 
@@ -143,6 +154,15 @@ class KDMDensity(DensityMixin, KDMEstimator):
         if self._sigma_is_automatic:
             return automatic_density(x, w, verbose=bool(self.verbose))
         return layer_of(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
+
+    def _of_groups(self, rows: GroupedRows, groups: Groups) -> DensityLayer:
+        x, weight, own = (torch.from_numpy(array) for array in (rows.X, rows.weights, rows.own))
+        sample = Sample(x.double(), weight, own, rows.n_seen)
+        self.history_ = []
+        if self._sigma_is_automatic:
+            return automatic_density_of_groups(groups, sample, verbose=bool(self.verbose))
+        sigma = choose_sigma(self.sigma, sample.x, sample.weight)
+        return density_of_groups(groups, sigma * (sample.narrowing if is_rule(self.sigma) else 1))
 
     @property
     def _sigma_is_automatic(self) -> bool:

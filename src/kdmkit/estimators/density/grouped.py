@@ -1,0 +1,135 @@
+"""Densities of groups of rows: a component for every group, as wide as the rows of the group are spread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit._core.weights import effective_rows
+from kdmkit.estimators.density.adaptive import (
+    EXPONENTS,
+    LEAST,
+    PAIRS,
+    SAME,
+    climb,
+    layer_of,
+    neighbour_distance,
+    rounding_step,
+    scaler_without_outliers,
+)
+from kdmkit.estimators.density.groups import Groups
+from kdmkit.nn import DensityLayer
+
+# Rows that are left out at most, and scores of rows and groups that are computed at once.
+_LEFT_OUT, _SCORES = 2048, 1 << 22
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A uniform sample of the rows that groups consist of.
+
+    Attributes:
+        x, weight: rows and their weights.
+        own: the group of every row.
+        n_rows: the number of rows of all groups.
+    """
+
+    x: Float[Tensor, "n d"]
+    weight: Float[Tensor, " n"]
+    own: Int[Tensor, " n"]
+    n_rows: int
+
+    @property
+    def n_effective(self) -> float:
+        """The number of rows of all groups that have equal weights and tell as much."""
+        return self.n_rows * effective_rows(self.weight) / len(self.weight)
+
+    @property
+    def narrowing(self) -> float:
+        """The bandwidth of all rows over that of the sample, by Scott's rule."""
+        return (self.n_rows / len(self.weight)) ** (-1 / (self.x.shape[1] + 4))
+
+
+def density_of_groups(groups: Groups, sigma: float) -> DensityLayer:
+    """Components of the variance σ²/2 plus that of the rows in the group."""
+    return layer_of(groups.mean, groups.weight, (sigma**2 + 2 * groups.std.square()).sqrt())
+
+
+def automatic_density_of_groups(groups: Groups, sample: Sample, *, verbose: bool = False) -> DensityLayer:
+    """p(x) = Σ_j p_j·N(x; c_j, diag(s_ji² + v_ji)) with the variances v_j of the rows of group j.
+
+    s_ji = max(h·r_j^b·s_i, g_i/2) is the bandwidth of `automatic_density`. Leave-one-out likelihood of rows
+    of the sample chooses h and b, each row judged by groups as they would be without it.
+    """
+    n, d = sample.x.shape
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    x, weight = sample.x[order], sample.weight[order]
+    share = weight / weight.sum()
+    scaler = scaler_without_outliers(x, share, torch.arange(n))
+    z, total = scaler(x), groups.weight.sum()
+    floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
+    scaled = Groups(scaler(groups.mean), groups.std / scaler.scale, groups.weight / total)
+    # Distances of groups to rows of the sample, which have no part in the mean of distances.
+    both = torch.cat([scaled.mean, z]), torch.cat([scaled.weight, torch.zeros_like(share)])
+    relative = neighbour_distance(*both, len(groups) + torch.arange(n))[: len(groups)]
+    q = min(n, _LEFT_OUT, max(64, PAIRS // len(groups)))
+    left_out = LeftOut(scaled, z[:q], weight[:q] / total, sample.own[order[:q]])
+
+    def widths(log_width: float, exponent: float) -> Float[Tensor, "m d"]:
+        return torch.maximum((2.0**log_width * relative**exponent).unsqueeze(1), floor)
+
+    best = (-math.inf, 0.0, 0.0)
+    with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as bar:
+        for exponent in EXPONENTS:
+
+            def likelihood(log_width: float, exponent: float = exponent) -> float:
+                bar.update()
+                return left_out.likelihood(widths(log_width, exponent))
+
+            log_width, found = climb(likelihood, math.log2(sample.n_effective) / -(d + 4))
+            best = max(best, (found, log_width, exponent))
+    std = scaled.stds(widths(*best[1:]))
+    return layer_of(groups.mean, groups.weight, math.sqrt(2) * std * scaler.scale)
+
+
+class LeftOut:
+    """The likelihood of some rows, each under the density of groups without it.
+
+    Args:
+        groups: in units of the columns; their weights sum to 1.
+        z, weight: rows in the same units.
+        own: the group of every row.
+    """
+
+    def __init__(self, groups: Groups, z: Tensor, weight: Tensor, own: Int[Tensor, " q"]) -> None:
+        self.groups, self.z, self.own, self.share = groups, z, own, weight / weight.sum()
+        rest = groups.without(own, z, weight)
+        # Rows that are nearly equal would make components as narrow as their differences.
+        is_same = ((rest.mean - z).abs() < SAME).all(1) & (rest.std < SAME).all(1)
+        self.rest = replace(rest, weight=rest.weight.masked_fill(is_same, 0))
+        self.total = 1 - groups.weight[own] + self.rest.weight
+
+    def likelihood(self, width: Float[Tensor, "m d"]) -> float:
+        """The mean log-likelihood with these bandwidths."""
+        variance = self.groups.stds(width).square()
+        precision = variance.reciprocal()
+        scaled = precision * self.groups.mean
+        constant = self.groups.weight.log() - 0.5 * (variance.log() + scaled * self.groups.mean).sum(1)
+        std = self.rest.stds(width[self.own])
+        apart = ((self.z - self.rest.mean) / std).square().sum(1)
+        of_rest = self.rest.weight.log() - std.log().sum(1) - 0.5 * apart
+        found = []
+        for rows in torch.arange(len(self.z)).split(max(1, _SCORES // len(constant))):
+            z = self.z[rows]
+            scores = torch.addmm(constant, z, scaled.mT).addmm_(z.square(), precision.mT, alpha=-0.5)
+            scores.scatter_(1, self.own[rows].unsqueeze(1), of_rest[rows].unsqueeze(1))
+            found.append(safe_logsumexp(scores))
+        d = self.z.shape[1]
+        log_prob = torch.cat(found) - self.total.log() - 0.5 * d * math.log(2 * math.pi)
+        return float(self.share @ log_prob.nan_to_num(nan=LEAST * d).clamp_min(LEAST * d))

@@ -1,0 +1,133 @@
+"""Groups of rows in place of rows, and densities of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import kdmkit as kdm
+from estimators.problems import moons
+from kdmkit.estimators.density.grouped import LeftOut
+from kdmkit.estimators.density.groups import GroupedRows, Groups
+
+UNIT = torch.tensor([1.0, 2.0], dtype=torch.float64)
+
+
+def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) * [1, 2] + [5, 0], rng.integers(1, 4, n).astype(float)
+
+
+def moments(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = w @ x / w.sum()
+    return mean, w @ (x - mean).square() / w.sum()
+
+
+@pytest.mark.parametrize("n", [5, 300])
+def test_groups_have_the_moments_of_their_rows(n: int) -> None:
+    X, weights = rows(n)
+    x, w = torch.from_numpy(X), torch.from_numpy(weights)
+    groups, place = Groups.of_rows(X, weights).merged(n // 4, UNIT)
+    assert len(groups) == n // 4
+    assert (place.bincount(minlength=len(groups)) > 0).all()
+    for j in range(len(groups)):
+        own = place == j
+        mean, variance = moments(x[own], w[own])
+        torch.testing.assert_close(groups.mean[j], mean)
+        torch.testing.assert_close(groups.std[j].square(), variance, atol=1e-9, rtol=1e-7)
+        assert float(groups.weight[j]) == pytest.approx(float(w[own].sum()))
+
+
+def test_near_rows_are_merged_first() -> None:
+    X = np.array([[0.0, 0], [9, 0], [0.1, 0], [9, 5], [4, 4]])
+    groups, place = Groups.of_rows(X, np.ones(5)).merged(4, torch.ones(2).double())
+    assert place[0] == place[2]
+    assert len(set(place.tolist())) == 4
+    assert float(groups.std.max()) == pytest.approx(0.05)
+
+
+def test_equal_rows_and_extreme_numbers_come_to_an_end() -> None:
+    X = np.zeros((3000, 1))
+    groups, _ = Groups.of_rows(X, np.ones(3000)).merged(1, torch.ones(1).double())
+    assert groups.weight.tolist() == [3000]
+    X = np.array([[-1e300], [1e300], [0.0], [1e200]])
+    assert len(Groups.of_rows(X, np.ones(4)).merged(2, torch.ones(1).double())[0]) == 2
+
+
+def test_groups_without_a_row() -> None:
+    X, weights = rows(60)
+    groups, place = Groups.of_rows(X, weights).merged(15, UNIT)
+    chosen = torch.arange(20)
+    x, w = torch.from_numpy(X), torch.from_numpy(weights)
+    rest = groups.without(place[chosen], x[chosen], w[chosen])
+    for i in chosen.tolist():
+        others = (place == place[i]) & (torch.arange(60) != i)
+        assert float(rest.weight[i]) == pytest.approx(float(w[others].sum()), abs=1e-9)
+        if others.any():
+            mean, variance = moments(x[others], w[others])
+            torch.testing.assert_close(rest.mean[i], mean)
+            torch.testing.assert_close(rest.std[i].square(), variance, atol=1e-9, rtol=1e-7)
+
+
+def test_left_out_likelihood_is_that_of_the_other_rows() -> None:
+    X, weights = rows(40)
+    x, w = torch.from_numpy(X), torch.from_numpy(weights / weights.sum())
+    groups, place = Groups.of_rows(X, weights / weights.sum()).merged(12, UNIT)
+    found = LeftOut(groups, x[:6], w[:6], place[:6]).likelihood(torch.full((12, 2), 0.3).double())
+    wanted = 0.0
+    for i in range(6):
+        others = torch.arange(40) != i
+        parts = [others & (place == j) for j in range(12) if (others & (place == j)).any()]
+        means, variances = zip(*(moments(x[own], w[own]) for own in parts), strict=True)
+        shares = torch.stack([w[own].sum() for own in parts])
+        sigma = (2 * (torch.stack(variances) + 0.3**2)).sqrt()
+        rho = kdm.KDM(torch.stack(means), shares / shares.sum(), kdm.kernels.RBF(sigma))
+        wanted += float(w[i] / w[:6].sum() * rho.log_prob(x[i]))
+    assert found == pytest.approx(wanted)
+
+
+def test_samples_know_their_groups() -> None:
+    rng, kept, seen = np.random.default_rng(0), None, []
+    for start in range(0, 90, 30):
+        X = np.arange(start, start + 30.0)[:, None]
+        new = GroupedRows.of(X, None, None, rng)
+        kept = (new if kept is None else kept.join(new)).at_most(40)
+        seen.append(kept)
+    assert seen[0].groups is None
+    assert kept is not None
+    assert kept.groups is not None
+    assert kept.own is not None
+    assert kept.n_seen == float(kept.groups.weight.sum()) == 90
+    # Numbers in a row: groups are short runs of them.
+    apart = np.abs(kept.groups.mean[kept.own].numpy() - kept.X)
+    assert (apart <= 1.75 * kept.groups.std[kept.own].numpy() + 1e-9).all()
+
+
+@pytest.mark.parametrize("sigma", ["auto", "scott", 0.2])
+def test_a_budget_costs_little(sigma: float | str) -> None:
+    X, _ = moons(1600)
+    X, held_out = X[:1200], X[1200:]
+    whole = kdm.KDMDensity(sigma=sigma, random_state=0).fit(X).score(held_out)
+    first = kdm.KDMDensity(sigma=sigma, random_state=0).fit(X[:120]).score(held_out)
+    sample = kdm.KDMDensity(sigma=sigma, random_state=0).fit(X[:300]).score(held_out)
+    model = kdm.KDMDensity(sigma=sigma, max_rows=300, random_state=0)
+    for start in (0, 300, 600, 900):
+        model.partial_fit(X[start : start + 300])
+        assert model.kdm_.n_components <= 300
+    found = model.score(held_out)
+    assert found > first + 0.9 * (whole - first)
+    assert found > sample
+    assert model.n_samples_seen_ == 1200
+
+
+def test_weights_of_groups_count() -> None:
+    X, weights = rows(400)
+    model = kdm.KDMDensity(max_rows=100, random_state=0)
+    for chunk in (slice(0, 200), slice(200, 400)):
+        model.partial_fit(X[chunk], sample_weight=weights[chunk])
+    mean, variance = moments(torch.from_numpy(X), torch.from_numpy(weights))
+    torch.testing.assert_close(model.kdm_.mean, mean)
+    # The variance of the rows, and that of the kernels.
+    assert (model.kdm_.variance > variance).all()
+    assert math.isfinite(model.score(X))
