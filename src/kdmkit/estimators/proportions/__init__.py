@@ -2,6 +2,14 @@
 
 from kdmkit.estimators.proportions.bags import BagPretraining, Bags
 from kdmkit.estimators.proportions.classifier import KDMProportionClassifier
-from kdmkit.estimators.proportions.likelihood import CountLikelihood, Labels, RowLikelihood
+from kdmkit.estimators.proportions.likelihood import CountLikelihood, Labels, RowLikelihood, predicted_labels
 
-__all__ = ["BagPretraining", "Bags", "CountLikelihood", "KDMProportionClassifier", "Labels", "RowLikelihood"]
+__all__ = [
+    "BagPretraining",
+    "Bags",
+    "CountLikelihood",
+    "KDMProportionClassifier",
+    "Labels",
+    "RowLikelihood",
+    "predicted_labels",
+]

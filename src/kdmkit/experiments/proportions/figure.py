@@ -17,9 +17,9 @@ _STYLES = {
     "kdm-algorithm-4": ("#999999", "v"),
     "lmmcm": ("#D55E00", "D"),
     "network": ("#009E73", "^"),
-    "kdm-counts": ("#000000", "*"),
+    "kdm-refined": ("#000000", "*"),
     "network-likelihood": ("#CC79A7", "X"),
-    "network-counts": ("#882255", "<"),
+    "network-refined": ("#882255", "<"),
     "lmmcm-standardized": ("#E69F00", "P"),
 }
 _NAMES = {"adult": "Adult", "magic": "MAGIC"}

@@ -15,18 +15,24 @@ from torch import Tensor, nn
 
 from kdmkit.estimators import KDMProportionClassifier
 from kdmkit.estimators.common import split_rows
-from kdmkit.estimators.proportions import BagPretraining, CountLikelihood, Labels, RowLikelihood
+from kdmkit.estimators.proportions import (
+    BagPretraining,
+    CountLikelihood,
+    Labels,
+    RowLikelihood,
+    predicted_labels,
+)
 from kdmkit.estimators.proportions import Bags as RowsInBags
 from kdmkit.experiments.proportions.lmmcm import LMMCM
-from kdmkit.kernels import typical_distance
-from kdmkit.nn import make_linear
-from kdmkit.training import Device, FitOptions, Rows, fit
+from kdmkit.kernels import RBF, typical_distance
+from kdmkit.nn import JointLayer, make_linear
+from kdmkit.training import Device, FitOptions, Rows, encode_rows, fit
 
 Array = NDArray[Any]
 Scorer = Callable[[Array], Array]
 # The dimension of latent vectors.
 LATENT = 16
-# Learning rates of the two phases of a KDM behind an encoder.
+# Learning rate of the first phase of a head behind an encoder, and the usual one of the second.
 RATES = (3e-3, 9e-4)
 
 
@@ -94,50 +100,86 @@ def small_encoder(
         )
 
 
-def network_likelihood(
+def committee(
     training: TrainingBags, seed: int, *, members: int, dropout: float, input_dropout: float, **settings: Any
 ) -> Scorer:
-    """`kdm_encoder` with a dense head: the same encoders, seeds, validation bags, loss and epochs."""
+    """The mean of several `two_phases`, with the encoders, seeds and validation bags of `kdm_encoder`."""
     modules = []
     for number in range(100 * seed, 100 * seed + members):
         width = training.X.shape[1]
         encoder = small_encoder(width, dropout=dropout, input_dropout=input_dropout, seed=number)
-        modules.append(_dense(training, encoder, number, **settings))
+        modules.append(two_phases(training, encoder, number, **settings))
     return lambda X: np.mean(
         [_probability(module, torch.from_numpy(X).float()) for module in modules], axis=0
     )
 
 
-def _dense(
+def two_phases(
     training: TrainingBags,
     encoder: nn.Module,
     seed: int,
     *,
     loss: Literal["likelihood", "counts"] = "likelihood",
+    n_components: int | None = None,
+    sigma_factor: float = 1.0,
+    learning_rate: float = RATES[1],
     max_epochs: int,
     batch_size: int,
     device: Device,
 ) -> Labels:
-    """The phases of a KDM behind an encoder, with the dense head of the first in both."""
+    """An encoder with a dense head by the likelihood of rows, then with a head of choice and another loss.
+
+    Args:
+        training: what is learned from.
+        encoder: from rows to vectors of length `LATENT`.
+        seed: of validation bags, first weights, and order of rows.
+        loss: of the second phase.
+        n_components: of the KDM of the second phase; None keeps the dense head.
+        sigma_factor: its first bandwidth, in mean distances between latent vectors.
+        learning_rate: of the second phase.
+        max_epochs: of each phase.
+        batch_size: rows per step; whole bags where counts are learned from.
+        device: where to compute.
+    """
     ids, held = split_rows((torch.arange(len(training.share)),), None, 0.1, seed)
     labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)), 0.0)
-    prior = torch.from_numpy(training.proportions[ids.tensors[0]].mean(0)).float()
     bags = RowsInBags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
-    counted = loss == "counts"
-    objective = CountLikelihood(labels, prior, bags) if counted else RowLikelihood(labels, prior)
-    rows = partial(_bags_with_counts if counted else _rows_with_proportions, bags, shares)
-    for rate in RATES:
-        options = FitOptions(
-            max_epochs=max_epochs,
-            batch_size=batch_size,
-            learning_rate=rate,
-            weight_decay=1e-2,
-            seed=seed,
-            device=device,
-        )
-        fit(objective, rows(ids), None if held is None else rows(held), options=options)
+    prior = torch.from_numpy(training.proportions[ids.tensors[0]].mean(0)).float()
+    settings: dict[str, Any] = {
+        "max_epochs": max_epochs,
+        "weight_decay": 1e-2,
+        "seed": seed,
+        "device": device,
+    }
+
+    def learn(objective: nn.Module, prepare: Callable[[Rows], Rows], size: int, rate: float) -> None:
+        options = FitOptions(batch_size=size, learning_rate=rate, **settings)
+        fit(objective, prepare(ids), None if held is None else prepare(held), options=options)
+
+    by_row = partial(_rows_with_proportions, bags, shares)
+    learn(RowLikelihood(labels, prior), by_row, batch_size, RATES[0])
+    if n_components is not None:
+        labels.head = _kdm_head(labels.cpu(), by_row(ids), n_components, sigma_factor, seed)
+    if loss == "likelihood":
+        learn(RowLikelihood(labels, prior), by_row, batch_size, learning_rate)
+    else:
+        counts = partial(_bags_with_counts, bags, shares)
+        size = max(1, batch_size // int(bags.size.max()))
+        learn(CountLikelihood(labels, prior, bags), counts, size, learning_rate)
     return labels.cpu().eval()
+
+
+def _kdm_head(labels: Labels, rows: Rows, n_components: int, sigma_factor: float, seed: int) -> JointLayer:
+    """Random latent vectors as components, with the labels that the dense head predicts for their bags."""
+    assert labels.encoder is not None
+    x, proportions = rows.tensors
+    z = encode_rows(labels.encoder, x)
+    amplitudes = predicted_labels(proportions, labels.head, z).sqrt()
+    layer = JointLayer(LATENT, 2, n_components, in_kernel=RBF(torch.ones(LATENT)), dtype=torch.float32)
+    sigma = sigma_factor * typical_distance(z, "mean")
+    generator = torch.Generator().manual_seed(seed)
+    return layer.initialize(z, amplitudes, method="random", sigma=sigma, generator=generator)
 
 
 def _rows_with_proportions(bags: RowsInBags, shares: Tensor, some: Rows) -> Rows:
@@ -208,9 +250,9 @@ LEARN: dict[str, Callable[..., Scorer]] = {
     "kdm-encoder": kdm_encoder,
     "lmmcm": lmmcm,
     "network": network,
-    "kdm-counts": kdm_encoder,
-    "network-likelihood": network_likelihood,
-    "network-counts": network_likelihood,
+    "kdm-refined": committee,
+    "network-likelihood": committee,
+    "network-refined": committee,
     "kdm-algorithm-4": kdm,
     "lmmcm-standardized": lmmcm,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 Interval = tuple[float, float]
@@ -39,61 +40,76 @@ PAPER: dict[tuple[str, Interval], dict[str, dict[int, float]]] = {
 }
 
 _COMMITTEE: dict[str, tuple[float, ...]] = {"dropout": (0.1, 0.3, 0.5), "input_dropout": (0.0, 0.2)}
-_LONGER: dict[str, tuple[float, ...]] = {**_COMMITTEE, "max_epochs": (8, 15, 30)}
+_ENCODED: dict[str, tuple[float, ...]] = {**_COMMITTEE, "max_epochs": (8, 15)}
 #: What `--search` compares on held-out bags. `sigma_factor` is the first bandwidth in mean distances between
 #: rows, `travelled` is epochs times learning rate.
 GRID: dict[str, dict[str, tuple[float, ...]]] = {
     "kdm": {"sigma_factor": (1.0, 2.0), "travelled": (0.4,)},
-    "kdm-encoder": {**_COMMITTEE, "max_epochs": (8, 15)},
-    "kdm-algorithm-4": {"sigma_factor": (0.5, 1.0, 2.0), "travelled": (0.1, 0.4)},
-    "kdm-counts": _LONGER,
-    "network-likelihood": _LONGER,
-    "network-counts": _LONGER,
+    "kdm-encoder": _ENCODED,
+    "kdm-algorithm-4": {"sigma_factor": (1.0, 2.0), "travelled": (0.1, 0.4)},
+    "network-likelihood": _ENCODED,
 }
 
-#: Compared as well for bags of 8, where the best of the grid lay on its edge.
-FURTHER: dict[tuple[str, str], dict[str, float]] = {
-    ("kdm-encoder", "adult"): {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 30},
-    ("kdm-encoder", "magic"): {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 30},
+_LONGER = tuple(
+    {"dropout": dropout, "input_dropout": inputs, "max_epochs": 30}
+    for dropout, inputs in product(*_COMMITTEE.values())
+)
+#: Compared as well for bags of 8, where more epochs help: for `kdm-encoder` with the best of its grid only.
+FURTHER: dict[tuple[str, str], tuple[dict[str, float], ...]] = {
+    ("kdm-encoder", "adult"): ({"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 30},),
+    ("kdm-encoder", "magic"): ({"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 30},),
+    ("network-likelihood", "adult"): _LONGER,
+    ("network-likelihood", "magic"): _LONGER,
 }
 
-_FIRST = {
-    "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 15},
-    "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
-}
-#: The best of the grid by data set; rows that have not been searched have the settings of `kdm-encoder`.
+#: The best of the grid by data set.
 CHOSEN: dict[str, dict[str, dict[str, float]]] = {
     "kdm": {
         "adult": {"sigma_factor": 2.0, "travelled": 0.4},
         "magic": {"sigma_factor": 1.0, "travelled": 0.4},
     },
-    "kdm-encoder": _FIRST,
+    "kdm-encoder": {
+        "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 15},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+    },
     "kdm-algorithm-4": {
         "adult": {"sigma_factor": 2.0, "travelled": 0.4},
         "magic": {"sigma_factor": 1.0, "travelled": 0.4},
     },
-    "kdm-counts": _FIRST,
-    "network-likelihood": _FIRST,
-    "network-counts": _FIRST,
+    "network-likelihood": {
+        "adult": {"dropout": 0.5, "input_dropout": 0.2, "max_epochs": 8},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 8},
+    },
 }
 
 #: The best by data set for bags of 8, where it is another one.
 CHOSEN_FOR_8: dict[str, dict[str, dict[str, float]]] = {
-    "kdm-encoder": {"magic": FURTHER["kdm-encoder", "magic"]},
+    "kdm-encoder": {"magic": FURTHER["kdm-encoder", "magic"][0]},
+    "network-likelihood": {
+        "adult": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+        "magic": {"dropout": 0.1, "input_dropout": 0.0, "max_epochs": 15},
+    },
 }
+
+#: Rows with the settings of another one, which were searched for that one.
+AS = {"kdm-refined": "network-likelihood", "network-refined": "network-likelihood"}
 
 METHODS = (
     "kdm",
     "kdm-encoder",
     "kdm-algorithm-4",
-    "kdm-counts",
+    "kdm-refined",
     "network-likelihood",
-    "network-counts",
+    "network-refined",
     "lmmcm",
     "network",
     "lmmcm-standardized",
 )
 _EPOCHS = 200
+# The largest bags whose second phase learns from exact counts; larger ones have the likelihood of rows.
+_COUNTED = 8
+# The learning rate of the second phase.
+_SECOND_RATE = {"adult": 9e-4, "magic": 3e-3}
 # Rows per step; whole bags where a loss needs them.
 _ROWS = 256
 
@@ -111,13 +127,11 @@ def settings(
     choice = _chosen(method, dataset, bag_size) if choice is None else choice
     if method == "kdm-encoder":
         return {"n_components": 64, "members": 4, "batch_size": _ROWS, **choice}
-    if method == "kdm-counts":
-        counted = {"loss": "counts", "batch_size": _bags(bag_size)}
-        return {**counted, "n_components": 64, "members": 4, **choice}
-    if method == "network-likelihood":
-        return {"members": 4, "batch_size": _ROWS, **choice}
-    if method == "network-counts":
-        return {"loss": "counts", "members": 4, "batch_size": _bags(bag_size), **choice}
+    if method in ("network-likelihood", *AS):
+        counted = method in AS and bag_size <= _COUNTED
+        phase = {"loss": "counts" if counted else "likelihood", "learning_rate": _SECOND_RATE[dataset]}
+        head = {"n_components": 16, "sigma_factor": 0.25} if method == "kdm-refined" else {}
+        return {**phase, **head, "members": 4, "batch_size": _ROWS, **choice}
     components, rate = APPENDIX[dataset, interval][bag_size]
     plain = {
         "n_components": components,
@@ -132,6 +146,7 @@ def settings(
 
 def _chosen(method: str, dataset: str, bag_size: int) -> Mapping[str, float]:
     """What the search found best."""
+    method = AS.get(method, method)
     smallest = CHOSEN_FOR_8.get(method, {})
     return smallest[dataset] if bag_size == 8 and dataset in smallest else CHOSEN[method][dataset]
 
