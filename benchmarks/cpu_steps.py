@@ -19,10 +19,11 @@ from unittest import mock
 import torch
 
 from kdmkit._core import logspace
+from kdmkit.distributions import mixing
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.measure import time_calls
 from kdmkit.experiments.common import Task, run_tasks
-from kdmkit.ops import chunked, dense_explicit, implementations, scaled_points
+from kdmkit.ops import chunked, dense_explicit, implementations, labels, scaled_points
 
 CPU = torch.device("cpu")
 
@@ -46,9 +47,14 @@ def taken_back(step: str) -> Iterator[None]:
     """The library without one optimisation."""
     patches = {
         "nothing": [],
-        "written-out derivatives": [_without("dense, explicit gradients")],
+        "the short path of labels": [mock.patch.object(mixing, "log_labels_given", return_value=None)],
+        "written-out derivatives": [
+            _without("dense, explicit gradients"),
+            mock.patch.object(mixing, "log_labels_given", return_value=None),
+        ],
         "one set of exponentials for p(x) and p(x, y)": [
-            mock.patch.object(dense_explicit, "_MIN_LABEL_PROBABILITY", math.inf)
+            mock.patch.object(module, "MIN_LABEL_PROBABILITY", math.inf)
+            for module in (labels, dense_explicit)
         ],
         "float32 products where they are exact enough": [
             mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)
@@ -72,10 +78,10 @@ def main() -> None:
     torch.set_num_threads(2)
     in_steps = (
         "nothing",
+        "the short path of labels",
         "written-out derivatives",
         "one set of exponentials for p(x) and p(x, y)",
         "float32 products where they are exact enough",
-        "exponentials by powers of two",
     )
     in_densities = ("nothing", "buffers that stay in the caches", "exponentials by powers of two")
     cases = [

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from typing import Any
+from threading import Barrier, get_ident
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -83,3 +83,30 @@ def test_loading_leaves_the_global_generator_alone(tmp_path: Any) -> None:
     before = _states()
     kdm.load(tmp_path / "model.kdm")
     assert _states() == before
+
+
+class _Seen(nn.Linear):
+    """Remembers the threads that called it."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.threads.add(get_ident())
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("fast")
+def test_many_rows_are_predicted_in_threads() -> None:
+    """With the same numbers, however many threads there are; users' encoders stay in the caller's thread."""
+    rows = np.tile(X, (70, 1)) + np.linspace(0, 1, 70 * len(X))[:, None]
+    own = kdm.KDMRegressor(max_epochs=1, encoder=_Seen(X.shape[1], 2), random_state=0)
+    models = [kdm.KDMRegressor(max_epochs=1, trend=None, random_state=0), own]
+    for model in models:
+        model.fit(X, TARGETS)
+        alone = model.predict(rows)
+        torch.set_num_threads(2)
+        try:
+            np.testing.assert_array_equal(model.predict(rows), alone)
+        finally:
+            torch.set_num_threads(1)
+    assert _Seen.threads == {get_ident()}

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit import cli
+from kdmkit._core.threads import in_one_thread
 from kdmkit.explore import Server, example_models
 from kdmkit.explore import serve as serving
-from kdmkit.explore.threads import in_one_thread
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -81,3 +81,25 @@ def test_weights_beyond_the_range_of_float32_and_gradients() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(mean.sum(), x)[0], torch.autograd.grad(reference.sum(), x)[0]
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_with_and_without_squares_agree(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    x, c, log_weights, v = _problem(dtype)
+    term, log_background = RBF(1.5).term(x, c), torch.tensor(0.1).log()
+    found = []
+    for largest in (64.0, -1.0):
+        monkeypatch.setattr(background, "_LARGEST_PRODUCT", largest)
+        found.append(attend_beside(term, log_weights, v, log_background))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_sums_without_squares_stay_finite() -> None:
+    """At the limit of products, where queries and components are as far from the origin as they may be."""
+    c = torch.tensor([[8.0, 0.0], [-8.0, 0.0], [0.0, 12.0], [0.0, 0.0]])
+    v, x = torch.tensor([[1e3], [2e3], [3e3], [4e3]]), torch.tensor([[4.0, 0.0], [8 / 3, 0.0]])
+    for rows, log_weight in ((x[1:], 0.0), (x[:1], 40.0)):
+        log_weights = torch.full((4,), log_weight)
+        found = attend_beside(RBF(1.0).term(rows, c), log_weights, v, torch.tensor(0.1).log())
+        wanted = list(_expected(1.0, rows, c, log_weights, v))
+        torch.testing.assert_close([part.double() for part in found], wanted, rtol=1e-5, atol=1e-5)

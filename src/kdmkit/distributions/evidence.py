@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance
-from kdmkit.distributions._validation import check_region, check_value, common_batch
+from kdmkit.distributions._validation import check_region, common_batch, event_shape_of
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.known import Evidence
 from kdmkit.distributions.weights import Given, Weights
@@ -154,7 +154,8 @@ def _check_same_kind(joint: Variables, name: str, rho: KDM) -> None:
 
 def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) -> Tensor:
     """A variable's events, with a stand-in where they are missing, or its regions in packed form."""
-    kernel, components, event = joint.kernels[name], joint.components[name], joint.event_shapes[name]
+    kernel, components = joint.kernels[name], joint.components[name]
+    event = event_shape_of(kernel, components)
     if isinstance(value, Region):
         packed = check_region(name, value, kernel, event, components, joint._validate_args)
         if mask is not None:
@@ -165,7 +166,9 @@ def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) 
         rank = kernel.event_rank(value)
         common_batch({name: value.shape[: value.ndim - rank], f"observed[{name!r}]": mask.shape})
         value = kernel.fill_missing(value, mask.reshape((*mask.shape, *([1] * rank))), components)
-    return check_value(name, value, kernel, event, components, joint._validate_args)
+    if joint._validate_args:
+        kernel.check_events(name, value, event)
+    return value
 
 
 def _product(

@@ -78,15 +78,19 @@ class Inferred(Weights):
         return averages.squeeze(0) if weights is None else weights.average(averages.movedim(0, -2))
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
-        # The dimension of the evidence's points comes in front of every leading dimension of the values.
-        shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
-        rank = max(self._known.rank, *map(len, shapes))
-        lse, conditional = self._prior.merged_given(
-            *mix_given(self._entries(rank=rank), entries, self._prior.own_log_weights)
-        )
-        if self._known.can_miss:
+        given = point = self._known.point_entries()
+        if given is None:
+            # The dimension of the evidence's points comes in front of every leading dimension of the values.
+            shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
+            given = self._entries(rank=max(self._known.rank, *map(len, shapes)))
+        prior, can_miss = self._prior, self._known.can_miss
+        only_conditional = not (can_miss or prior.is_sharded)
+        lse, conditional = mix_given(given, entries, prior.own_log_weights, only_conditional=only_conditional)
+        if lse is not None:
+            lse, conditional = prior.merged_given(lse, conditional)
+        if lse is not None and can_miss:
             conditional = torch.where(torch.isneginf(lse), self._prior.log_mix(entries), conditional)
-        return self._known.over_points(conditional)
+        return self._known.over_points(conditional) if point is None else conditional
 
     @cached_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:

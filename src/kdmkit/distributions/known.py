@@ -89,6 +89,23 @@ class Known:
             entries[name] = Entry(kernel, value, components, kind, keep, region)
         return entries
 
+    def point_entries(self) -> list[Entry] | None:
+        """The one point of the evidence, without the dimension that counts points; None of several."""
+        known = self.evidence
+        if known.weights is not None:
+            return None
+        return [
+            Entry(
+                self.kernels[name],
+                value.squeeze(0),
+                self.components[name],
+                "relative",
+                known.observed.get(name),
+                known.regions.get(name),
+            )
+            for name, value in known.values.items()
+        ]
+
     def _kernel(self, name: str, rank: int, points: slice) -> Kernel:
         """The kernel that compares points with components, wider where points are noisy measurements."""
         kernel, variance = self.kernels[name], self.evidence.variances.get(name)

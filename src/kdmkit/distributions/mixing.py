@@ -2,24 +2,7 @@
 
 A value has shape `(*lead, *event)`. A mixture has log-weights `(*batch, m)`, components `(m, *event)` or
 `(*batch, m, *event)`, and kernels whose bandwidths may have a batch too. `batch` broadcasts with the end of
-`lead`. For example:
-
-    value               (7, 1, 3, d)
-    log-weights            (4, 3, m)
-    components                (m, d)
-    result                 (7, 4, 3)      leading dimensions after broadcasting
-
-Every leading dimension of the result is of one of two kinds. Along a *batch* dimension the mixture differs
-(4 and 3 above). Along a *free* dimension only values differ (7 above); a size of 1 in the mixture is free.
-The reductions know queries `(*lead, n, d)`, components `(*lead, m, d)` and a bias per component. There are
-two ways to arrange the example:
-
-    components or kernels differ: batch dimensions lead, free ones count queries
-        queries (4, 3, 7, d)     components (4, 3, m, d)     bias (4, 3, 1, m)
-    only weights differ ("by row"): components stay shared, each batch element is a row of weights
-        queries (7, 12, d)       components (m, d)           bias (12, m)
-
-So shared components are never repeated. `Layout` does both and brings results back to `lead`.
+`lead`. `Layout` arranges them, for example a value `(7, 1, 3, d)` and log-weights `(4, 3, m)`.
 """
 
 from __future__ import annotations
@@ -34,8 +17,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.shapes import broadcast
+from kdmkit.distributions.layout import Layout
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import Lookup, Masked, RelativeScores, Term, attend, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import (
+    Lookup,
+    Masked,
+    RelativeScores,
+    Term,
+    attend,
+    log_labels_given,
+    log_mix,
+    log_mix_given,
+    log_posterior,
+)
 from kdmkit.ops import score_matrix as all_scores
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
@@ -74,6 +68,17 @@ class Entry:
         return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether values have one leading dimension, and components and bandwidths no batch."""
+        kernel = self.kernel
+        return (
+            self.keep is None
+            and self.value.ndim == 1 + self.event_rank
+            and self.components.ndim == 1 + kernel.component_dim
+            and not kernel.batch_shape
+        )
+
+    @property
     def mixture_batch(self) -> torch.Size:
         """The batch of the components and of the kernel's bandwidths."""
         return broadcast(self.components.shape[: -1 - self.kernel.component_dim], self.kernel.batch_shape)
@@ -102,6 +107,8 @@ class Entry:
 
     def placed(self, layout: Layout) -> Entry:
         """The entry as the reductions take it: values as queries, components and kernel as batches."""
+        if layout.is_flat:
+            return self
         return replace(
             self,
             kernel=self.kernel.arranged(lambda bandwidth: layout.to_batch(bandwidth, 2)),
@@ -132,73 +139,11 @@ class Entry:
         return Masked(term, norm.expand(*norm.shape[:-1], m).unsqueeze(-1), self.keep.unsqueeze(-1))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How leading dimensions become batches and queries of the reductions, and how results regain them.
-
-    Args:
-        lead: the leading dimensions of the result.
-        batch: which of them are batch dimensions; the others are free.
-        by_row: whether only weights differ along batch dimensions.
-    """
-
-    lead: torch.Size
-    batch: tuple[int, ...]
-    by_row: bool
-
-    @property
-    def _order(self) -> tuple[int, ...]:
-        """The dimensions of `lead` in the order of the reductions."""
-        free = tuple(i for i in range(len(self.lead)) if i not in self.batch)
-        return (*free, *self.batch) if self.by_row else (*self.batch, *free)
-
-    @property
-    def _query_shape(self) -> tuple[int, ...]:
-        sizes = [self.lead[i] for i in self.batch]
-        n = math.prod([size for i, size in enumerate(self.lead) if i not in self.batch])
-        return (n, math.prod(sizes)) if self.by_row else (*sizes, n)
-
-    def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
-        """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
-        event = tensor.shape[tensor.ndim - event_rank :]
-        shape = (*self.lead, *event)
-        expanded = tensor if tensor.shape == shape else tensor.expand(shape)
-        if not self.batch:
-            return expanded.reshape((math.prod(self.lead), *event))
-        last = range(len(self.lead), len(self.lead) + event_rank)
-        return expanded.permute((*self._order, *last)).reshape((*self._query_shape, *event))
-
-    def to_lead(self, result: Tensor, event_rank: int) -> Tensor:
-        """The inverse of `to_queries`."""
-        event = result.shape[result.ndim - event_rank :]
-        if not self.batch:
-            return result.reshape((*self.lead, *event))
-        order = self._order
-        back = sorted(range(len(order)), key=order.__getitem__)
-        last = range(len(order), len(order) + event_rank)
-        return result.reshape((*(self.lead[i] for i in order), *event)).permute((*back, *last))
-
-    def to_batch(self, tensor: Tensor, rank: int) -> Tensor:
-        """A part of the mixture, `(*dims, *last)` with `rank` last dimensions, as `(*batch, *last)`.
-
-        Where the batch shares it the result is `last` alone.
-        """
-        dims, last = tensor.shape[: tensor.ndim - rank], tensor.shape[tensor.ndim - rank :]
-        if not dims:
-            return tensor
-        padded = (*([1] * (len(self.lead) - len(dims))), *dims)
-        sizes = [padded[i] for i in self.batch]
-        return tensor.reshape((*(sizes if math.prod(sizes) != 1 else ()), *last))
-
-    def to_bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
-        """Log-weights as `(m,)`, `(*batch, 1, m)`, or `(rows, m)` by row."""
-        placed = self.to_batch(log_weights, 1)
-        if self.by_row:
-            return placed.reshape(-1, placed.shape[-1])
-        return placed.unsqueeze(-2) if placed.ndim > 1 else placed
-
-
 def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
+    n = entries[0].value.shape[:1]
+    flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
+    if flat and all(entry.value.shape[:1] == n and entry.is_flat for entry in entries):
+        return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]
     mixture += [] if values is None else [values.shape[:-2]]
     batch = broadcast(log_weights.shape[:-1], *mixture)
@@ -275,9 +220,17 @@ def mix_prepared(
 
 
 def mix_given(
-    given: Sequence[Entry], entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
-) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
-    """`mix` of the entries of a condition, and that of all entries less it."""
+    given: Sequence[Entry],
+    entries: Sequence[Entry],
+    log_weights: Float[Tensor, "*batch m"],
+    *,
+    only_conditional: bool = False,
+) -> tuple[Float[Tensor, "*lead"] | None, Float[Tensor, "*lead"]]:
+    """`mix` of the entries of a condition, and that of all entries less it.
+
+    Args:
+        only_conditional: whether the first may be None.
+    """
     layout = _lay_out([*given, *entries], log_weights, None)
     terms, bias = _terms(given, log_weights, layout)
     more = [entry.placed(layout).term() for entry in entries]
@@ -286,6 +239,10 @@ def mix_given(
         # They belong to the second sum alone: a table with one column, which all queries read.
         codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)
         more.append(Lookup(codes, layout.to_batch(norms, 1).unsqueeze(-1)))
+    if only_conditional and layout.is_flat and len(terms) == len(more) == 1:
+        labels = log_labels_given(terms[0], more[0], bias)
+        if labels is not None:
+            return None, _add(labels, _shared(entries))
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
     return _add(lse, _shared(given)), _add(conditional, _shared(entries))
 

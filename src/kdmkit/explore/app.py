@@ -20,12 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from kdmkit._core.threads import in_one_thread
 from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, openapi
 from kdmkit.explore.errors import InvalidError, RequestError
 from kdmkit.explore.models import Models
 from kdmkit.explore.responses import csv_response, json_response, problem
 from kdmkit.explore.security import Guard
-from kdmkit.explore.threads import in_one_thread
 
 # Questions that are computed at the same time.
 _AT_ONCE = 1

@@ -17,6 +17,8 @@ from kdmkit._core.checks import bad_argument, check_number, check_positive
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
+# Learned bandwidths have at most two dimensions.
+_NO_BATCH = torch.Size()
 # Descriptions hold at most this many numbers.
 _MANY = 1 << 12
 
@@ -151,6 +153,10 @@ class LearnedBandwidth(Bandwidth):
     @property
     def shape(self) -> torch.Size:
         return self.raw.shape
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return _NO_BATCH
 
     def bound(self, minimum: float) -> None:
         """Sets a new lower bound; values at or below it move just above."""

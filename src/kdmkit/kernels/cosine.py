@@ -18,12 +18,12 @@ from kdmkit._core.checks import (
     check_label,
     is_integer,
 )
-from kdmkit._core.modes import only_reverse_mode
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.masses import first_occurrences, log_sum
 from kdmkit.kernels.regions import OneOf, Region
-from kdmkit.ops import Lookup, Score, Term
+from kdmkit.ops import Amplitudes, Lookup, Score, Term
+from kdmkit.ops.terms.amplitudes import log_probs, log_square
 
 # A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.
 LABEL_SMOOTHING = 0.01
@@ -47,7 +47,7 @@ class Cosine(Kernel):
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         if is_integer(x):
-            return Lookup(x.unsqueeze(-1), log_probs(components))
+            return Amplitudes(x.unsqueeze(-1), components)
         return Score(_block, x, components)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
@@ -140,47 +140,6 @@ def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
     scaled = x / torch.where(largest > 0, largest, 1.0)
     square = scaled.square().sum(-1, keepdim=True)
     return scaled / torch.where(square > 0, square, 1.0).sqrt()
-
-
-def log_probs(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
-    """log (x_i/‖x‖)²: the softmax of 2·log|x|, which nothing overflows; −∞ where x is 0."""
-    if x.device.type == "cpu" and only_reverse_mode() and not torch.is_autocast_enabled("cpu"):
-        found: Tensor = _LogProbs.apply(x)
-        # NaN where all of x is 0. Other sums are −∞ at worst.
-        if not math.isnan(found.detach().sum().item()):
-            return found
-    return differentiable_log_probs(x)
-
-
-class _LogProbs(torch.autograd.Function):
-    """`differentiable_log_probs` of vectors that are not 0, with its written-out gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        found = torch.log_softmax(x.abs().log_().mul_(2), -1)
-        ctx.save_for_backward(x, found)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        x, found = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            again = differentiable_log_probs(x)
-            return torch.autograd.grad(again, x, gradient, create_graph=True)[0]
-        slopes = torch.ops.aten._log_softmax_backward_data(gradient, found, -1, x.dtype)
-        return slopes.div_(x).mul_(2).masked_fill_(x == 0, 0.0)
-
-
-def differentiable_log_probs(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
-    """`log_probs` by differentiable operations."""
-    empty = (x == 0).all(-1, keepdim=True)
-    return torch.log_softmax(log_square(x).masked_fill(empty, 0.0), -1).masked_fill(empty, -math.inf)
-
-
-def log_square(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """2·log|x|, −∞ with no gradient at 0."""
-    zero = x == 0
-    return (2 * x.masked_fill(zero, 1.0).abs().log()).masked_fill(zero, -math.inf)
 
 
 def _set_block(values: Tensor, table: Tensor, parameters: object) -> Tensor:

@@ -6,10 +6,12 @@ from kdmkit.ops.block_order import block_order
 from kdmkit.ops.combine import combine
 from kdmkit.ops.dense import log_posterior, score_matrix
 from kdmkit.ops.implementations import BACKENDS, Backend
+from kdmkit.ops.labels import log_labels_given
 from kdmkit.ops.prepared import PreparedSum
 from kdmkit.ops.pruned import PrunedSum
 from kdmkit.ops.relative import RelativeScores
 from kdmkit.ops.terms import (
+    Amplitudes,
     ComponentDistance,
     InDtype,
     LogSum,
@@ -28,6 +30,7 @@ from kdmkit.ops.terms import (
 
 __all__ = [
     "BACKENDS",
+    "Amplitudes",
     "Backend",
     "ComponentDistance",
     "InDtype",
@@ -48,6 +51,7 @@ __all__ = [
     "choose_backend",
     "combine",
     "common_dtype",
+    "log_labels_given",
     "log_mix",
     "log_mix_given",
     "log_posterior",

@@ -1,7 +1,9 @@
 """Averages beside a background: a component with the same score for every query, and the value 0.
 
 Scores of squared distances have an upper bound, the largest log-weight, and what is far below the background
-does not count. So exponentials need no maximum of their query, and blocks without large scores are left out.
+does not count. So exponentials need no maximum of their query. Where points are near the origin, they need no
+squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors leave the sum. Elsewhere,
+blocks without large scores are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ _QUERIES, _COMPONENTS = 1024, 512
 _FLOAT32_REACH = 512.0
 # All components together, each with a score this far below the background, change averages by less than 1e-9.
 _NEGLIGIBLE = 1e-9
+# The largest 2·‖s x‖·‖s c‖ + log-weight for which sums of e^{2 x·c} are finite in float32. Components whose
+# constants underflow are so far away then that they contribute less than 1e-13.
+_LARGEST_PRODUCT = 64.0
 # e to this power and its products with numbers of values are finite in float32.
 _LARGEST_SCORE = 60.0
 
@@ -72,23 +77,35 @@ def _is_simple(term: Term, log_weights: Tensor, values: Tensor, log_background: 
     return bool((log_weights - log_background).amax() < _LARGEST_SCORE)
 
 
-class _Factors:
-    """Two matrices, `(m, d + 2)` and `(d + 2, n)`, whose product has the scores of all pairs.
+class _Blocks:
+    """Blocks of a product whose exponentials are the overlaps, each written over the last.
 
     Scores are in units of log 2: their exponentials are powers of two, which a CPU computes faster.
+
+    Args:
+        components, queries: two matrices, `(m, p)` and `(p, n)`.
     """
 
-    def __init__(self, points: ScaledPoints, log_weights: Tensor) -> None:
-        bias = (points.column + log_weights.to(points.column.dtype)).unsqueeze(1)
-        self.components = torch.cat([points.c, torch.ones_like(bias), _LOG2_E * bias], 1)
-        row = points.row.unsqueeze(0)
-        self.queries = torch.cat([2 * _LOG2_E * points.x.mT, _LOG2_E * row, torch.ones_like(row)])
-        self._scores = row.new_empty(min(_QUERIES, len(points.x)) * min(_COMPONENTS, len(points.c)))
+    def __init__(self, components: Float[Tensor, "m p"], queries: Float[Tensor, "p n"]) -> None:
+        self.components, self.queries = components, queries
+        self._scores = queries.new_empty(min(_QUERIES, queries.shape[1]) * min(_COMPONENTS, len(components)))
+
+    @classmethod
+    def with_squares(cls, points: ScaledPoints, log_weights: Tensor) -> _Blocks:
+        """All of the scores, at most the largest log-weight."""
+        bias = points.column(log_weights).unsqueeze(1)
+        row, twice = points.row().unsqueeze(0), 2 * _LOG2_E * points.units
+        queries = torch.cat([twice * points.x.mT, _LOG2_E * row, torch.ones_like(row)])
+        return cls(torch.cat([points.c, torch.ones_like(bias), _LOG2_E * bias], 1), queries)
+
+    @classmethod
+    def without_squares(cls, points: ScaledPoints) -> _Blocks:
+        """2 x_i·c_j alone: fewer columns, and the components as they are."""
+        return cls(points.c, (2 * _LOG2_E * points.units * points.x).mT.contiguous())
 
     def scores(self, components: slice, queries: slice) -> Float[Tensor, "some few"]:
-        """The scores of one block, written over those of the last."""
         left, right = self.components[components], self.queries[:, queries]
-        out = self._scores[: len(left) * right.shape[1]].view(len(left), right.shape[1])
+        out = self._scores[: left.shape[0] * right.shape[1]].view(left.shape[0], right.shape[1])
         return torch.mm(left, right, out=out)
 
 
@@ -96,25 +113,51 @@ def _in_blocks(
     term: SquaredDistance, log_weights: Float[Tensor, " m"], values: Float[Tensor, "m v"]
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
     """`attend_beside` with log-weights relative to the background."""
-    query, components, scale = term.tensors
     dtype = Reduction([term], log_weights, values).dtype
-    near = ScaledPoints.about(components.mean(0, dtype=dtype), query, components, scale, dtype)
-    factors, exact, least = _Factors(near, log_weights), None, -math.inf
-    if dtype == torch.float32 and not near.reach <= _FLOAT32_REACH:
-        # Float32 finds the blocks that count.
-        points = ScaledPoints.about(robust_centre(components), query, components, scale, torch.float64)
-        exact = _Factors(points, log_weights)
-        least = math.log2(_NEGLIGIBLE / len(components)) - 1e-6 * near.reach
     kept = torch.cat([values.to(dtype), values.new_ones(len(values), 1, dtype=dtype)], 1).mT.contiguous()
-    sums = torch.zeros(len(kept), len(query), dtype=torch.float64)
-    for queries in slices(len(query), _QUERIES):
-        for some in slices(len(components), _COMPONENTS):
-            scores = factors.scores(some, queries)
+    points = ScaledPoints.about(None, term.query, term.components, term.scale, dtype)
+    if points.largest_product + max(0.0, log_weights.amax().item()) <= _LARGEST_PRODUCT:
+        # e^{2 x·c} with the constants of components in the values, and those of queries in the sums.
+        bias, row = points.column(log_weights), points.row().double()
+        sums = _sums(_Blocks.without_squares(points), kept * bias.exp()).mul_(row.exp())
+    else:
+        sums = _sums_of_far_points(term, log_weights, kept)
+    shares = (sums / (1 + sums[-1])).mT.to(dtype)
+    return shares[:, :-1], shares[:, -1:]
+
+
+def _sums_of_far_points(
+    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"]
+) -> Float[Tensor, "v n"]:
+    """`_sums` where e^{2 x·c} may be infinite; blocks without large scores are left out."""
+    query, components, scale = term.tensors
+    near = ScaledPoints.about(components.mean(0, dtype=kept.dtype), query, components, scale, kept.dtype)
+    blocks = _Blocks.with_squares(near, log_weights)
+    if kept.dtype != torch.float32 or near.reach <= _FLOAT32_REACH:
+        return _sums(blocks, kept)
+    # Float32 finds the blocks that count.
+    points = ScaledPoints.about(robust_centre(components), query, components, scale, torch.float64)
+    least = math.log2(_NEGLIGIBLE / len(components)) - 1e-6 * near.reach
+    return _sums(blocks, kept, _Blocks.with_squares(points, log_weights), least)
+
+
+def _sums(
+    blocks: _Blocks, kept: Float[Tensor, "v m"], exact: _Blocks | None = None, least: float = -math.inf
+) -> Float[Tensor, "v n"]:
+    """Σ_j kept_j·2^scores_ji in float64.
+
+    Args:
+        exact: more precise scores, for blocks with a score that is not below `least`.
+    """
+    n = blocks.queries.shape[1]
+    sums = torch.zeros(len(kept), n, dtype=torch.float64)
+    for queries in slices(n, _QUERIES):
+        for some in slices(kept.shape[1], _COMPONENTS):
+            scores = blocks.scores(some, queries)
             if exact is not None:
                 # Not ≥, which is false for NaN.
                 if bool(scores.amax() < least):
                     continue
                 scores = scores.copy_(exact.scores(some, queries))
             sums[:, queries] += kept[:, some] @ scores.exp2_()
-    shares = (sums / (1 + sums[-1])).mT.to(dtype)
-    return shares[:, :-1], shares[:, -1:]
+    return sums

@@ -53,7 +53,7 @@ class _Blocks:
 
     def __init__(self, points: ScaledPoints, bias: Tensor, block: Block, dtype: torch.dtype) -> None:
         self.points = points
-        self.column = (points.column + bias.to(points.column.dtype)).mul_(_LOG2_E)
+        self.column, self._twice = points.column(bias).mul_(_LOG2_E), 2 * _LOG2_E * points.units
         self.block = block
         size = min(block[0], len(points.x)) * min(block[1], len(points.c))
         self._scores = points.x.new_empty(size)
@@ -68,7 +68,7 @@ class _Blocks:
     def scores(self, rows: slice, columns: slice) -> Float[Tensor, "n m"]:
         x, c = self.points.x[rows], self.points.c[columns]
         out = self._scores[: len(x) * len(c)].view(len(x), len(c))
-        return torch.addmm(self.column[columns], x, c.mT, alpha=2 * _LOG2_E, out=out)
+        return torch.addmm(self.column[columns], x, c.mT, alpha=self._twice, out=out)
 
     def exponentials(self, scores: Float[Tensor, "n m"], offset: Float[Tensor, "n 1"]) -> Tensor:
         """2^(scores − offset), written over the scores where the dtype allows."""
@@ -101,7 +101,7 @@ class _Chunked(Recomputed):
             lse[rows], average = _rows(blocks, rows, used)
             if average is not None:
                 averages[0][rows] = average
-        return *averages, (lse + blocks.points.row).to(self.dtype), lse
+        return *averages, (lse + blocks.points.row()).to(self.dtype), lse
 
     def backward(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
         """Gradients; every block of scores is computed again."""

@@ -30,9 +30,9 @@ from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
 
 # p(x, y) uses the exponentials of p(x), which are exact to 1e-38 of the largest, if p(y|x) is above this.
-_MIN_LABEL_PROBABILITY = 1e-12
+MIN_LABEL_PROBABILITY = 1e-12
 # With more labels than this, selecting one score per query is cheaper than a product with all of them.
-_MAX_LABELS = 64
+MAX_LABELS = 64
 
 
 def supports(reduction: Reduction) -> str | None:
@@ -62,7 +62,7 @@ def reduce_given(
     dtype = Reduction([*terms, *more], log_weights).dtype
     first, rest = terms[0], [term.prepared() for term in terms[1:]]
     bias, row = sum_scores(rest, log_weights), sum_rows(rest)
-    if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= _MAX_LABELS:
+    if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= MAX_LABELS:
         extra, codes, more_row = more[0].table, more[0].codes, None
     else:
         more = [term.prepared() for term in more]
@@ -79,7 +79,7 @@ class _Reduce(torch.autograd.Function):
         query, components, scale, bias, values = inputs
         points = ScaledPoints.of(query, components, scale, dtype)
         weights, total, top = exponentials(points.scores(bias), dtype)
-        lse = (total.log() + (top + points.row)).to(dtype)
+        lse = (total.log() + (top + points.row())).to(dtype)
         averages = (
             None
             if values is None
@@ -93,7 +93,9 @@ class _Reduce(torch.autograd.Function):
         inputs, points, (averages, weights, total) = _saved(ctx, 5)
         needs, values = ctx.needs_input_grad[1:], inputs[4]
         if torch.is_grad_enabled():
-            return _differentiable_gradients(_differentiable_reduce, ctx, inputs, grad_averages, grad_lse)
+            return differentiable_gradients(
+                _differentiable_reduce, ctx, ctx.dtype, inputs, grad_averages, grad_lse
+            )
         with full_precision(weights.device.type):
             inverse_total, grad_values = divide_by_total(1.0, total), None
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
@@ -127,49 +129,54 @@ class _Given(torch.autograd.Function):
         query, components, scale, bias, extra, codes = inputs
         points = ScaledPoints.of(query, components, scale, dtype)
         scores = points.scores(bias)
-        second: tuple[Tensor | None, Tensor, Tensor] | None
         # Whether a code is too unlikely depends on the exponentials; on a GPU reading them stops the queue.
         if codes is None or codes.device.type != "cpu":
             second = exponentials(scores + _select_by_code(extra, codes), dtype)
-            first = exponentials(scores, dtype)
+            weights, total, top = exponentials(scores, dtype)
         else:
-            first = exponentials(scores, dtype)
-            second = _sum_by_code(first, extra, codes)
-            if second is None:
-                second = exponentials(points.scores(bias) + _select_by_code(extra, codes), dtype)
-        _save(ctx, dtype, inputs, points, *first[:2], *second[:2])
-        (_, total, top), (others, other_total, other_top) = first, second
-        if others is None:
-            # Both sums have the same maximum, and the smaller one is not tiny.
-            conditional = (other_total / total).log_()
-        else:
-            conditional = log_ratio(total, top, other_total, other_top)
-        return (total.log() + (top + points.row)).to(dtype), conditional.to(dtype)
+            weights, total, top = exponentials(scores, dtype)
+            likelihood = extra.to(dtype).exp()
+            other_total = _sum_by_code(weights, likelihood, codes)
+            ratio = other_total / total
+            # A NaN is not above the limit either.
+            if not len(ratio) or ratio.amin().item() > MIN_LABEL_PROBABILITY:
+                _save(ctx, dtype, inputs, points, weights, total, likelihood, other_total)
+                ctx.by_code = True
+                return (total.log() + (top + points.row())).to(dtype), ratio.log_()
+            second = exponentials(points.scores(bias) + _select_by_code(extra, codes), dtype)
+        others, other_total, other_top = second
+        _save(ctx, dtype, inputs, points, weights, total, others, other_total)
+        ctx.by_code = False
+        conditional = log_ratio(total, top, other_total, other_top)
+        return (total.log() + (top + points.row())).to(dtype), conditional.to(dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_lse: Tensor | None, grad_conditional: Tensor | None) -> Any:
         inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return _differentiable_gradients(_differentiable_given, ctx, inputs, grad_lse, grad_conditional)
+            return differentiable_gradients(
+                _differentiable_given, ctx, ctx.dtype, inputs, grad_lse, grad_conditional
+            )
         with full_precision(weights.device.type):
             by_lse = 0.0 if grad_lse is None else grad_lse
-            by_conditional = 0.0 if grad_conditional is None else grad_conditional
-            first = divide_by_total(by_lse - by_conditional, total)
-            second = divide_by_total(by_conditional, other_total)
-            if others is not None:
-                joint_slopes = others * second
-                grad_extra = _select_by_code_gradient(joint_slopes, extra, codes) if needs[4] else None
-                slopes = torch.addcmul(joint_slopes, weights, first)
-            else:
-                likelihood = extra.to(ctx.dtype).exp()
-                chosen = _scatter_by_code(codes, second, extra)
+            if ctx.by_code:
+                # Both sums are positive.
+                likelihood, by_conditional = others, 0.0 if grad_conditional is None else grad_conditional
+                by_prior = by_conditional if grad_lse is None else by_conditional - by_lse
+                chosen = _scatter_by_code(codes, (by_conditional / other_total).unsqueeze(-1), extra)
                 grad_extra = (
                     narrow_product_transposed(weights, chosen).mul_(likelihood).to(extra.dtype)
                     if needs[4]
                     else None
                 )
-                slopes = torch.addmm(first, chosen, likelihood.mT).mul_(weights)
+                slopes = torch.addmm((by_prior / total).unsqueeze(-1), chosen, likelihood.mT, beta=-1)
+                slopes.mul_(weights)
+            else:
+                by_conditional = 0.0 if grad_conditional is None else grad_conditional
+                joint_slopes = others * divide_by_total(by_conditional, other_total)
+                grad_extra = _select_by_code_gradient(joint_slopes, extra, codes) if needs[4] else None
+                slopes = torch.addcmul(joint_slopes, weights, divide_by_total(by_lse - by_conditional, total))
             if points.x.dtype != slopes.dtype:
                 # Far from the components, what rounding adds to the sum of a row counts 10⁴-fold.
                 slopes = slopes.to(points.x.dtype)
@@ -179,12 +186,10 @@ class _Given(torch.autograd.Function):
 
 
 def _sum_by_code(
-    first: tuple[Tensor, Tensor, Tensor], extra: Tensor, codes: Tensor
-) -> tuple[None, Tensor, Tensor] | None:
-    """Σ_j weights_ij exp(extra_j,code) by one product; None if a sum is too small to be accurate."""
-    weights, total, top = first
-    picked = narrow_product(weights, extra.to(weights.dtype).exp()).gather(1, codes.long()).squeeze(-1)
-    return (None, picked, top) if bool((picked > _MIN_LABEL_PROBABILITY * total).all()) else None
+    weights: Float[Tensor, "n m"], likelihood: Float[Tensor, "m k"], codes: Tensor
+) -> Float[Tensor, " n"]:
+    """Σ_j weights_ij likelihood_j,code by one product."""
+    return (likelihood.mT @ weights.mT).gather(0, codes.mT.long()).squeeze(0)
 
 
 def _select_by_code(extra: Tensor, codes: Tensor | None) -> Float[Tensor, "n m"]:
@@ -223,15 +228,15 @@ def _save(
     points: ScaledPoints,
     *intermediate: Tensor | None,
 ) -> None:
-    ctx.dtype = dtype
+    ctx.dtype, ctx.factor = dtype, points.factor
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs, *points.tensors, *intermediate)
 
 
 def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tuple[Any, ...]]:
     saved = ctx.saved_tensors
-    inputs, (x, c, scale, row, column) = saved[:n_inputs], saved[n_inputs : n_inputs + 5]
-    return inputs, ScaledPoints(x, c, scale, row, column), saved[n_inputs + 5 :]
+    points = ScaledPoints(*saved[n_inputs : n_inputs + 5], factor=ctx.factor)
+    return saved[:n_inputs], points, saved[n_inputs + 5 :]
 
 
 # ---- second derivatives: the same by differentiable operations
@@ -252,12 +257,16 @@ def _differentiable_given(dtype: torch.dtype, *inputs: Any) -> Result:
     return add_row(lse, term.row()).to(dtype), conditional.to(dtype)
 
 
-def _differentiable_gradients(
-    function: Callable[..., Result], ctx: Any, inputs: Sequence[Any], *upstream: Tensor | None
+def differentiable_gradients(
+    function: Callable[..., Sequence[Tensor | None]],
+    ctx: Any,
+    option: Any,
+    inputs: Sequence[Any],
+    *upstream: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients by the arguments of `function` that can be differentiated again."""
+    """Gradients of function(option, *inputs) that can be differentiated again."""
     wanted = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
-    pairs = zip(function(ctx.dtype, *inputs), upstream, strict=True)
+    pairs = zip(function(option, *inputs), upstream, strict=True)
     outputs, given = zip(*((o, g) for o, g in pairs if o is not None and g is not None), strict=True)
     found = torch.autograd.grad(
         outputs, [inputs[i] for i in wanted], given, create_graph=True, allow_unused=True

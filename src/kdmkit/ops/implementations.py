@@ -24,11 +24,16 @@ _DENSE_PAIRS = {"cpu": 1 << 22}
 _DENSE_PAIRS_DEFAULT = 1 << 24
 
 
+def fits_dense(pairs: int, device_type: str) -> bool:
+    """Whether a matrix of so many scores is computed at once."""
+    return pairs <= _DENSE_PAIRS.get(device_type, _DENSE_PAIRS_DEFAULT)
+
+
 def _is_small(reduction: Reduction) -> bool:
     if is_exporting():
         return True
     lead, n, m = reduction.shape
-    return math.prod(lead) * n * m <= _DENSE_PAIRS.get(reduction.device_type, _DENSE_PAIRS_DEFAULT)
+    return fits_dense(math.prod(lead) * n * m, reduction.device_type)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit._core.memory import keep_freed_memory
+from kdmkit._core.threads import map_in_threads
 from kdmkit.estimators.common.checks import Array, CheckedRows, plain, to_tensor
 from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
@@ -28,7 +29,7 @@ from kdmkit.nn.layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
-from kdmkit.training.seeds import draws_globally, global_seed
+from kdmkit.training.seeds import draws_globally, global_seed, is_replayable
 
 # The default meanings of "auto" for `max_epochs` and `learning_rate`.
 _EPOCHS, RATE = 100, 1e-2
@@ -211,9 +212,18 @@ class KDMEstimator(Streamed, BaseEstimator, ABC):
     def _rowwise(self, answer: Callable[..., Tensor], *rows: Tensor) -> Array:
         """`answer` of every row, block by block, without gradients."""
         keep_freed_memory()
-        blocks = zip(*(tensor.split(BLOCK) for tensor in rows), strict=True)
-        with torch.no_grad():
-            parts = [answer(*(part.to(self._device) for part in block)).cpu() for block in blocks]
+        device = self._device
+        blocks = list(zip(*(tensor.split(BLOCK) for tensor in rows), strict=True))
+
+        def of_block(block: tuple[Tensor, ...]) -> Tensor:
+            return answer(*(part.to(device) for part in block)).cpu()
+
+        if device.type == "cpu" and is_replayable(self.module_):
+            parts = map_in_threads(of_block, blocks)
+        else:
+            # Modules that users brought may not be safe to call from several threads.
+            with torch.no_grad():
+                parts = [of_block(block) for block in blocks]
         answers = torch.cat(parts)
         if bool(answers.isnan().any()):
             has_encoder = getattr(self, "encoder", None) is not None

@@ -36,7 +36,9 @@ def summarize(folder: Path, *, figures: bool = True) -> Report:
             drawn.append(save_figure(found, path))
         if path.exists():
             notes.append(f"![{experiment.title}]({path.name})")
-    report = Report("What the KDM adds", notes=[*notes, "Written by `kdmkit reproduce adds`."])
+    report = Report(
+        "Paired differences: what the KDM adds", notes=[*notes, "Written by `kdmkit reproduce adds`."]
+    )
     target = folder / f"{NAME}.md"
     target.write_text(report.markdown(), encoding="utf-8")
     return Report(report.title, notes=report.notes, files=(target, *drawn))

@@ -1,5 +1,6 @@
 """Terms: the summands of the scores."""
 
+from kdmkit.ops.terms.amplitudes import Amplitudes
 from kdmkit.ops.terms.base import Term, common_dtype, total_shape
 from kdmkit.ops.terms.combined import InDtype, LogSum, Restricted, Sum, restricted, whole
 from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
@@ -8,6 +9,7 @@ from kdmkit.ops.terms.masked import Masked
 from kdmkit.ops.terms.score import Score
 
 __all__ = [
+    "Amplitudes",
     "ComponentDistance",
     "InDtype",
     "LogSum",

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.shapes import broadcast
 
 Role = Literal["query", "component", "shared"]
@@ -38,7 +39,7 @@ class Term(ABC):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor of the term, in the order that `with_tensors` takes."""
-        return tuple(getattr(self, name) for name in self.field_roles)
+        return tuple([getattr(self, name) for name in self.field_roles])
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -54,9 +55,9 @@ class Term(ABC):
     def shape(self) -> tuple[tuple[int, ...], int, int]:
         """The leading dimensions, the number of queries and the number of components."""
         tensors, roles = self.tensors, self.roles
-        n, m = (tensors[roles.index(role)].shape[-2] for role in ("query", "component"))
+        n, m = tensors[roles.index("query")].shape[-2], tensors[roles.index("component")].shape[-2]
         batched = [tensor.shape[:-2] for tensor in tensors if tensor.ndim > 2]
-        return tuple(broadcast(*batched)), n, m
+        return tuple(broadcast(*batched)) if batched else (), n, m
 
     @property
     def dtype(self) -> torch.dtype:
@@ -106,7 +107,7 @@ class Term(ABC):
         """The queries' part of the product, of a prepared term that has a `component_factor`."""
         raise NotImplementedError
 
-    def prepared(self) -> Self:
+    def prepared(self) -> Term:
         """The term with everything that its blocks share computed once."""
         return self
 
@@ -132,10 +133,13 @@ def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
 
 def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
     """The shape of a sum of terms."""
-    leads, ns, ms = zip(*(term.shape for term in terms), strict=True)
-    # Compared, not collected in a set: symbolic sizes of `torch.export` have no hash.
-    if any(n != ns[0] for n in ns[1:]) or any(m != ms[0] for m in ms[1:]):
-        raise ValueError(
-            f"terms: expected the same numbers of queries and components, got queries {ns}, components {ms}"
-        )
-    return tuple(broadcast(*leads)), ns[0], ms[0]
+    shapes = [term.shape for term in terms]
+    lead, n, m = shapes[0]
+    for own_lead, own_n, own_m in shapes[1:]:
+        if own_n != n or own_m != m:
+            _, ns, ms = zip(*shapes, strict=True)
+            wanted = "the same numbers of queries and components"
+            raise ValueError(bad_argument("terms", wanted, f"queries {ns}, components {ms}"))
+        if own_lead != lead:
+            lead = tuple(broadcast(lead, own_lead))
+    return lead, n, m
