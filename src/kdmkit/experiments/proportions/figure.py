@@ -41,7 +41,8 @@ def save_figure(rows: Sequence[Row], path: Path) -> Path:
     axes[0].set_ylim(bottom=max(_LOWEST, axes[0].get_ylim()[0]))
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=(len(labels) + 1) // 2, frameon=False)
+        columns = (len(labels) + 1) // 2
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
