@@ -47,6 +47,7 @@ def taken_back(step: str) -> Iterator[None]:
     """The library without one optimisation."""
     patches = {
         "nothing": [],
+        "the short path of labels": [mock.patch.object(mixing, "log_labels_given", return_value=None)],
         "written-out derivatives": [
             _without("dense, explicit gradients"),
             mock.patch.object(mixing, "log_labels_given", return_value=None),
@@ -77,10 +78,10 @@ def main() -> None:
     torch.set_num_threads(2)
     in_steps = (
         "nothing",
+        "the short path of labels",
         "written-out derivatives",
         "one set of exponentials for p(x) and p(x, y)",
         "float32 products where they are exact enough",
-        "exponentials by powers of two",
     )
     in_densities = ("nothing", "buffers that stay in the caches", "exponentials by powers of two")
     cases = [
