@@ -62,6 +62,7 @@ def test_estimators_takes_some_measures(monkeypatch: pytest.MonkeyPatch) -> None
         (["reproduce", "binary"], "binary.md"),
         (["reproduce", "density"], "density.md"),
         (["reproduce", "estimators"], "estimators.md"),
+        (["reproduce", "streams"], "streams-test.md"),
         (["reproduce", "table1"], "table1.md"),
         (["reproduce", "table2"], "table2.md"),
         (["reproduce", "table2", "--search"], "table2-search.md"),

@@ -276,6 +276,7 @@ def test_the_refined_row_is_compared_by_trial(ahead: float, met: list[str]) -> N
     cells, errors = report._refined_claims(rows, report.means(rows))
     assert [cells[3], errors[3]] == met
     assert cells[2] == ("16" if ahead > 0 else "1")
+    assert any("No KDM row was found" in note for note in report.report(rows).notes) == (ahead < 0)
 
 
 def test_pairs_of_rows_are_compared_by_trial() -> None:

@@ -169,7 +169,7 @@ def generate(job: GenerationJob, generator: Generator) -> dict[str, Any]:
     draw = partial(made.sample, each, spread=recipe.spread)
     source = torch.Generator(data.x_train.device).manual_seed(0)
     images = torch.cat([draw(y=label, generator=source) for label in range(CLASSES)])
-    if job.samples is not None:
+    if job.samples is not None and not generator.endswith("-plain"):
         extra = _shown(made, images, labels, data, job) if isinstance(made, KDMGenerator) else {}
         _keep(job.samples, f"{job.run.dataset}-{generator}", {"grid": _grid(images, labels), **extra})
     result = judged(judge, images, labels, data.x_test)

@@ -48,8 +48,8 @@ _PAPER = {
 _ALONE = (
     "Rows called alone are the paper's algorithms: no dense head teaches the KDM, and no layout loss shapes "
     "the encoder, which is pretrained with a dense head as in the paper. Enc+Dense alone and the KDM alone "
-    "have recipes of their own, with the same number of epochs for the encoder. Algorithm 2 (maximum "
-    "likelihood) goes on from the KDM alone with the encoder fixed."
+    "have recipes of their own (see Settings), with the same number of epochs for the encoder; e may differ. "
+    "Algorithm 2 (maximum likelihood) goes on from the KDM alone with the encoder fixed."
 )
 # Rows that differ in the head.
 _PAIRS = (
@@ -118,7 +118,10 @@ def _heads(rows: Sequence[Row]) -> list[str]:
                 lines.append([dataset, _LABELS[one], _LABELS[other], str(found.n), found.text])
     if not lines:
         return []
-    text = "Test accuracy of the first less that of the second, runs of the same seed, paper's encoders."
+    text = (
+        "Test accuracy of the first less that of the second, runs of the same seed, paper's encoders: mean ± "
+        f"half the width of its {CONFIDENCE:.0%} t-interval."
+    )
     header = ["data", "head", "compared with", "runs", "difference"]
     return ["## The head exchanged", markdown_table(header, lines), text]
 
@@ -185,4 +188,5 @@ def _provenance(rows: Sequence[Row]) -> list[str]:
 
 
 def _recipe_name(row: Row) -> str:
-    return f"{row['dataset']}, {row['encoder']}" + (", alone" if row["model"] in ALONE else "")
+    alone = f", {_LABELS[row['model']]}" if row["model"] in ALONE else ""
+    return f"{row['dataset']}, {row['encoder']}{alone}"

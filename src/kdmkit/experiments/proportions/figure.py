@@ -34,14 +34,15 @@ def save_figure(rows: Sequence[Row], path: Path) -> Path:
     import matplotlib.pyplot as plt
 
     found = means(rows)
-    figure, axes = plt.subplots(1, 4, figsize=(14, 4.2), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(14, 4.5), layout="constrained", sharey=True)
     for ax, group in zip(axes, PAPER, strict=True):
         _panel(ax, group, found)
     axes[0].set_ylabel("AUC on test rows")
     axes[0].set_ylim(bottom=max(_LOWEST, axes[0].get_ylim()[0]))
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        columns = (len(labels) + 1) // 2
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path

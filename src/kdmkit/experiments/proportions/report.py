@@ -52,6 +52,8 @@ _CHOICE = (
     "(`table2-development.jsonl`)."
 )
 
+_NONE_FOUND = f"No KDM row was found that is ahead of `{RIVAL}`; the notes say what was tried."
+
 Cell = tuple[str, Interval, int]
 CELLS: tuple[Cell, ...] = tuple((*group, size) for group in PAPER for size in BAG_SIZES)
 
@@ -74,14 +76,16 @@ def report(rows: Sequence[Row]) -> Report:
     found = means(rows)
     measured = {method for method, _ in found}
     table = [line for group in PAPER for line in _group(group, found)]
+    refined = list(_refined_claims(rows, found))
     notes = (
         "AUC on all test rows, mean ± 99 % t-interval over the trials of a cell; every method sees the same "
         f"bags. An asterisk: `{LEADING}` is at least the paper's better number and our LMMCM's.",
         markdown_table(
             ["what", "target", "measured", "met", "missed cells"],
-            [*claims(found), *_refined_claims(rows, found)],
+            [*claims(found), *refined],
         ),
         _pairs(rows, found),
+        _NONE_FOUND if any(claim[3] == "no" for claim in refined) else "",
         "\n".join(f"- `{name}`: {words}." for name, words in _DESCRIPTIONS.items() if name in measured),
         _CHOICE,
         provenance(rows),
@@ -145,10 +149,12 @@ def _leading_claims(found: Means) -> Iterator[list[str]]:
 
 
 def _kdm_claims(found: Means) -> Iterator[list[str]]:
-    cells = _cells("kdm", found)
-    if cells:
-        missed = [cell for cell in cells if found["kdm", cell].mean < _paper("KDM", cell)]
-        yield _counted("`kdm` at least the paper's KDM", cells, missed, least=_KDM_CELLS)
+    """How many cells reach the paper's KDM; there is no target for its own loss."""
+    for method, least in (("kdm", _KDM_CELLS), ("kdm-algorithm-4", None)):
+        cells = _cells(method, found)
+        if cells:
+            missed = [cell for cell in cells if found[method, cell].mean < _paper("KDM", cell)]
+            yield _counted(f"`{method}` at least the paper's KDM", cells, missed, least=least)
 
 
 def _refined_claims(rows: Sequence[Row], found: Means) -> Iterator[list[str]]:
