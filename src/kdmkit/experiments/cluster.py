@@ -280,8 +280,8 @@ def report(rows: Sequence[Row]) -> Report:
         claims_table(claims, ".1g"),
         f"The rows of `{FILE}` (npm package `vega-datasets`), divided into {PARTS} Parquet files, are mapped "
         f"by `kdmkit.BatchFunction`: by one process, and by Ray Data with {WORKERS} workers on the same "
-        "machine. The worker that first meets the row in the middle is killed (signal 9). Lines have "
-        "seconds, too; other programs used the machine at that time.",
+        "machine. The worker that first meets the row in the middle is killed (signal 9). Lines have seconds "
+        "too; other programs used the machine at that time.",
         provenance(rows),
         "Written by `kdmkit reproduce cluster --data-dir DIR` (extra `ray`) from the lines in "
         "`cluster.jsonl`.",

@@ -23,7 +23,7 @@ def save_figure(gains: Sequence[Gain], path: Path) -> Path:
     measures, subjects, heads = (
         list(dict.fromkeys(getattr(gain, name) for gain in gains)) for name in ("measure", "subject", "heads")
     )
-    size = (2.2 + 3.1 * len(measures), 1.7 + 0.24 * len(subjects) * max(2, len(heads)))
+    size = (max(7.5, 2.2 + 3.1 * len(measures)), 1.7 + 0.18 * len(subjects) * max(2, len(heads)))
     figure, axes = plt.subplots(
         1, len(measures), figsize=size, layout="constrained", sharey=True, squeeze=False
     )
@@ -37,7 +37,11 @@ def save_figure(gains: Sequence[Gain], path: Path) -> Path:
         label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
-        [found[name] for name in heads], heads, loc="outside upper center", ncols=len(heads), frameon=False
+        [found[name] for name in heads],
+        heads,
+        loc="outside upper center",
+        ncols=min(len(heads), int(size[0] // 2.6)),
+        frameon=False,
     )
     figure.savefig(path, dpi=150)
     plt.close(figure)
