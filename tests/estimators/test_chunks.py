@@ -11,9 +11,9 @@ from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from estimators.problems import moons
-from kdmkit.estimators.classification.trend import Earlier
+from kdmkit.estimators.classification.trend import Earlier, soft_cross_entropy
 from kdmkit.estimators.common.chunks import KeptRows
-from kdmkit.estimators.common.cross_fit import EarlierEnsemble, FittedEnsemble, held_out
+from kdmkit.estimators.common.cross_fit import EarlierEnsemble, FittedEnsemble, fit_ensemble, held_out
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -114,6 +114,57 @@ def test_networks_are_trained_further() -> None:
     common = [(parts[key], part) for key, part in zip(kept.keys, kept.parts, strict=True) if key in parts]
     assert common
     assert all(old % 4 == new % 4 for old, new in common)
+
+
+def test_a_first_chunk_beyond_the_budget_draws_and_goes_on(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    model = kdm.KDMDensity(max_rows=60, random_state=0).partial_fit(X)
+    assert model.sample(3).shape == (3, 2)
+    kdm.save(model, tmp_path / "model.safetensors")
+    loaded = kdm.load(tmp_path / "model.safetensors")
+    assert isinstance(loaded, kdm.KDMDensity)
+    np.testing.assert_allclose(loaded.score_samples(X[:5]), model.score_samples(X[:5]))
+    assert loaded.partial_fit(X[:100]).n_samples_seen_ == 400
+
+
+def test_chunks_have_the_columns_of_the_fit() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    y = np.arange(30) % 2
+    classifier = kdm.KDMClassifier(method="nonparametric").fit(X, y)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        classifier.partial_fit(X[:, :2], y)
+    density = kdm.KDMDensity().fit(X)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        density.partial_fit(X[:, :2])
+    assert density.n_features_in_ == 3
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_networks_are_kept_if_further_training_makes_them_worse(worse: bool) -> None:
+    seeded = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, generator=seeded)
+    networks = kdm.nn.MLPEnsemble([2, 4, 2], n_members=3, generator=seeded)
+    torch.nn.init.normal_(networks.linear, generator=seeded)
+    target = networks(x).mean(1).softmax(-1).detach()
+    trained = -1.0 if worse else 1.5
+
+    def train(objective: Any, *_: Any, **__: Any) -> list[dict[str, float]]:
+        with torch.no_grad():
+            objective.averaged.linear.mul_(trained)
+        return []
+
+    found = fit_ensemble(
+        x,
+        target if worse else target.round(),
+        None,
+        start=EarlierEnsemble(networks.double(), torch.arange(40) % 3),
+        n_members=3,
+        loss=soft_cross_entropy,
+        generator=seeded,
+        run=train,
+    )
+    factor = 1.0 if worse else trained
+    torch.testing.assert_close(found.ensemble.linear, factor * networks.linear.float())
 
 
 def test_rows_that_were_not_kept_are_learned_from_the_networks() -> None:

@@ -55,3 +55,11 @@ def test_what_is_returned_is_the_formula(head: kdm.nn.JointLayer) -> None:
 def test_labels_are_asked_for(head: kdm.nn.JointLayer) -> None:
     with pytest.raises(ValueError, match="head: expected a JointLayer with one output"):
         calibrate(head, rows(9, 0)[0])
+
+
+def test_labels_of_probability_zero() -> None:
+    """One-hot labels of components, and kernels so narrow that other components do not count."""
+    z, y = torch.tensor([[0.0], [1.0], [0.1], [0.9]]), torch.tensor([0, 1, 0, 1])
+    head = kdm.nn.JointLayer(1, 2, 2).initialize(z[:2], y[:2], sigma=0.01)
+    log_probs = kdm.training.calibrate(head, z, y).log_probs(z)
+    assert bool(log_probs.isfinite().all())

@@ -1,5 +1,7 @@
 """The temperature of logits."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -41,3 +43,15 @@ def test_a_row_of_weight_two_counts_twice() -> None:
 def test_probabilities_of_zero_are_refused() -> None:
     with pytest.raises(ValueError, match="logits: expected finite"):
         fit_temperature(torch.tensor([[0.0, -torch.inf]]), torch.tensor([0]))
+
+
+def test_huge_logits_converge() -> None:
+    logits, labels = torch.tensor([[4e8, 0.0]] * 300), torch.tensor([0, 0, 1] * 100)
+    assert float(fit_temperature(logits, labels)) == pytest.approx(4e8 / math.log(2), rel=0.02)
+
+
+def test_rows_and_weights_are_needed() -> None:
+    with pytest.raises(ValueError, match="logits"):
+        fit_temperature(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(ValueError, match="weights"):
+        fit_temperature(torch.zeros(2, 2), torch.tensor([0, 1]), torch.zeros(2))

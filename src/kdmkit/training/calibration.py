@@ -17,6 +17,8 @@ from kdmkit.training.temperature import fit_temperature
 
 # Where the factor of bandwidths is looked for, and how exactly, as logarithms.
 _RANGE, _ACCURACY = (-1.0, 2.5), 0.01
+# In place of log 0.
+_LEAST = -1000.0
 
 
 class Calibrated(NamedTuple):
@@ -88,10 +90,10 @@ def calibrate(head: JointLayer, *values: Any) -> Calibrated:
 
 @torch.no_grad()
 def label_log_probs(head: JointLayer, *values: Any) -> Float[Tensor, "n k"]:
-    """log p(y|x) of all labels, without gradients, in float64."""
+    """log p(y|x) of all labels, without gradients, in float64; at least −1,000, also where p(y|x) is 0."""
     rho = head(*values, target=head.outputs[0])
     labels = torch.arange(rho.probs.shape[-1], device=rho.probs.device)
-    return rho.log_prob(labels.unsqueeze(-1)).mT.double()
+    return rho.log_prob(labels.unsqueeze(-1)).mT.double().clamp_min(_LEAST)
 
 
 def _nll(log_probs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> tuple[float, float]:

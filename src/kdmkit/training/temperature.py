@@ -35,9 +35,13 @@ def fit_temperature(
     5.7
     """
     t = logits.double()
+    if not len(t):
+        raise ValueError(bad_argument("logits", "one or more rows", "none"))
     if not bool(t.isfinite().all()):
         raise ValueError(bad_argument("logits", "finite numbers", "others"))
     w = torch.ones_like(t[:, 0]) if weights is None else weights.to(t)
+    if not float(w.sum()) > 0:
+        raise ValueError(bad_argument("weights", "a positive sum", float(w.sum())))
     share = w / w.sum()
     right = t.gather(1, labels.long().unsqueeze(1)).squeeze(1)
     prior = 2 * _PRIOR / len(t)
@@ -49,7 +53,7 @@ def fit_temperature(
         slope, curvature = share @ (mean - right) + prior * (a - 1), share @ variance + prior
         # A step that is too long is shortened: a stays positive.
         new = torch.clamp(a - slope / curvature, a / 2, 2 * a)
-        if abs(float(new - a)) < _ACCURACY:
+        if abs(float(new - a)) < _ACCURACY * float(a):
             return 1 / new
         a = new
     return 1 / a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -72,7 +73,7 @@ class ChunkedClassifier(JointClassifier, ABC):
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
         self._check_parameters()
-        X, y = checked_rows(self, X, y, allow_nd=self._takes_anything, reset=self._kept is None)
+        X, y = checked_rows(self, X, y, allow_nd=self._takes_anything, reset=not hasattr(self, "module_"))
         check_classification_targets(y)
         _check_partial_fit_first_call(self, classes)
         unknown = np.setdiff1d(y, self.classes_)
@@ -92,5 +93,7 @@ class ChunkedClassifier(JointClassifier, ABC):
         trend = self.module_.trend if hasattr(self, "module_") else None
         if not isinstance(trend, LabelTrend) or trend.ensemble.n_members != self.n_members:
             return None
-        ensemble = EarlierEnsemble(trend.ensemble, torch.from_numpy(rows.parts))
-        return Earlier(trend.x, ensemble, trend.inverse_temperature, torch.from_numpy(1 - 1 / rows.factors))
+        # Copies: a fit may move them to another device, and fail.
+        scaler, networks = copy.deepcopy((trend.x, trend.ensemble))
+        ensemble = EarlierEnsemble(networks, torch.from_numpy(rows.parts))
+        return Earlier(scaler, ensemble, trend.inverse_temperature, torch.from_numpy(1 - 1 / rows.factors))

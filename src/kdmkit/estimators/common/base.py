@@ -218,7 +218,8 @@ class KDMEstimator(Streamed, BaseEstimator, ABC):
         def of_block(block: tuple[Tensor, ...]) -> Tensor:
             return answer(*(part.to(device) for part in block)).cpu()
 
-        if device.type == "cpu" and is_replayable(self.module_):
+        # Threads of a pool do not know the caller's autocast.
+        if device.type == "cpu" and is_replayable(self.module_) and not torch.is_autocast_enabled("cpu"):
             parts = map_in_threads(of_block, blocks)
         else:
             # Modules that users brought may not be safe to call from several threads.

@@ -185,11 +185,25 @@ def fit_ensemble(
     rows = Rows((x, y, held), w)
     validation = rows if held_out_y is None else Rows((x, held_out_y, held), w)
     objective = CrossFitting(first, loss)
+    earlier = start if isinstance(start, EarlierEnsemble) else None
+    before = math.inf if earlier is None else _mean_loss(objective.to(x.device), validation)
     history = run(objective, rows, validation, weight_decay=_DECAY, min_improvement=least)
     ensemble = objective.averaged.eval().to(x.device)
+    if earlier is not None and _mean_loss(objective, validation) > before:
+        # Further training has made it worse on held-out rows.
+        ensemble = _trainable(earlier.ensemble).requires_grad_(False).to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
     return FittedEnsemble(ensemble.cpu(), answers, held, history)
+
+
+@torch.no_grad()
+def _mean_loss(objective: CrossFitting, rows: Rows) -> float:
+    """The weighted mean loss of held-out answers."""
+    parts = zip(*(tensor.split(BLOCK) for tensor in rows.tensors), strict=True)
+    losses = torch.cat([objective.eval()(*part) for part in parts])
+    weights = torch.ones_like(losses) if rows.weights is None else rows.weights
+    return float((weights * losses).sum() / weights.sum())
 
 
 def _trainable(ensemble: MLPEnsemble) -> MLPEnsemble:

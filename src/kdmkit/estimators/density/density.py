@@ -118,13 +118,14 @@ class KDMDensity(DensityMixin, KDMEstimator):
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
         self._check_choices()
-        X = checked_rows(self, X, reset=self._kept is None)
+        X = checked_rows(self, X, reset=not hasattr(self, "module_"))
         in_groups = self.method == "nonparametric"
         of = GroupedRows.of if in_groups else KeptRows.of
         rows = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows, of=of)
         kept = rows.at_most(self.max_rows)
         if in_groups and isinstance(kept, GroupedRows) and kept.groups is not None:
-            self._keep(self._of_groups(kept, kept.groups))
+            with self._seeded():
+                self._keep(self._of_groups(kept, kept.groups))
         else:
             self._learn(rows.X, rows.sample_weight)
         self._kept, self.n_samples_seen_ = kept, kept.n_seen

@@ -47,8 +47,9 @@ IMAGES = Experiment(
         Comparison("Algorithms 3 and 2", "ml-kdm-alone", "dense-alone", _CLASSIFIED),
         Comparison("our recipe", "kdm", "dense", _CLASSIFIED),
     ),
-    "Both heads continue from the same encoder of the first phase and train it for as many epochs. "
-    "Algorithms 3 and 2 are the paper's, without a dense head that teaches the KDM; our recipe has one.",
+    "Both heads train the encoder for as many epochs. With our recipe they continue from the same encoder of "
+    "the first phase, and a dense head teaches the KDM. Algorithms 3 and 2, which are the paper's, and their "
+    "dense head have settings of their own (`table1.md`).",
 )
 
 # ---- calibration and novelty

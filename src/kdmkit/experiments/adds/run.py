@@ -45,10 +45,10 @@ def summarize(folder: Path, *, figures: bool = True) -> Report:
 
 
 _TEXT = (
-    "Pairs of runs with the same data, encoder, loss and budget, whose heads are exchanged. A gain is by how "
-    "much the KDM is better: differences of accuracy, area or share, and differences of losses with the "
-    f"opposite sign. Mean over pairs, and its {CONFIDENCE:.0%} t-interval. “Better” names a head where "
-    "the interval does not hold zero."
+    "Pairs of runs on the same data with the same seed or split, whose heads are exchanged. Each section "
+    "says what else is the same. A gain is by how much the KDM is better: differences of accuracy, area or "
+    f"share, and differences of losses with the opposite sign. Mean over pairs, and its {CONFIDENCE:.0%} "
+    "t-interval. “Better” names a head where the interval does not hold zero."
 )
 
 
