@@ -231,5 +231,5 @@ def test_the_climb_stays_within_its_bounds() -> None:
             asked.append(place)
             return slope * place
 
-        adaptive._climb(value, -0.3)
+        adaptive.climb(value, -0.3)
         assert adaptive._NARROWEST <= min(asked) <= max(asked) <= adaptive._WIDEST

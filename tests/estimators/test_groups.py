@@ -24,6 +24,11 @@ def moments(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return mean, w @ (x - mean).square() / w.sum()
 
 
+def bandwidths(rho: kdm.KDM) -> torch.Tensor:
+    assert isinstance(rho.kernel, kdm.kernels.RBF)
+    return rho.kernel.sigma.expand_as(rho.components)
+
+
 @pytest.mark.parametrize("n", [5, 300])
 def test_groups_have_the_moments_of_their_rows(n: int) -> None:
     X, weights = rows(n)
@@ -131,3 +136,93 @@ def test_weights_of_groups_count() -> None:
     # The variance of the rows, and that of the kernels.
     assert (model.kdm_.variance > variance).all()
     assert math.isfinite(model.score(X))
+
+
+@pytest.mark.parametrize("factor", [1000, 1e-6, 1e-12])
+def test_only_ratios_of_weights_count(factor: float) -> None:
+    X, weights = rows(400)
+    found = []
+    for unit in (1, factor):
+        model = kdm.KDMDensity(max_rows=100, random_state=0)
+        model.partial_fit(X, sample_weight=unit * weights)
+        found.append(model.score_samples(X))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_small_weights_leave_pairs_near() -> None:
+    X = np.random.default_rng(0).normal(size=(400, 1))
+    unit = torch.ones(1).double()
+    whole, small = (Groups.of_rows(X, np.full(400, w)).merged(200, unit)[0] for w in (1.0, 1e-9))
+    torch.testing.assert_close(small.mean, whole.mean)
+
+
+@pytest.mark.parametrize("sigma", ["auto", "scott", 0.2])
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_budget_of_one_row(sigma: float | str, most: int) -> None:
+    X, _ = rows(60)
+    model = kdm.KDMDensity(sigma=sigma, max_rows=most, random_state=0)
+    for chunk in (X[:1], X[1:30], X[30:]):
+        model.partial_fit(chunk)
+    assert model.kdm_.n_components <= most
+    assert math.isfinite(model.score(X))
+
+
+def test_rows_that_are_all_equal() -> None:
+    X = np.full((50, 2), 3.0)
+    model = kdm.KDMDensity(max_rows=10).partial_fit(X)
+    assert model.score(X) == pytest.approx(kdm.KDMDensity().fit(X).score(X))
+
+
+@pytest.mark.parametrize("other", [0.0, 1e-20])
+def test_next_to_nothing_is_left_without_a_group(other: float) -> None:
+    x = torch.tensor([[0.0], [1.0]]).double()
+    groups = Groups(x, torch.zeros_like(x), torch.tensor([1, other]).double())
+    left_out = LeftOut(groups, x[:1], torch.ones(1).double(), torch.zeros(1, dtype=torch.long))
+    assert -1000 <= left_out.likelihood(torch.ones(2, 1).double()) < 0
+
+
+def test_equal_rows_become_one_group() -> None:
+    X = np.array([[1.0, 2], [0, 0], [1, 2], [1, 3], [0, 0], [1, 2]])
+    groups, place = Groups.of_rows(X, np.arange(1.0, 7)).merged(9, UNIT)
+    assert sorted(groups.weight.tolist()) == [4, 7, 10]
+    assert np.array_equal(groups.mean[place], X)
+
+
+def test_nearly_equal_groups_are_left_out() -> None:
+    mean = torch.tensor([[0.0], [1e-8], [1.0], [1e-8]]).double()
+    std = torch.tensor([[0.0], [0], [0], [0.5]]).double()
+    own, row = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1).double()
+    weight = torch.tensor([0.3, 0.3, 0.2, 0.2]).double()
+    width = torch.full((4, 1), 0.1).double()
+    found = LeftOut(Groups(mean, std, weight), row, weight[:1], own).likelihood(width)
+    kernel = kdm.kernels.RBF((2 * (std[2:].square() + 0.01)).sqrt())
+    rho = kdm.KDM(mean[2:], torch.full((2,), 0.5).double(), kernel)
+    assert found == pytest.approx(float(rho.log_prob(row[0])))
+
+
+@pytest.mark.parametrize("most", [1000, 400])
+@pytest.mark.parametrize("others", ["lognormal", "normal"])
+def test_repeated_rows_leave_the_bandwidth(others: str, most: int) -> None:
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((2000, 1)) < 0.6, 0.0, getattr(rng, others)(size=(2000, 1)))
+    # Not the seed of the rows, whose random numbers would be those of the sample.
+    model = kdm.KDMDensity(max_rows=most, random_state=1).partial_fit(X)
+    whole = kdm.KDMDensity(random_state=0).fit(X)
+    found, wanted = (bandwidths(m.kdm_) for m in (model, whole))
+    assert 1 / 3 < float(found.median() / wanted.median()) < 3
+    at_0 = [m.kdm_.components.abs().argmin() for m in (model, whole)]
+    assert 1 / 3 < float(found[at_0[0]] / wanted[at_0[1]]) < 3
+
+
+def test_the_sample_is_uniform_when_the_budget_is_raised() -> None:
+    rng = np.random.default_rng(0)
+    kept = GroupedRows.of(np.zeros((1000, 1)) + rng.random((1000, 1)), None, None, rng).at_most(100)
+    new = GroupedRows.of(np.full((1000, 1), 5.0), None, None, rng)
+    for most in (5000, None):
+        found = kept.join(new).at_most(most)
+        assert found.groups is not None
+        assert found.own is not None
+        assert len(found) == len(found.own) <= 4096
+        assert 0.4 < (found.X == 5).mean() < 0.6
+        assert float(found.groups.weight.sum()) == 2000
+        assert (np.abs(found.groups.mean[found.own].numpy() - found.X) < 0.05).all()

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.weights import effective_rows
+from kdmkit.estimators.common.rows import merge_rows
 from kdmkit.estimators.density.adaptive import (
     EXPONENTS,
     LEAST,
@@ -68,6 +69,9 @@ def automatic_density_of_groups(groups: Groups, sample: Sample, *, verbose: bool
     of the sample chooses h and b, each row judged by groups as they would be without it.
     """
     n, d = sample.x.shape
+    distinct, _ = merge_rows(sample.x, None)
+    if len(distinct) < 2:
+        return _density_by_scott(groups, sample)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     x, weight = sample.x[order], sample.weight[order]
     share = weight / weight.sum()
@@ -75,9 +79,10 @@ def automatic_density_of_groups(groups: Groups, sample: Sample, *, verbose: bool
     z, total = scaler(x), groups.weight.sum()
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
     scaled = Groups(scaler(groups.mean), groups.std / scaler.scale, groups.weight / total)
-    # Distances of groups to rows of the sample, which have no part in the mean of distances.
-    both = torch.cat([scaled.mean, z]), torch.cat([scaled.weight, torch.zeros_like(share)])
-    relative = neighbour_distance(*both, len(groups) + torch.arange(n))[: len(groups)]
+    # Distances of groups to distinct rows of the sample, which have no part in the mean of distances.
+    near = z[merge_rows(x, None)[0]]
+    both = torch.cat([scaled.mean, near]), torch.cat([scaled.weight, torch.zeros_like(near[:, 0])])
+    relative = neighbour_distance(*both, len(groups) + torch.arange(len(near)))[: len(groups)]
     q = min(n, _LEFT_OUT, max(64, PAIRS // len(groups)))
     left_out = LeftOut(scaled, z[:q], weight[:q] / total, sample.own[order[:q]])
 
@@ -98,6 +103,16 @@ def automatic_density_of_groups(groups: Groups, sample: Sample, *, verbose: bool
     return layer_of(groups.mean, groups.weight, math.sqrt(2) * std * scaler.scale)
 
 
+def _density_by_scott(groups: Groups, sample: Sample) -> DensityLayer:
+    """Bandwidths in proportion to the standard deviation of every column, 1 where it is constant."""
+    share = groups.weight / groups.weight.sum()
+    apart = groups.mean - share @ groups.mean
+    std = (share @ (groups.std.square() + apart.square())).sqrt()
+    varies = std > 1e-12 * groups.mean.abs().amax(0)
+    width = torch.where(varies, sample.n_effective ** (-1 / (len(std) + 4)) * std, torch.ones_like(std))
+    return layer_of(groups.mean, groups.weight, math.sqrt(2) * groups.stds(width.expand_as(groups.std)))
+
+
 class LeftOut:
     """The likelihood of some rows, each under the density of groups without it.
 
@@ -113,7 +128,10 @@ class LeftOut:
         # Rows that are nearly equal would make components as narrow as their differences.
         is_same = ((rest.mean - z).abs() < SAME).all(1) & (rest.std < SAME).all(1)
         self.rest = replace(rest, weight=rest.weight.masked_fill(is_same, 0))
-        self.total = 1 - groups.weight[own] + self.rest.weight
+        self.same = _equal_groups(groups, z, own)
+        row, group = self.same
+        same = torch.bincount(row, groups.weight[group], len(z))
+        self.total = (1 - groups.weight[own] + self.rest.weight - same).clamp_min(1e-9)
 
     def likelihood(self, width: Float[Tensor, "m d"]) -> float:
         """The mean log-likelihood with these bandwidths."""
@@ -128,8 +146,28 @@ class LeftOut:
         for rows in torch.arange(len(self.z)).split(max(1, _SCORES // len(constant))):
             z = self.z[rows]
             scores = torch.addmm(constant, z, scaled.mT).addmm_(z.square(), precision.mT, alpha=-0.5)
+            inside = (self.same[0] >= rows[0]) & (self.same[0] <= rows[-1])
+            scores[self.same[0][inside] - rows[0], self.same[1][inside]] = -math.inf
             scores.scatter_(1, self.own[rows].unsqueeze(1), of_rest[rows].unsqueeze(1))
             found.append(safe_logsumexp(scores))
         d = self.z.shape[1]
         log_prob = torch.cat(found) - self.total.log() - 0.5 * d * math.log(2 * math.pi)
-        return float(self.share @ log_prob.nan_to_num(nan=LEAST * d).clamp_min(LEAST * d))
+        least = LEAST * d
+        return float(self.share @ log_prob.nan_to_num(nan=least, posinf=least).clamp_min(least))
+
+
+def _equal_groups(groups: Groups, z: Tensor, own: Tensor) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """Pairs of a row and a group, not its own, whose rows are nearly equal to it."""
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.rand(z.shape[1], generator=generator, dtype=z.dtype) + 0.5
+    direction /= direction.sum()
+    # On a line, where groups are sorted, nearly equal ones are no farther apart.
+    narrow = (groups.std < SAME).all(1).nonzero().squeeze(1)
+    line, order = (groups.mean[narrow] @ direction).sort()
+    low = torch.searchsorted(line, z @ direction - 2 * SAME)
+    count = torch.searchsorted(line, z @ direction + 2 * SAME, right=True) - low
+    row = torch.arange(len(z)).repeat_interleave(count)
+    place = torch.arange(len(row)) + (low - count.cumsum(0) + count).repeat_interleave(count)
+    group = narrow[order[place]]
+    is_same = ((groups.mean[group] - z[row]).abs() < SAME).all(1) & (group != own[row])
+    return row[is_same], group[is_same]

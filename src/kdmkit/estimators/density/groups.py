@@ -19,7 +19,8 @@ from kdmkit.ops.block_order import block_order
 
 # Partners are looked for in blocks of so many groups, in so many blocks at once.
 _SIZE, _BLOCKS = 128, 256
-_TIE = 1e-12
+# Costs between these numbers, so that every pair has one that counts, and what tells equal ones apart.
+_COSTS, _TIE = (1e-300, 1e300), 1e-12
 #: Rows of which a uniform sample is kept beside the groups.
 SAMPLE = 4096
 
@@ -60,12 +61,14 @@ class Groups:
         Pairs of near groups become one with the weight, mean and variances of both, those first that add
         least to the variance inside of groups: w_i·w_j/(w_i + w_j)·‖c_i − c_j‖² (Ward). A round merges the
         better half of all pairs that are each other's best partners, among 128 groups that lie together.
+        Before, equal rows become one group, however few groups there are. Such a group of weight w_i counts
+        as w_i/2 at least in place of w_i·w_j/(w_i + w_j): it merges late, as leave-one-out has to know it.
 
         Args:
             most: the number of groups, 1 at least.
             unit: the length of every column that counts as 1.
         """
-        groups, place = self, torch.arange(len(self))
+        groups, place = self._distinct()
         while len(groups) > most:
             order = block_order(groups.mean / unit, _SIZE)
             groups = groups.take(order)
@@ -74,6 +77,17 @@ class Groups:
             groups, moved = groups._merge_pairs(first[chosen], second[chosen], unit)
             place = moved[order.argsort()[place]]
         return groups, place
+
+    def _distinct(self) -> tuple[Groups, Int[Tensor, " n"]]:
+        """Groups of equal rows as one, and where each of the former groups is among them."""
+        rows = (self.std == 0).all(1).nonzero().squeeze(1)
+        rows = rows[torch.from_numpy(np.lexsort(self.mean[rows].numpy().T))]
+        is_new = torch.ones(len(rows), dtype=torch.bool)
+        is_new[1:] = (self.mean[rows[1:]] != self.mean[rows[:-1]]).any(1)
+        first = torch.arange(len(self))
+        first[rows] = rows[is_new][is_new.cumsum(0) - 1]
+        stays, place = first.unique(return_inverse=True)
+        return replace(self.take(stays), weight=place.bincount(self.weight, len(stays))), place
 
     def _merge_pairs(self, i: Tensor, j: Tensor, unit: Tensor) -> tuple[Groups, Int[Tensor, " n"]]:
         """The groups after i and j have become one."""
@@ -115,20 +129,26 @@ class GroupedRows(KeptRows):
     own: Array | None = None
 
     def join(self, other: Self) -> Self:
-        """The rows of both; those of `other` are groups of their own."""
+        """The rows of both; those of `other` are groups of their own.
+
+        The sample of both has all rows up to the largest key of the former sample.
+        """
         joined = super().join(other)
         if self.groups is None or self.own is None:
             return joined
         own = np.concatenate([self.own, len(self.groups) + np.arange(len(other))])
         new = Groups.of_rows(other.X, other.weights)
-        return replace(joined, groups=self.groups.join(new), own=own)
+        size = int((joined.keys <= self.keys.max()).sum())
+        index = smallest(joined.keys, size)
+        return replace(KeptRows.at_most(joined, size), groups=self.groups.join(new), own=own[index])
 
     def at_most(self, most: int | None) -> Self:
         """So many rows, or groups of rows, at most."""
-        if most is None or len(self.groups or self) <= most:
+        if self.groups is None and (most is None or len(self) <= most):
             return self
         groups = self.groups or Groups.of_rows(self.X, self.weights * self.factors)
         own = np.arange(len(self)) if self.own is None else self.own
+        most = len(groups) if most is None else most
         index = smallest(self.keys, min(most, SAMPLE))
         sample = KeptRows.at_most(self, len(index))
         unit = Scaler.from_data(torch.from_numpy(sample.X), torch.from_numpy(sample.weights)).scale
@@ -138,15 +158,15 @@ class GroupedRows(KeptRows):
 
 def _pairs(groups: Groups, unit: Tensor) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     """Pairs of groups that are each other's best partners in their block, the best first."""
-    points, weights = groups.mean / unit, groups.weight
+    points, weights = groups.mean / unit, groups.weight / groups.weight.max()
+    repeated = torch.where((groups.std == 0).all(1), weights, torch.zeros_like(weights))
     full = len(points) - len(points) % _SIZE
     ends = [*range(0, full, _SIZE * _BLOCKS), full, len(points)]
     costs, partners = [], []
     for low, high in pairwise(sorted(set(ends))):
         size = min(_SIZE, high - low)
-        cost, partner = _best_partners(
-            points[low:high].unflatten(0, (-1, size)), weights[low:high].view(-1, size)
-        )
+        blocks = (x[low:high].unflatten(0, (-1, size)) for x in (points, weights, repeated))
+        cost, partner = _best_partners(*blocks)
         costs.append(cost.flatten())
         partners.append((partner + torch.arange(low, high, size).unsqueeze(1)).flatten())
     cost, partner = torch.cat(costs), torch.cat(partners)
@@ -157,17 +177,18 @@ def _pairs(groups: Groups, unit: Tensor) -> tuple[Int[Tensor, " p"], Int[Tensor,
 
 
 def _best_partners(
-    mean: Float[Tensor, "b s d"], weight: Float[Tensor, "b s"]
+    mean: Float[Tensor, "b s d"], weight: Float[Tensor, "b s"], repeated: Float[Tensor, "b s"]
 ) -> tuple[Float[Tensor, "b s"], Int[Tensor, "b s"]]:
     """The least increase of the variance by a merger with another group of the block, and that group."""
     mean = mean - mean.mean(1, keepdim=True)
     wi, wj = weight.unsqueeze(2), weight.unsqueeze(1)
-    cost = torch.cdist(mean, mean).square() * (wi * wj / (wi + wj))
-    largest = torch.finfo(cost.dtype).max
-    cost = torch.nan_to_num((cost + cost.mT) / 2, nan=largest, posinf=largest)
+    cost = wi * wj / (wi + wj)
+    cost.clamp_(min=repeated.unsqueeze(2) / 2).clamp_(min=repeated.unsqueeze(1) / 2)
+    cost *= torch.cdist(mean, mean).square_()
+    cost = ((cost + cost.mT) / 2).nan_to_num_(nan=math.inf, posinf=math.inf).clamp_(*_COSTS)
     # Equal groups in pairs 0–1, 2–3, …: otherwise all of them would have the first one for a partner.
     number = torch.arange(mean.shape[1])
-    cost += _TIE * (number ^ number.unsqueeze(1))
+    cost *= 1 + _TIE * (number ^ number.unsqueeze(1)).double()
     cost.diagonal(dim1=1, dim2=2).fill_(math.inf)
     found = cost.min(2)
     return found.values, found.indices
