@@ -12,6 +12,9 @@ from sklearn.utils.validation import _check_sample_weight
 from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.estimators.common.checks import Array
 
+# Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
+_STREAM = 0x6B646D
+
 
 @dataclass(frozen=True)
 class KeptRows:
@@ -106,7 +109,8 @@ def add_chunk(
         kept = _stand_ins(estimator, most, of)
     state = estimator.random_state
     number = 0 if kept is None else kept.n_seen
-    rng = np.random.default_rng([int(state), number] if isinstance(state, int | np.integer) else None)
+    seeds = [int(state), number, _STREAM] if isinstance(state, int | np.integer) else None
+    rng = np.random.default_rng(seeds)
     new = of(X, y, sample_weight, rng)
     return new if kept is None else kept.join(new)
 

@@ -14,6 +14,8 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _MARKERS = ("o", "s", "D", "^")
 # The height that all comparisons of a subject take together.
 _BAND = 0.6
+# Panels side by side, at most.
+_COLUMNS = 3
 
 
 def save_figure(gains: Sequence[Gain], path: Path) -> Path:
@@ -23,18 +25,24 @@ def save_figure(gains: Sequence[Gain], path: Path) -> Path:
     measures, subjects, heads = (
         list(dict.fromkeys(getattr(gain, name) for gain in gains)) for name in ("measure", "subject", "heads")
     )
-    size = (max(7.5, 2.2 + 3.1 * len(measures)), 1.7 + 0.18 * len(subjects) * max(2, len(heads)))
-    figure, axes = plt.subplots(
-        1, len(measures), figsize=size, layout="constrained", sharey=True, squeeze=False
+    columns = min(len(measures), _COLUMNS)
+    lines = math.ceil(len(measures) / columns)
+    height = 0.5 + 0.18 * len(subjects) * max(2, len(heads))
+    size = (max(7.5, 2.2 + 3.1 * columns), 1.2 + lines * height)
+    figure, grid = plt.subplots(
+        lines, columns, figsize=size, layout="constrained", sharey=True, squeeze=False
     )
-    for ax, measure in zip(axes[0], measures, strict=True):
+    axes = grid.ravel()[: len(measures)]
+    for unused in grid.ravel()[len(measures) :]:
+        unused.set_visible(False)
+    for ax, measure in zip(axes, measures, strict=True):
         _panel(ax, [gain for gain in gains if gain.measure == measure], subjects, heads)
         ax.set_title(measure, fontsize=10)
-    axes[0, 0].set_yticks(range(len(subjects)), subjects)
-    axes[0, 0].set_ylim(len(subjects) - 0.5, -0.5)
+    axes[0].set_yticks(range(len(subjects)), subjects)
+    axes[0].set_ylim(len(subjects) - 0.5, -0.5)
     figure.supxlabel("the KDM is worse  ←  difference, 99 % interval  →  the KDM is better", fontsize=9)
     found = {
-        label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
         [found[name] for name in heads],
