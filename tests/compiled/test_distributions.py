@@ -30,6 +30,7 @@ def test_inference_is_one_graph():
         close(one, other, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_kdms_as_evidence_are_one_graph():
     kernels = {"x": kdm.RBF(0.9), "z": kdm.Cosine()}
     components = {"x": normal(6, 2, seed=1), "z": normal(6, 3, seed=2)}

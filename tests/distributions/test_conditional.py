@@ -32,6 +32,7 @@ def test_inferred_weights_of_far_evidence():
     close(rho.weights, exact.weights.float(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_random_configurations():
     """A sample of those below."""
     assert [seed for seed in range(200) if not bool((errors(seed) <= TOLERANCE).all())] == []

@@ -104,6 +104,7 @@ def test_the_loss_of_a_bandwidth_is_that_of_the_other_rows(weighted: bool, label
         assert found == pytest.approx(-float((w * log_p)[rows].sum()), rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_many_rows_choose_the_bandwidth_of_the_whole_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows and a descent in place of the grid: the same bandwidth, at most 3 % off."""
     rng = np.random.default_rng(0)

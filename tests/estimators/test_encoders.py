@@ -104,6 +104,7 @@ def test_a_likelihood_behind_an_encoder_does_not_shrink_the_latent_space() -> No
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.slow
 def test_regression_behind_encoders() -> None:
     X, y = heteroscedastic(500, seed=0)
     for encoder in ("mlp", nn.Sequential(nn.Linear(1, 32), nn.GELU(), nn.Linear(32, 4))):

@@ -151,6 +151,7 @@ def test_many_draws_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(np.unique(drawn, axis=0)) == 2000
 
 
+@pytest.mark.slow
 def test_draws_of_a_label_that_hardly_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are chosen by importance: nearly p(x|y), again by quadrature."""
     monkeypatch.setattr(f"{REJECTION}._ROUNDS", 1)

@@ -108,6 +108,7 @@ def test_one_wild_input_does_not_spoil_a_fit(settings: dict[str, Any]) -> None:
     assert _held(model, x_test, y_test) > 0.83
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2])
 def test_noise_without_a_variance_does_not_bend_the_trend(seed: int) -> None:
     x, y, _ = _wave(300, seed, "standard_cauchy")

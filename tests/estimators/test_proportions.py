@@ -396,6 +396,7 @@ def test_parameters_are_checked(parameters: dict[str, Any], message: str) -> Non
         kdm.KDMProportionClassifier(**parameters).fit(X, ids, proportions)
 
 
+@pytest.mark.slow
 def test_the_likeliest_proportions_of_new_bags() -> None:
     """The mean of p(y|x) is drawn to the mix that was learned from; the likelihood finds the bag's own."""
     rng = np.random.default_rng(0)

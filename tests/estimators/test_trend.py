@@ -285,6 +285,7 @@ def test_components_move_with_the_trend() -> None:
     np.testing.assert_allclose(rho.log_evidence, model.score_samples(X[:3]))
 
 
+@pytest.mark.slow
 def test_where_there_are_no_rows_the_answer_is_wide() -> None:
     """In a gap, and beyond the last row."""
     rng = np.random.default_rng(0)
@@ -317,6 +318,7 @@ def test_intervals_cover_where_rows_are_few(n: int) -> None:
     assert 0.76 < np.mean(covered) < 0.96
 
 
+@pytest.mark.slow
 def test_intervals_are_honest_where_networks_overfit() -> None:
     X, y = surface(200, 0)
     noisy = y + np.random.default_rng(1).normal(size=200)

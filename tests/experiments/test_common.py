@@ -116,6 +116,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
 def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"

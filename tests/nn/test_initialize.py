@@ -310,6 +310,7 @@ def test_columns_that_do_not_vary_do_not_count():
     close(layer.kernel("v1").sigma, real(1.0), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["random", "kmeans"])
 @pytest.mark.parametrize("n_columns", [2, 4])
 def test_held_out_likelihood_of_normal_columns(n_columns, method):

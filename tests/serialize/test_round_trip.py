@@ -397,6 +397,7 @@ def test_views_are_saved_without_what_they_are_views_of(tmp_path: Path) -> None:
     assert (tmp_path / "rho").stat().st_size < 5000
 
 
+@pytest.mark.slow
 def test_long_histories(tmp_path: Path) -> None:
     """The description may be much longer than the tensors."""
     model = ESTIMATORS["classifier"]()

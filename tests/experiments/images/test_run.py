@@ -131,6 +131,7 @@ def test_search_looks_at_held_out_images_only(
     assert report.rows[0][3] == str(best["settings"]["smoothing"])
 
 
+@pytest.mark.slow
 def test_search_draws_images(tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch) -> None:
     few = replace(DECODER_RECIPES["digits"], epochs=1, draws=20)
     monkeypatch.setitem(DECODER_RECIPES, "digits", few)
@@ -256,6 +257,7 @@ def test_broken_weights(tmp_path: Path, few_digits: None) -> None:
         images.run(tmp_path, digits, generation=0, verbose=False, say=lambda _: None)
 
 
+@pytest.mark.slow
 def test_fresh_measures_again_what_is_asked_for(
     tmp_path: Path, few_digits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

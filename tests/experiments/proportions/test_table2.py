@@ -189,6 +189,7 @@ def run(folder: Path, data: Path, **options: Any) -> report.Report:
     return table2.run(folder, data, datasets=["magic"], bag_sizes=[8], verbose=False, **options)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(quick: None, instead_of_files: Path, tmp_path: Path) -> None:
     run(tmp_path, instead_of_files, methods=["lmmcm"], trials=1)
     first = read_rows(tmp_path / "table2.jsonl")
