@@ -11,9 +11,7 @@ from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from estimators.problems import moons
-from kdmkit.estimators.classification.trend import Earlier, soft_cross_entropy
 from kdmkit.estimators.common.chunks import KeptRows
-from kdmkit.estimators.common.cross_fit import EarlierEnsemble, FittedEnsemble, fit_ensemble, held_out
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -95,25 +93,51 @@ def test_likelihood_learns_from_a_sample_that_stands_for_all_rows() -> None:
     assert float(model.kdm_.mean) == pytest.approx(2.5, abs=0.7)
 
 
-def test_networks_are_trained_further() -> None:
+def test_kept_rows_of_a_classifier_stand_for_all() -> None:
     X, y = moons(600)
     X, y, X_test, y_test = X[:400], y[:400], X[400:], y[400:]
     options: dict[str, Any] = {"n_members": 4, "max_epochs": 15, "random_state": 3}
     model = kdm.KDMClassifier(max_rows=100, **options).partial_fit(X[:100], y[:100], classes=[0, 1])
-    first, earlier = log_loss(y_test, model.predict_proba(X_test)), model._kept
+    first = log_loss(y_test, model.predict_proba(X_test))
     for start in (100, 200, 300):
         model.partial_fit(X[start : start + 100], y[start : start + 100])
     kept = model._kept
-    assert earlier is not None
     assert kept is not None
+    assert kept.y is not None
     assert len(kept) == 100
     assert kept.n_seen == kept.factors.sum() == 400
+    # Rows are dropped for rows of their class, and they are rows of the chunks.
+    np.testing.assert_array_equal(np.bincount(kept.y, kept.factors), np.bincount(y))
+    assert {tuple(row) for row in kept.X} <= {tuple(row) for row in X}
     assert log_loss(y_test, model.predict_proba(X_test)) < 0.9 * first
-    # Every row stays in its part: no member learns from a row that it once held out.
-    parts = dict(zip(earlier.keys, earlier.parts, strict=True))
-    common = [(parts[key], part) for key, part in zip(kept.keys, kept.parts, strict=True) if key in parts]
-    assert common
-    assert all(old % 4 == new % 4 for old, new in common)
+
+
+def test_classifiers_of_chunks_repeat_and_keep_one_row_of_every_class() -> None:
+    X, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(0).permutation(150)
+    X, y, weights = X[order], y[order], np.random.default_rng(1).uniform(0.5, 2, 150)
+    found = []
+    for _ in range(2):
+        model = kdm.KDMClassifier(method="nonparametric", max_rows=1, random_state=0)
+        for start in (0, 50, 100):
+            chunk = slice(start, start + 50)
+            model.partial_fit(X[chunk], y[chunk], classes=[0, 1, 2], sample_weight=weights[chunk])
+        assert model._kept is not None
+        found.append(model._kept)
+    assert len(found[0]) == 3
+    np.testing.assert_array_equal(found[0].X, found[1].X)
+    total = np.bincount(y, weights)
+    np.testing.assert_allclose(np.bincount(found[0].y, found[0].weights * found[0].factors), total)
+
+
+def test_classifiers_behind_an_encoder_keep_rows() -> None:
+    images, y = np.random.default_rng(0).normal(size=(60, 1, 2, 2)), np.arange(60) % 2
+    encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    model = kdm.KDMClassifier(encoder=encoder, max_epochs=1, max_rows=20, random_state=0)
+    for start in (0, 30):
+        model.partial_fit(images[start : start + 30], y[start : start + 30], classes=[0, 1])
+    assert model._kept is not None
+    assert model._kept.X.shape == (20, 1, 2, 2)
 
 
 def test_a_first_chunk_beyond_the_budget_draws_and_goes_on(tmp_path: Path) -> None:
@@ -137,53 +161,6 @@ def test_chunks_have_the_columns_of_the_fit() -> None:
     with pytest.raises(ValueError, match="expecting 3 features"):
         density.partial_fit(X[:, :2])
     assert density.n_features_in_ == 3
-
-
-@pytest.mark.parametrize("worse", [True, False])
-def test_networks_are_kept_if_further_training_makes_them_worse(worse: bool) -> None:
-    seeded = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 2, generator=seeded)
-    networks = kdm.nn.MLPEnsemble([2, 4, 2], n_members=3, generator=seeded)
-    torch.nn.init.normal_(networks.linear, generator=seeded)
-    target = networks(x).mean(1).softmax(-1).detach()
-    trained = -1.0 if worse else 1.5
-
-    def train(objective: Any, *_: Any, **__: Any) -> list[dict[str, float]]:
-        with torch.no_grad():
-            objective.averaged.linear.mul_(trained)
-        return []
-
-    found = fit_ensemble(
-        x,
-        target if worse else target.round(),
-        None,
-        start=EarlierEnsemble(networks.double(), torch.arange(40) % 3),
-        n_members=3,
-        loss=soft_cross_entropy,
-        generator=seeded,
-        run=train,
-    )
-    factor = 1.0 if worse else trained
-    torch.testing.assert_close(found.ensemble.linear, factor * networks.linear.float())
-
-
-def test_rows_that_were_not_kept_are_learned_from_the_networks() -> None:
-    x, one_hot = torch.randn(5, 2, generator=torch.Generator().manual_seed(0)), torch.eye(3)[[0, 1, 2, 0, 1]]
-    networks = kdm.nn.MLPEnsemble([2, 4, 3], n_members=3, generator=torch.Generator().manual_seed(0)).double()
-    torch.nn.init.normal_(networks.linear, generator=torch.Generator().manual_seed(1))
-    known = torch.tensor([0.0, 0.0, 0.75, 1.0, 0.5]).double()
-    ensemble = EarlierEnsemble(networks, torch.arange(5))
-    earlier = Earlier(kdm.nn.Scaler.identity(2), ensemble, torch.tensor(2.0).double(), known)
-    found = earlier.targets(x, one_hot)
-    probs = (2 * networks(x.double()).mean(1)).softmax(-1).float()
-    torch.testing.assert_close(found[:2], one_hot[:2])
-    torch.testing.assert_close(found[2], 0.25 * one_hot[2] + 0.75 * probs[2])
-    torch.testing.assert_close(found[3], probs[3])
-    # The parts of a fit are those that its members held out.
-    held = held_out(30, 5, torch.Generator().manual_seed(0))
-    fitted = FittedEnsemble(networks, torch.empty(0), held, [])
-    again = EarlierEnsemble(kdm.nn.MLPEnsemble([2, 3], n_members=5), fitted.parts)
-    assert torch.equal(again.held(torch.device("cpu")), held)
 
 
 def test_draws_stand_for_the_rows_of_a_fit(tmp_path: Path) -> None:

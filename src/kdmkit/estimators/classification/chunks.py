@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -12,13 +11,11 @@ import torch
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.classification.trend import Earlier
-from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.common.chunks import KeptRows, add_chunk
-from kdmkit.estimators.common.cross_fit import EarlierEnsemble
+from kdmkit.estimators.classification.thinning import thinned
+from kdmkit.estimators.common.checks import Array, to_tensor
+from kdmkit.estimators.common.chunks import KeptRows, add_chunk, generator_of
 from kdmkit.estimators.common.labels import JointClassifier
 from kdmkit.estimators.common.rows import checked_rows
-from kdmkit.nn import LabelTrend
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -28,18 +25,13 @@ class ChunkedClassifier(JointClassifier, ABC):
     max_rows: int | None = 500_000
 
     _kept: KeptRows | None = field(init=False, default=None)
-    # Of the rows of the last fit: the parts that members of the ensemble hold out.
-    _parts: Array | None = field(init=False, default=None)
 
     @abstractmethod
-    def _learn(
-        self, X: Array, y: Array, sample_weight: Any, classes: Array | None, earlier: Earlier | None = None
-    ) -> int:
+    def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
         """Fits the model to checked rows; returns how many have a positive weight.
 
         Args:
             classes: None takes those of the rows.
-            earlier: an ensemble to train further; None starts anew.
         """
 
     @abstractmethod
@@ -60,12 +52,11 @@ class ChunkedClassifier(JointClassifier, ABC):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns from one more chunk of rows.
 
-        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, it learns from
-        the chunk and from a uniform sample of `max_rows` earlier rows, which stand for all. The networks of a
-        trend are not fitted anew but trained further; labels of the rows that were not kept are replaced by
-        what the networks have learned from them. Every call takes about as long as a fit to the sample,
-        which stays in memory; `fit` and `kdmkit.save` leave it out, and draws from the model stand for its
-        rows then.
+        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, rows that are
+        close together, of one class and far from others stand for each other: `max_rows` of all rows are
+        kept, with the weights of those that were dropped, and the model is that of `fit` on them and the
+        chunk. Every call takes about as long as that fit. The rows stay in memory; `fit` and `kdmkit.save`
+        leave them out, and draws from the model stand for them then.
 
         Args:
             X, y: rows and labels.
@@ -81,19 +72,18 @@ class ChunkedClassifier(JointClassifier, ABC):
             raise ValueError(bad_argument("y", f"labels of {self.classes_.tolist()}", unknown.tolist()))
         rows = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows, of=KeptRows.of)
         assert rows.y is not None
-        earlier = None if rows.at_most(self.max_rows).is_complete else self._earlier(rows)
-        self._learn(rows.X, rows.y, rows.sample_weight, self.classes_, earlier)
-        if self._parts is not None:
-            rows = replace(rows, parts=self._parts)
-        self._kept, self.n_samples_seen_ = rows.at_most(self.max_rows), rows.n_seen
+        self._learn(rows.X, rows.y, rows.sample_weight, self.classes_)
+        self._kept, self.n_samples_seen_ = self._thinned(rows), rows.n_seen
         return self
 
-    def _earlier(self, rows: KeptRows) -> Earlier | None:
-        """The fitted ensemble, to be trained further; None where there is none of as many members."""
-        trend = self.module_.trend if hasattr(self, "module_") else None
-        if not isinstance(trend, LabelTrend) or trend.ensemble.n_members != self.n_members:
-            return None
-        # Copies: a fit may move them to another device, and fail.
-        scaler, networks = copy.deepcopy((trend.x, trend.ensemble))
-        ensemble = EarlierEnsemble(networks, torch.from_numpy(rows.parts))
-        return Earlier(scaler, ensemble, trend.inverse_temperature, torch.from_numpy(1 - 1 / rows.factors))
+    def _thinned(self, rows: KeptRows) -> KeptRows:
+        """At most `max_rows` of the rows, chosen with the fitted model."""
+        most = self.max_rows
+        if most is None or len(rows) <= most:
+            return rows
+        x = to_tensor(rows.X)
+        points = self._rowwise(lambda part: self.module_.encode(part).flatten(1), x)
+        probs = self._rowwise(lambda part: self.module_(part).probs, x)
+        uncertainty = 1 - torch.from_numpy(probs).double().square().sum(1)
+        rng = generator_of(self, rows.n_seen, 1)
+        return thinned(rows, most, torch.from_numpy(points).double(), uncertainty, rng)

@@ -19,7 +19,7 @@ from kdmkit.estimators.classification.memory import fit_label_memory
 from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
 from kdmkit.estimators.classification.phases import ClassifierFit
 from kdmkit.estimators.classification.rejection import draw_given_label
-from kdmkit.estimators.classification.trend import Earlier, fit_logits
+from kdmkit.estimators.classification.trend import fit_logits
 from kdmkit.estimators.common.bandwidth import choose_sigma
 from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
@@ -143,20 +143,17 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self._kept, self.n_samples_seen_ = None, self._learn(X, y, sample_weight, None)
         return self
 
-    def _learn(
-        self, X: Array, y: Array, sample_weight: Any, classes: Array | None, earlier: Earlier | None = None
-    ) -> int:
+    def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes = np.unique(y) if classes is None else classes
         if len(classes) < 2:
             raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(np.searchsorted(classes, y)).long()
-        self._parts = None
         with self._seeded():
             if self.method == "nonparametric":
                 module = self._nonparametric(x, labels, weights, len(classes))
             else:
-                module = self._learned(x, labels, weights, len(classes), earlier)
+                module = self._learned(x, labels, weights, len(classes))
             self._keep(module)
         self.classes_ = classes
         return len(x)
@@ -198,11 +195,9 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self._keep_histories({"joint": []})
         return Predictor.from_standardized(layer, {"x": scaler})
 
-    def _learned(
-        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int, earlier: Earlier | None
-    ) -> Predictor:
+    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
         if self.method == "discriminative" and self._has_trend(labels):
-            return self._learned_about_trend(x, labels, weights, n_classes, earlier)
+            return self._learned_about_trend(x, labels, weights, n_classes)
         scalers = self._input_scaler(x, weights)
         tensors = (self._training_inputs(x, scalers), labels)
         rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
@@ -225,25 +220,24 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
     # ---- about a trend
 
     def _learned_about_trend(
-        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int, earlier: Earlier | None
+        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
     ) -> Predictor:
         """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
         device = self._fit_device()
         x, labels = x.to(device), labels.to(device)
         weights = None if weights is None else weights.to(device)
-        scaler = Scaler.from_data(x, weights) if earlier is None else earlier.scaler.to(device)
+        scaler = Scaler.from_data(x, weights)
         z = soft_clip(scaler(x)).float()
         fitted = fit_logits(
             z,
             labels,
             weights,
             n_classes,
-            earlier=earlier,
             n_members=int(self.n_members),
             generator=self._torch_generator(),
             run=self._run_trend,
         )
-        self._parts, memory = fitted.parts.cpu().numpy(), None
+        memory = None
         if self.memory:
             probs = fitted.logits.softmax(-1)
             memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())

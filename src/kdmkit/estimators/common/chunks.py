@@ -24,7 +24,6 @@ class KeptRows:
         X, weights: rows and their sample weights.
         y: labels; None of a density.
         keys: independent random numbers; the rows with the smallest ones stay in the sample.
-        parts: whole numbers ≥ 0 that tell which members of an ensemble hold out the row.
         factors: how many rows of all chunks each row stands for.
         n_seen: the number of rows of all chunks; rows of weight 0 do not count.
     """
@@ -33,7 +32,6 @@ class KeptRows:
     y: Array | None
     weights: Array
     keys: Array
-    parts: Array
     factors: Array
     n_seen: int
 
@@ -45,15 +43,10 @@ class KeptRows:
         present = weights > 0
         X, y, weights = X[present], None if y is None else y[present], weights[present]
         n = len(X)
-        return cls(X, y, weights, rng.random(n), rng.integers(1 << 31, size=n), np.ones(n), n)
+        return cls(X, y, weights, rng.random(n), np.ones(n), n)
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether these are all rows of all chunks."""
-        return bool((self.factors == 1).all())
 
     @property
     def sample_weight(self) -> Array | None:
@@ -63,7 +56,7 @@ class KeptRows:
 
     def join(self, other: Self) -> Self:
         """The rows of both."""
-        names = ("X", "weights", "keys", "parts", "factors")
+        names = ("X", "weights", "keys", "factors")
         joined = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
         y = None if self.y is None or other.y is None else np.concatenate([self.y, other.y])
         return replace(self, **joined, y=y, n_seen=self.n_seen + other.n_seen)
@@ -72,10 +65,19 @@ class KeptRows:
         """Those with the smallest keys, at most so many; they stand for all."""
         if most is None or len(self) <= most:
             return self
-        index = smallest(self.keys, most)
+        return self.take(smallest(self.keys, most), np.full(most, self.n_seen / most))
+
+    def take(self, index: Array, factors: Array) -> Self:
+        """Some of the rows, and how many rows of all chunks each of them stands for."""
         y = None if self.y is None else self.y[index]
-        taken = {name: getattr(self, name)[index] for name in ("X", "weights", "keys", "parts")}
-        return replace(self, **taken, y=y, factors=np.full(most, self.n_seen / most))
+        return replace(
+            self,
+            X=self.X[index],
+            y=y,
+            weights=self.weights[index],
+            keys=self.keys[index],
+            factors=factors,
+        )
 
 
 Rows = TypeVar("Rows", bound=KeptRows)
@@ -107,12 +109,16 @@ def add_chunk(
     check_most(most)
     if kept is None and hasattr(estimator, "module_"):
         kept = _stand_ins(estimator, most, of)
-    state = estimator.random_state
-    number = 0 if kept is None else kept.n_seen
-    seeds = [int(state), number, _STREAM] if isinstance(state, int | np.integer) else None
-    rng = np.random.default_rng(seeds)
-    new = of(X, y, sample_weight, rng)
+    new = of(X, y, sample_weight, generator_of(estimator, 0 if kept is None else kept.n_seen))
     return new if kept is None else kept.join(new)
+
+
+def generator_of(estimator: Any, *numbers: int) -> np.random.Generator:
+    """Random numbers of one step; they repeat where the estimator's `random_state` is a number."""
+    state = estimator.random_state
+    return np.random.default_rng(
+        [int(state), *numbers, _STREAM] if isinstance(state, int | np.integer) else None
+    )
 
 
 def check_most(most: Any) -> None:

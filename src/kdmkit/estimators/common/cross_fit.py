@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,24 +108,6 @@ def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]
 
 
 @dataclass(frozen=True)
-class EarlierEnsemble:
-    """An ensemble of an earlier fit, to be trained further.
-
-    Attributes:
-        ensemble: its networks.
-        parts: of every row: the same number in all fits, so that no member ever learns from a row that it
-            holds out.
-    """
-
-    ensemble: MLPEnsemble
-    parts: Int[Tensor, " n"]
-
-    def held(self, device: torch.device) -> Bool[Tensor, "n k"]:
-        """Which members hold out each row."""
-        return _holders(self.parts.to(device), self.ensemble.n_members)
-
-
-@dataclass(frozen=True)
 class FittedEnsemble:
     """An ensemble, its answers at the rows of the fit, and which members hold out each row."""
 
@@ -140,22 +121,15 @@ class FittedEnsemble:
         """The mean answer of the members that have not seen the row."""
         return mean_over(self.answers, self.held)
 
-    @property
-    def parts(self) -> Int[Tensor, " n"]:
-        """Numbers of the parts that rows fall into, as `EarlierEnsemble` takes them."""
-        # Members i − 1 and i (modulo K) hold out part i.
-        return (self.held & ~self.held.roll(-1, 1)).long().argmax(1).cpu()
-
 
 def fit_ensemble(
     x: Float[Tensor, "n d"],
     y: Tensor,
     weights: Float[Tensor, " n"] | None,
     *,
-    start: Float[Tensor, " outputs"] | EarlierEnsemble,
+    start: Float[Tensor, " outputs"],
     n_members: int,
     loss: MemberLoss,
-    held_out_y: Tensor | None = None,
     labels: Int[Tensor, " n"] | None = None,
     generator: torch.Generator,
     run: Callable[..., list[dict[str, float]]],
@@ -166,49 +140,23 @@ def fit_ensemble(
 
     Args:
         x, y, weights: rows, targets, sample weights.
-        start: what every member answers before training; or an ensemble that is trained further.
+        start: what every member answers before training.
         n_members: K; every row is held out by two members.
         loss: of an answer.
-        held_out_y: targets of held-out rows; None is y.
         labels: where given, all parts have the same label proportions.
         generator: chooses the parts; its seed also chooses the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
-    least = _MIN_IMPROVEMENT
     with in_memory("n_members", n_members):
-        if isinstance(start, EarlierEnsemble):
-            first, held, least = _trainable(start.ensemble), start.held(x.device), 0.0
-        else:
-            first = _first_ensemble([x.shape[1], *_HIDDEN, len(start)], n_members, start, generator)
-            held = held_out(len(x), n_members, generator, labels, x.device)
-    w = None if weights is None else weights.float()
-    rows = Rows((x, y, held), w)
-    validation = rows if held_out_y is None else Rows((x, held_out_y, held), w)
+        first = _first_ensemble([x.shape[1], *_HIDDEN, len(start)], n_members, start, generator)
+        held = held_out(len(x), n_members, generator, labels, x.device)
+    rows = Rows((x, y, held), None if weights is None else weights.float())
     objective = CrossFitting(first, loss)
-    earlier = start if isinstance(start, EarlierEnsemble) else None
-    before = math.inf if earlier is None else _mean_loss(objective.to(x.device), validation)
-    history = run(objective, rows, validation, weight_decay=_DECAY, min_improvement=least)
+    history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval().to(x.device)
-    if earlier is not None and _mean_loss(objective, validation) > before:
-        # Further training has made it worse on held-out rows.
-        ensemble = _trainable(earlier.ensemble).requires_grad_(False).to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
     return FittedEnsemble(ensemble.cpu(), answers, held, history)
-
-
-@torch.no_grad()
-def _mean_loss(objective: CrossFitting, rows: Rows) -> float:
-    """The weighted mean loss of held-out answers."""
-    parts = zip(*(tensor.split(BLOCK) for tensor in rows.tensors), strict=True)
-    losses = torch.cat([objective.eval()(*part) for part in parts])
-    weights = torch.ones_like(losses) if rows.weights is None else rows.weights
-    return float((weights * losses).sum() / weights.sum())
-
-
-def _trainable(ensemble: MLPEnsemble) -> MLPEnsemble:
-    """A copy to train; networks of fitted models are frozen, and in float64."""
-    return copy.deepcopy(ensemble).cpu().float().requires_grad_()
 
 
 def _first_ensemble(

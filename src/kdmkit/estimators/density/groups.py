@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -14,13 +12,10 @@ from torch import Tensor
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.common.chunks import KeptRows, smallest
+from kdmkit.estimators.common.partners import SIZE, near_pairs
 from kdmkit.nn import Scaler
 from kdmkit.ops.block_order import block_order
 
-# Partners are looked for in blocks of so many groups, in so many blocks at once.
-_SIZE, _BLOCKS = 128, 256
-# Costs between these numbers, so that every pair has one that counts, and what tells equal ones apart.
-_COSTS, _TIE = (1e-300, 1e300), 1e-12
 #: Rows of which a uniform sample is kept beside the groups.
 SAMPLE = 4096
 
@@ -70,11 +65,11 @@ class Groups:
         """
         groups, place = self._distinct()
         while len(groups) > most:
-            order = block_order(groups.mean / unit, _SIZE)
+            order = block_order(groups.mean / unit, SIZE)
             groups = groups.take(order)
-            first, second = _pairs(groups, unit)
-            chosen = slice(min(len(groups) - most, math.ceil(len(first) / 2)))
-            groups, moved = groups._merge_pairs(first[chosen], second[chosen], unit)
+            pairs = near_pairs(groups.mean / unit, groups.weight, (groups.std == 0).all(1))
+            chosen = pairs.cheapest(len(groups) - most)
+            groups, moved = groups._merge_pairs(chosen.first, chosen.second, unit)
             place = moved[order.argsort()[place]]
         return groups, place
 
@@ -154,41 +149,3 @@ class GroupedRows(KeptRows):
         unit = Scaler.from_data(torch.from_numpy(sample.X), torch.from_numpy(sample.weights)).scale
         groups, place = groups.merged(most, unit)
         return replace(sample, groups=groups, own=place.numpy()[own[index]])
-
-
-def _pairs(groups: Groups, unit: Tensor) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """Pairs of groups that are each other's best partners in their block, the best first."""
-    points, weights = groups.mean / unit, groups.weight / groups.weight.max()
-    repeated = torch.where((groups.std == 0).all(1), weights, torch.zeros_like(weights))
-    full = len(points) - len(points) % _SIZE
-    ends = [*range(0, full, _SIZE * _BLOCKS), full, len(points)]
-    costs, partners = [], []
-    for low, high in pairwise(sorted(set(ends))):
-        size = min(_SIZE, high - low)
-        blocks = (x[low:high].unflatten(0, (-1, size)) for x in (points, weights, repeated))
-        cost, partner = _best_partners(*blocks)
-        costs.append(cost.flatten())
-        partners.append((partner + torch.arange(low, high, size).unsqueeze(1)).flatten())
-    cost, partner = torch.cat(costs), torch.cat(partners)
-    number = torch.arange(len(cost))
-    first = number[(partner[partner] == number) & (number < partner)]
-    first = first[cost[first].argsort()]
-    return first, partner[first]
-
-
-def _best_partners(
-    mean: Float[Tensor, "b s d"], weight: Float[Tensor, "b s"], repeated: Float[Tensor, "b s"]
-) -> tuple[Float[Tensor, "b s"], Int[Tensor, "b s"]]:
-    """The least increase of the variance by a merger with another group of the block, and that group."""
-    mean = mean - mean.mean(1, keepdim=True)
-    wi, wj = weight.unsqueeze(2), weight.unsqueeze(1)
-    cost = wi * wj / (wi + wj)
-    cost.clamp_(min=repeated.unsqueeze(2) / 2).clamp_(min=repeated.unsqueeze(1) / 2)
-    cost *= torch.cdist(mean, mean).square_()
-    cost = ((cost + cost.mT) / 2).nan_to_num_(nan=math.inf, posinf=math.inf).clamp_(*_COSTS)
-    # Equal groups in pairs 0–1, 2–3, …: otherwise all of them would have the first one for a partner.
-    number = torch.arange(mean.shape[1])
-    cost *= 1 + _TIE * (number ^ number.unsqueeze(1)).double()
-    cost.diagonal(dim1=1, dim2=2).fill_(math.inf)
-    found = cost.min(2)
-    return found.values, found.indices

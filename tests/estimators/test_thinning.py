@@ -1,0 +1,62 @@
+"""Rows that stand for near rows of their class."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kdmkit.estimators.classification.thinning import thinned
+from kdmkit.estimators.common.chunks import KeptRows
+
+
+def rows_of(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> KeptRows:
+    return KeptRows.of(X, y, weights, np.random.default_rng(0))
+
+
+def thin(rows: KeptRows, most: int, uncertainty: Tensor | None = None, seed: int = 0) -> KeptRows:
+    chances = torch.zeros(len(rows)).double() if uncertainty is None else uncertainty
+    return thinned(rows, most, torch.from_numpy(rows.X), chances, np.random.default_rng(seed))
+
+
+def test_the_nearest_rows_of_a_class_become_one() -> None:
+    X = np.array([[0.0], [0.1], [0.11], [1.0], [2.0]])
+    kept = thin(rows_of(X, np.array([0, 0, 1, 1, 0])), 4)
+    # 0.1 and 0.11 are nearer, but of two classes.
+    assert kept.factors.sum() == 5
+    assert kept.factors[kept.factors > 1].tolist() == [2.0]
+    assert set(X[2:, 0]) <= set(kept.X[:, 0])
+
+
+def test_rows_stay_where_labels_are_uncertain() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 2)), rng.integers(0, 2, 600)
+    uncertainty = torch.from_numpy((X[:, 0] > 0) * 0.5)
+    kept = thin(rows_of(X, y), 300, uncertainty)
+    is_uncertain = kept.X[:, 0] > 0
+    assert is_uncertain.sum() > 1.5 * (~is_uncertain).sum()
+    # The weight of both halves stays about the same.
+    assert kept.factors[is_uncertain].sum() == pytest.approx((X[:, 0] > 0).sum(), abs=10)
+
+
+def test_weighted_sums_keep_their_expected_value() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 1)), np.arange(40) % 2
+    weights = rng.uniform(0.5, 3, 40)
+    wanted = (weights * X[:, 0] ** 3).sum()
+    found = []
+    for seed in range(400):
+        kept = thin(rows_of(X, y, weights), 15, seed=seed)
+        assert len(kept) == 15
+        total = kept.weights * kept.factors
+        np.testing.assert_allclose(np.bincount(kept.y, total), np.bincount(y, weights))
+        found.append((total * kept.X[:, 0] ** 3).sum())
+    assert abs(np.mean(found) - wanted) < 4 * np.std(found) / np.sqrt(400)
+
+
+@pytest.mark.parametrize("n_classes", [1, 3, 50])
+def test_any_number_of_classes_and_equal_rows(n_classes: int) -> None:
+    y = np.arange(300) % n_classes
+    kept = thin(rows_of(np.zeros((300, 2)), y), 40)
+    assert len(kept) == max(40, n_classes)
+    assert set(kept.y.tolist() if kept.y is not None else []) == set(range(n_classes))
+    assert kept.factors.sum() == pytest.approx(300)
