@@ -189,6 +189,16 @@ def test_queries_that_are_not_finite_are_nan_and_others_keep_their_answers(odd: 
     torch.testing.assert_close([part[others].double() for part in found], wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("m", [300, 256])
+def test_views(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
+    """Tensors with strides of their own, with and without components to fill up the last block."""
+    monkeypatch.setattr(near_pairs, "BLOCK", 64)
+    x, c, log_weights, v = _problem(torch.float32)
+    c, v = c[:m].mT.contiguous().mT, v[:m].expand(m, 3)
+    log_weights = log_weights[:m].repeat_interleave(2)[::2]
+    _assert_exact(0.02, x.mT.contiguous().mT, c, log_weights, v)
+
+
 def test_a_component_that_is_nan_is_not_left_out() -> None:
     x, c, log_weights, v = _problem(torch.float32)
     c[7] = math.nan

@@ -107,7 +107,7 @@ class _Blocks:
             log_weights = torch.cat([log_weights, log_weights.new_full((missing,), -math.inf)])
             kept = torch.cat([kept, kept.new_zeros(len(kept), missing)], 1)
         # A column per component: minima and sums of columns are many times faster.
-        columns = components.view(-1, size, d).mT.contiguous()
+        columns = components.reshape(-1, size, d).mT.contiguous()
         low, high = columns.amin(2, keepdim=True), columns.amax(2, keepdim=True)
         centre = low.lerp(high, 0.5)
         right, squares = _right(columns, centre, scale, log_weights.view(-1, size))
