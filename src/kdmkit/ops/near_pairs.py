@@ -78,9 +78,9 @@ class _Blocks:
     """Blocks of consecutive components. The last one is filled up with components of weight 0.
 
     Args:
-        components, log_weights, kept: of m components.
+        components: c.
+        log_weights, kept: of the components, and of those that fill up the last block.
         scale: of shape `(1, d)` or `(1, 1)`.
-        columns: the components, one column each.
         low, high: opposite corners of the boxes.
         centre: of the boxes.
         right: the components' side of the products that give scores.
@@ -88,10 +88,9 @@ class _Blocks:
     """
 
     components: Float[Tensor, "m d"]
-    log_weights: Float[Tensor, " m"]
-    kept: Float[Tensor, "v m"]
+    log_weights: Float[Tensor, " filled"]
+    kept: Float[Tensor, "v filled"]
     scale: Float[Tensor, "1 s"]
-    columns: Float[Tensor, "b d size"]
     low: Float[Tensor, "b d 1"]
     high: Float[Tensor, "b d 1"]
     centre: Float[Tensor, "b d 1"]
@@ -103,20 +102,17 @@ class _Blocks:
         m, d = components.shape
         size = min(BLOCK, m + -m % _GROUP)
         if missing := -m % size:
-            components = torch.cat([components, components[-1:].expand(missing, d)])
             log_weights = torch.cat([log_weights, log_weights.new_full((missing,), -math.inf)])
             kept = torch.cat([kept, kept.new_zeros(len(kept), missing)], 1)
-        # A column per component: minima and sums of columns are many times faster.
-        columns = components.reshape(-1, size, d).mT.contiguous()
-        low, high = columns.amin(2, keepdim=True), columns.amax(2, keepdim=True)
+        right = _columns(components, size)
+        low, high = right[:, :d].amin(2, keepdim=True), right[:, :d].amax(2, keepdim=True)
         centre = low.lerp(high, 0.5)
-        right, squares = _right(columns, centre, scale, log_weights.view(-1, size))
-        radii = squares.amax(1).sqrt_().double()
-        return cls(components, log_weights, kept, scale, columns, low, high, centre, right, radii)
+        radii = _scale_columns(right, centre, scale, log_weights.view(-1, size)).amax(1).sqrt_().double()
+        return cls(components, log_weights, kept, scale, low, high, centre, right, radii)
 
     @property
     def size(self) -> int:
-        return self.columns.shape[2]
+        return self.right.shape[2]
 
     def bounds(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "b n"]:
         """The largest score that a query may have with a component of a block.
@@ -204,7 +200,9 @@ class _NearPairs:
         blocks, some = self._blocks, slice(block, block + 1)
         centre, scale = blocks.centre[some].double(), blocks.scale.double()
         log_weights = blocks.log_weights.view(-1, blocks.size)[some].double()
-        right, _ = _right(blocks.columns[some].double(), centre, scale, log_weights)
+        components = blocks.components[block * blocks.size : (block + 1) * blocks.size]
+        right = _columns(components.double(), blocks.size)
+        _scale_columns(right, centre, scale, log_weights)
         left, _ = _left(self._x.index_select(0, self._queries[block]).double(), centre.squeeze(2), scale)
         return _product(left, right[0], self._exact)
 
@@ -218,21 +216,44 @@ def _left(
     return torch.cat([x, squares.unsqueeze(1), x.new_ones(len(x), 1)], 1), squares
 
 
-def _right(
-    columns: Float[Tensor, "b d size"],
+def _columns(components: Float[Tensor, "m d"], size: int) -> Float[Tensor, "b p size"]:
+    """Blocks with a column per component and two more rows; the last component fills up the last block.
+
+    Minima and sums along rows are many times faster than those along columns.
+    """
+    m, d = components.shape
+    whole = m // size
+    columns = components.new_empty(math.ceil(m / size), d + 2, size)
+    columns[:whole, :d] = components[: whole * size].reshape(whole, size, d).mT
+    if rest := m % size:
+        columns[whole, :d, :rest] = components[-rest:].mT
+        columns[whole, :d, rest:] = components[-1:].mT
+    return columns
+
+
+def _scale_columns(
+    columns: Float[Tensor, "b p size"],
     centre: Float[Tensor, "b d 1"],
     scale: Float[Tensor, "1 s"],
     log_weights: Float[Tensor, "b size"],
-) -> tuple[Float[Tensor, "b p size"], Float[Tensor, "b size"]]:
-    """The components' side, in units of log 2: 2 x·c − ‖x‖² + (log-weight − ‖c‖²); and ‖s c‖²."""
-    b, d, size = columns.shape
-    right = columns.new_empty(b, d + 2, size)
-    c = torch.sub(columns, centre, out=right[:, :d]).mul_(scale.mT)
-    squares = c.square().sum(1)
+) -> Float[Tensor, "b size"]:
+    """Makes of `_columns` the components' side of products that give scores, in units of log 2.
+
+    With the rows of `_left` they are 2 x·c − ‖x‖² + (log-weight − ‖c‖²).
+
+    Returns:
+        ‖s c‖² about the centre.
+    """
+    d = centre.shape[1]
+    c = columns[:, :d].sub_(centre).mul_(scale.mT)
+    squares = torch.zeros_like(log_weights)
+    # Without a tensor of all squares: new memory takes longer than the sums.
+    for row in c.unbind(1):
+        squares.addcmul_(row, row)
     c.mul_(2 * _LOG2_E)
-    right[:, d] = -_LOG2_E
-    torch.sub(log_weights, squares, out=right[:, d + 1]).mul_(_LOG2_E)
-    return right, squares
+    columns[:, d] = -_LOG2_E
+    torch.sub(log_weights, squares, out=columns[:, d + 1]).mul_(_LOG2_E)
+    return squares
 
 
 def _product(
