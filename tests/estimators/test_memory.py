@@ -82,6 +82,25 @@ def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(again[1], left)
 
 
+def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdmkit.nn.memory.BLOCK", 32)
+    monkeypatch.setattr(fitting, "_MOST_ROWS", 300)
+    X, y = families(400, 0)
+    x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
+    weights = torch.rand(400, generator=torch.Generator().manual_seed(1))
+
+    def losses(rows: torch.Tensor, answers: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return (r[rows] - answers).double().square().mean(1)
+
+    memory, kept = fitting.search_memory(x, r, weights, torch.Generator().manual_seed(0), losses)
+    assert memory is not None
+    assert len(kept.unique()) == len(memory.rows) == 300
+    torch.testing.assert_close((memory.rows, memory.residuals), (x[kept], r[kept]))
+    torch.testing.assert_close(memory.log_weights, (weights / weights.mean()).log()[kept])
+    chosen = torch.randperm(400, generator=torch.Generator().manual_seed(0))[:300]
+    assert torch.equal(kept, chosen[kdm.ops.block_order(x[chosen], 32)])
+
+
 def test_noise_is_not_remembered() -> None:
     x, r = some(300, 4)
     memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))

@@ -1,13 +1,15 @@
 """Averages beside a background, against sums in float64."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from kdmkit.kernels import RBF
-from kdmkit.ops import attend_beside, background
+from kdmkit.ops import attend_beside, background, block_order, near_pairs
 
 N, M, D = 37, 300, 5
 
@@ -34,8 +36,10 @@ def _expected(sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor
 def test_averages_and_coverage(
     monkeypatch: pytest.MonkeyPatch, sigma: float, values: int, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(background, "_QUERIES", 16)
+    for module in (background, near_pairs):
+        monkeypatch.setattr(module, "_QUERIES", 16)
     monkeypatch.setattr(background, "_COMPONENTS", 64)
+    monkeypatch.setattr(near_pairs, "BLOCK", 64)
     x, c, log_weights, v = _problem(dtype, values)
     found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1).log())
     accuracy = 1e-5 if dtype == torch.float32 else 1e-8
@@ -48,26 +52,158 @@ def test_averages_and_coverage(
     assert all(part.dtype == dtype for part in found)
 
 
-def test_blocks_far_below_the_background_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_COMPONENTS", 10)
-    computed: list[bool] = []
-    exponentials = Tensor.exp2_
-    monkeypatch.setattr(Tensor, "exp2_", lambda scores: computed.append(True) or exponentials(scores))
-    c = torch.arange(100.0).unsqueeze(1)
-    mean, coverage = attend_beside(
-        RBF(0.1).term(torch.tensor([[50.0]]), c), torch.zeros(100), c, torch.tensor(0.0)
+def _assert_exact(sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor) -> None:
+    log_background = torch.tensor(0.1, dtype=torch.float64).log()
+    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, log_background)
+    accuracy = 1e-5 if x.dtype == torch.float32 else 1e-8
+    torch.testing.assert_close(
+        [part.double() for part in found],
+        list(_expected(sigma, x, c, log_weights, v)),
+        atol=accuracy,
+        rtol=accuracy,
+        equal_nan=True,
     )
-    assert len(computed) == 1
+
+
+def _calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """A list that grows with every call of a function."""
+    calls: list[Any] = []
+    function = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: calls.append(args) or function(*args))
+    return calls
+
+
+def test_blocks_far_below_the_background_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_pairs, "BLOCK", 32)
+    computed = _calls(monkeypatch, near_pairs, "_product")
+    c = torch.arange(320.0).unsqueeze(1)
+    mean, coverage = attend_beside(
+        RBF(0.1).term(torch.tensor([[50.0]]), c), torch.zeros(320), c, torch.tensor(0.0)
+    )
+    # In float32, and again in float64: most groups of this small block have a pair that counts.
+    assert [left.dtype for left, *_ in computed] == [torch.float32, torch.float64]
     torch.testing.assert_close((mean, coverage), (torch.tensor([[25.0]]), torch.tensor([[0.5]])))
 
 
-def test_nan_stays_nan_and_other_queries_keep_their_answers() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_block_is_compared_with_near_queries_only(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(near_pairs, "BLOCK", 32)
+    computed = _calls(monkeypatch, near_pairs, "_product")
+    c = torch.arange(320, dtype=dtype).unsqueeze(1)
+    x = torch.tensor([[16.0], [31.5], [150.0], [1e6]], dtype=dtype)
+    _assert_exact(0.5, x, c, torch.zeros(320, dtype=dtype), c)
+    # The second query is near two blocks, the last one near none.
+    assert [len(left) for left, *_ in computed if left.dtype == dtype] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sigma", [0.3, 0.02])
+def test_the_order_of_components_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, sigma: float, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(near_pairs, "BLOCK", 32)
+    x, c, log_weights, v = _problem(dtype)
+    order = block_order(c, 32)
+    computed = _calls(monkeypatch, near_pairs, "_product")
+    pairs = []
+    for some in (torch.arange(M), order):
+        computed.clear()
+        _assert_exact(sigma, x, c[some], log_weights[some], v[some])
+        pairs.append(sum(len(left) * right.shape[1] for left, right, _ in computed))
+    # Sorted blocks are compared with fewer queries.
+    assert pairs[1] < 0.8 * pairs[0]
+
+
+def _clusters() -> tuple[Tensor, float]:
+    """Far from each other, and as wide as a few bandwidths."""
+    centres = torch.tensor([[0.0], [100.0], [300.0]])
+    return (centres.unsqueeze(1) + torch.rand(128, 2)).flatten(0, 1), 0.1
+
+
+def _sparse() -> tuple[Tensor, float]:
+    """Few pairs are near each other."""
+    return 100 * torch.rand(384, 2), 0.05
+
+
+def _long(*, ordered: bool) -> tuple[Tensor, float]:
+    """Hundreds of bandwidths long, and every point has many near ones."""
+    c = 100 * torch.rand(384, 1)
+    return c.sort(0).values if ordered else c, 1.0
+
+
+@pytest.mark.parametrize(
+    ("path", "points"),
+    [
+        ("float32", _clusters),
+        ("pairs", _sparse),
+        ("float64", lambda: _long(ordered=False)),
+        ("float64", lambda: _long(ordered=True)),
+    ],
+)
+def test_every_way_to_sum_a_block(
+    monkeypatch: pytest.MonkeyPatch, path: str, points: Callable[[], tuple[Tensor, float]]
+) -> None:
+    monkeypatch.setattr(near_pairs, "BLOCK", 128)
+    torch.manual_seed(0)
+    c, sigma = points()
+    x = c[::3] + 0.3 * sigma * torch.randn(128, c.shape[1])
+    ways = {"float32": "_weighted", "pairs": "_of_pairs", "float64": "_exact_scores"}
+    calls = {way: _calls(monkeypatch, near_pairs._NearPairs, name) for way, name in ways.items()}
+    _assert_exact(sigma, x, c, torch.randn(384), torch.randn(384, 2))
+    # Scores in float64 are weighted like the others.
+    wanted = {"float32", "float64"} if path == "float64" else {path}
+    assert {way for way, made in calls.items() if made} == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "m", "d"), [(9, 1, 3), (9, 5, 1), (0, 40, 2), (20, 70, 200), (2, 600, 26)])
+def test_sizes(n: int, m: int, d: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    c = 50 + torch.randn(m, d, generator=generator, dtype=dtype)
+    x = c[torch.arange(n) % m] + 0.01 * torch.randn(n, d, generator=generator, dtype=dtype)
+    v = torch.randn(m, 1, generator=generator, dtype=dtype)
+    _assert_exact(0.05 * math.sqrt(d), x, c, torch.zeros(m, dtype=dtype), v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sigma", [0.3, 0.02])
+def test_a_bandwidth_per_dimension(sigma: float, dtype: torch.dtype) -> None:
+    x, c, log_weights, v = _problem(dtype)
+    widths = torch.tensor([1.0, 2.0, 0.5, 4.0, 1.5], dtype=dtype)
+    found = attend_beside(RBF(sigma * widths).term(x * widths, c * widths), log_weights, v, torch.tensor(0.0))
+    wanted = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.0))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.02])
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_queries_that_are_not_finite_are_nan_and_others_keep_their_answers(odd: float, sigma: float) -> None:
     x, c, log_weights, v = _problem(torch.float32)
-    x[3] = math.nan
-    mean, coverage = attend_beside(RBF(0.3).term(x, c), log_weights, v, torch.tensor(0.1).log())
-    expected = _expected(0.3, x, c, log_weights, v)[0].float()
-    torch.testing.assert_close(mean, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
-    assert bool(coverage[3].isnan())
+    x[3, 2] = odd
+    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1).log())
+    assert all(bool(part[3].isnan()) for part in found)
+    others = torch.arange(N) != 3
+    wanted = [part[others] for part in _expected(sigma, x, c, log_weights, v)]
+    torch.testing.assert_close([part[others].double() for part in found], wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("m", [300, 256])
+def test_views(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
+    """Tensors with strides of their own, with and without components to fill up the last block."""
+    monkeypatch.setattr(near_pairs, "BLOCK", 64)
+    x, c, log_weights, v = _problem(torch.float32)
+    c, v = c[:m].mT.contiguous().mT, v[:m].expand(m, 3)
+    log_weights = log_weights[:m].repeat_interleave(2)[::2]
+    _assert_exact(0.02, x.mT.contiguous().mT, c, log_weights, v)
+
+
+def test_a_component_that_is_nan_is_not_left_out() -> None:
+    x, c, log_weights, v = _problem(torch.float32)
+    c[7] = math.nan
+    found = attend_beside(RBF(0.02).term(x, c), log_weights, v, torch.tensor(0.1).log())
+    assert all(bool(part.isnan().all()) for part in found)
 
 
 def test_weights_beyond_the_range_of_float32_and_gradients() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import FixedBandwidth
-from kdmkit.ops import attend_beside
+from kdmkit.ops import attend_beside, block_order
+from kdmkit.ops.near_pairs import BLOCK
 
 
 class ResidualMemory(nn.Module):
@@ -58,6 +59,17 @@ class ResidualMemory(nn.Module):
         return attend_beside(
             kernel.term(x, self.rows), self.log_weights, self.residuals, self.background.log()
         )
+
+    def sort(self) -> Int[Tensor, " n"]:
+        """Puts rows into the order of `block_order`, in which narrow kernels leave out most pairs.
+
+        Returns:
+            The former numbers of the rows.
+        """
+        order = block_order(self.rows, BLOCK)
+        self.rows, self.residuals = self.rows[order], self.residuals[order]
+        self.log_weights = self.log_weights[order]
+        return order
 
     def config(self) -> dict[str, Any]:
         """The shapes that `from_config` needs, in the types of JSON."""

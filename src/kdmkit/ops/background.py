@@ -2,8 +2,8 @@
 
 Scores of squared distances have an upper bound, the largest log-weight, and what is far below the background
 does not count. So exponentials need no maximum of their query. Where points are near the origin, they need no
-squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors leave the sum. Elsewhere,
-blocks without large scores are left out.
+squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors leave the sum. Where
+kernels are narrow, pairs that are far from each other are left out (`near_pairs`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from torch import Tensor
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.ops.api import attend
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.near_pairs import FLOAT32_REACH, sums_of_near_pairs
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints
-from kdmkit.ops.terms import SquaredDistance, Term, robust_centre
+from kdmkit.ops.terms import SquaredDistance, Term
 
 _LOG2_E = math.log2(math.e)
 # Queries and components per block: their scores stay in the caches of a CPU.
 _QUERIES, _COMPONENTS = 1024, 512
-# The largest (‖s x‖ + ‖s c‖)² for which float32 products give averages that are exact to 1e-5.
-_FLOAT32_REACH = 512.0
-# All components together, each with a score this far below the background, change averages by less than 1e-9.
-_NEGLIGIBLE = 1e-9
 # The largest 2·‖s x‖·‖s c‖ + log-weight for which sums of e^{2 x·c} are finite in float32. Components whose
 # constants underflow are so far away then that they contribute less than 1e-13.
 _LARGEST_PRODUCT = 64.0
@@ -120,44 +117,19 @@ def _in_blocks(
         # e^{2 x·c} with the constants of components in the values, and those of queries in the sums.
         bias, row = points.column(log_weights), points.row().double()
         sums = _sums(_Blocks.without_squares(points), kept * bias.exp()).mul_(row.exp())
+    elif points.reach <= FLOAT32_REACH:
+        sums = _sums(_Blocks.with_squares(points, log_weights), kept)
     else:
-        sums = _sums_of_far_points(term, log_weights, kept)
+        sums = sums_of_near_pairs(term, log_weights, kept)
     shares = (sums / (1 + sums[-1])).mT.to(dtype)
     return shares[:, :-1], shares[:, -1:]
 
 
-def _sums_of_far_points(
-    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"]
-) -> Float[Tensor, "v n"]:
-    """`_sums` where e^{2 x·c} may be infinite; blocks without large scores are left out."""
-    query, components, scale = term.tensors
-    near = ScaledPoints.about(components.mean(0, dtype=kept.dtype), query, components, scale, kept.dtype)
-    blocks = _Blocks.with_squares(near, log_weights)
-    if kept.dtype != torch.float32 or near.reach <= _FLOAT32_REACH:
-        return _sums(blocks, kept)
-    # Float32 finds the blocks that count.
-    points = ScaledPoints.about(robust_centre(components), query, components, scale, torch.float64)
-    least = math.log2(_NEGLIGIBLE / len(components)) - 1e-6 * near.reach
-    return _sums(blocks, kept, _Blocks.with_squares(points, log_weights), least)
-
-
-def _sums(
-    blocks: _Blocks, kept: Float[Tensor, "v m"], exact: _Blocks | None = None, least: float = -math.inf
-) -> Float[Tensor, "v n"]:
-    """Σ_j kept_j·2^scores_ji in float64.
-
-    Args:
-        exact: more precise scores, for blocks with a score that is not below `least`.
-    """
+def _sums(blocks: _Blocks, kept: Float[Tensor, "v m"]) -> Float[Tensor, "v n"]:
+    """Σ_j kept_j·2^scores_ji in float64."""
     n = blocks.queries.shape[1]
     sums = torch.zeros(len(kept), n, dtype=torch.float64)
     for queries in slices(n, _QUERIES):
         for some in slices(kept.shape[1], _COMPONENTS):
-            scores = blocks.scores(some, queries)
-            if exact is not None:
-                # Not ≥, which is false for NaN.
-                if bool(scores.amax() < least):
-                    continue
-                scores = scores.copy_(exact.scores(some, queries))
-            sums[:, queries] += kept[:, some] @ scores.exp2_()
+            sums[:, queries] += kept[:, some] @ blocks.scores(some, queries).exp2_()
     return sums

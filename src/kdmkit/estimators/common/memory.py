@@ -44,7 +44,7 @@ def search_memory(
         losses: what is to be lowered.
 
     Returns:
-        The memory, and the numbers of its rows.
+        The memory, and the numbers of its rows, both sorted (`ResidualMemory.sort`).
     """
     kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
     share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x)
@@ -64,7 +64,8 @@ def search_memory(
         return None, kept
     memory.sigma.fill_(chosen[0])
     memory.background.fill_(chosen[1])
-    return memory, kept
+    # Only now: the first rows are a random sample and judge the candidates.
+    return memory, kept[memory.sort()]
 
 
 def left_out(memory: ResidualMemory, sigma: float, rows: Int[Tensor, " q"]) -> tuple[Tensor, Tensor]:
