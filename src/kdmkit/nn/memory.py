@@ -66,7 +66,7 @@ class ResidualMemory(nn.Module):
         Returns:
             The former numbers of the rows.
         """
-        order = block_order(self.rows, BLOCK)
+        order = block_order(self.rows, BLOCK, parts=2)
         self.rows, self.residuals = self.rows[order], self.residuals[order]
         self.log_weights = self.log_weights[order]
         return order

@@ -8,19 +8,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# About the number of parts of a group along its widest dimension.
-_PARTS = 8
 
-
-def block_order(points: Float[Tensor, "m d"], size: int) -> Int[Tensor, " m"]:
+def block_order(points: Float[Tensor, "m d"], size: int, parts: int = 8) -> Int[Tensor, " m"]:
     """Numbers of the points in an order whose blocks `[i·size, (i + 1)·size)` are compact.
 
-    All points are sorted along the dimension in which they vary most and cut into about eight parts, each
-    part along its own widest dimension, and so on down to blocks: the leaves of a k-d tree.
+    All points are sorted along the dimension in which they vary most and cut into parts, each part along its
+    own widest dimension, and so on down to blocks: the leaves of a k-d tree.
 
     Args:
         points: to put in order.
         size: the number of points of a block.
+        parts: about the number of parts of a group. Few parts are slower, and better where columns have few
+            distinct values.
 
     Returns:
         A permutation of 0 … m−1.
@@ -31,7 +30,7 @@ def block_order(points: Float[Tensor, "m d"], size: int) -> Int[Tensor, " m"]:
     m = len(points)
     order = torch.arange(m, device=points.device)
     blocks = max(1, math.ceil(m / size))
-    levels = max(1, round(math.log(blocks, _PARTS)))
+    levels = max(1, round(math.log(blocks, parts)))
     parts = math.ceil(blocks ** (1 / levels))
     for level in range(levels, 0, -1):
         width = size * parts**level
