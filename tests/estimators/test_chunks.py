@@ -130,14 +130,57 @@ def test_classifiers_of_chunks_repeat_and_keep_one_row_of_every_class() -> None:
     np.testing.assert_allclose(np.bincount(found[0].y, found[0].weights * found[0].factors), total)
 
 
-def test_classifiers_behind_an_encoder_keep_rows() -> None:
-    images, y = np.random.default_rng(0).normal(size=(60, 1, 2, 2)), np.arange(60) % 2
-    encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-    model = kdm.KDMClassifier(encoder=encoder, max_epochs=1, max_rows=20, random_state=0)
-    for start in (0, 30):
-        model.partial_fit(images[start : start + 30], y[start : start + 30], classes=[0, 1])
+def test_classifiers_behind_an_encoder_compare_latent_vectors() -> None:
+    rng = np.random.default_rng(0)
+    images, y = rng.normal(size=(60, 1, 2, 2)), np.arange(60) % 2
+    # The encoder sees two pixels; rows come in pairs that differ in the others only.
+    images[1::4], images[3::4] = images[::4], images[2::4]
+    images[:, 0, 1] = 100 * rng.normal(size=(60, 2))
+    y = np.repeat(np.arange(30) % 2, 2)
+    encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2, bias=False))
+    with torch.no_grad():
+        encoder[1].weight.copy_(torch.eye(2, 4))
+    encoder.requires_grad_(False)
+    model = kdm.KDMClassifier(encoder=encoder, max_epochs=1, max_rows=30, random_state=0)
+    for start in (0, 20, 40):
+        model.partial_fit(images[start : start + 20], y[start : start + 20], classes=[0, 1])
     assert model._kept is not None
-    assert model._kept.X.shape == (20, 1, 2, 2)
+    assert model._kept.X.shape == (30, 1, 2, 2)
+    assert (model._kept.factors == 2).all()
+
+
+def test_classifiers_keep_rows_near_the_boundary_of_classes() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, size=(600, 1))
+    y = np.where(X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=600) > 0, "high", "low")
+    model = kdm.KDMClassifier(method="nonparametric", max_rows=200, random_state=0)
+    for start in (0, 300):
+        model.partial_fit(X[start : start + 300], y[start : start + 300], classes=["high", "low"])
+    assert model._kept is not None
+    assert len(model._kept) == 200
+    is_near = abs(model._kept.X[:, 0]) < 0.2
+    assert is_near.mean() > 1.5 * (abs(X) < 0.2).mean()
+
+
+def test_budgets_of_a_classifier_may_change(tmp_path: Path) -> None:
+    X, y = moons(300)
+    model = kdm.KDMClassifier(method="nonparametric", max_rows=100, random_state=0)
+    model.partial_fit(X[:150], y[:150], classes=[0, 1])
+    sizes = []
+    for most, start in ((50, 150), (None, 200), (500, 250)):
+        model.max_rows = most
+        model.partial_fit(X[start : start + 50], y[start : start + 50])
+        assert model._kept is not None
+        sizes.append(len(model._kept))
+    assert sizes == [50, 100, 150]
+    assert model.n_samples_seen_ == 300
+    kdm.save(model, tmp_path / "model.kdm")
+    loaded = kdm.load(tmp_path / "model.kdm")
+    assert isinstance(loaded, kdm.KDMClassifier)
+    loaded.max_rows = 60
+    loaded.partial_fit(X, y)
+    assert loaded._kept is not None
+    assert len(loaded._kept) == 60
+    assert loaded._kept.factors.sum() == pytest.approx(600)
 
 
 def test_a_first_chunk_beyond_the_budget_draws_and_goes_on(tmp_path: Path) -> None:

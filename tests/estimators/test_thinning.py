@@ -60,3 +60,35 @@ def test_any_number_of_classes_and_equal_rows(n_classes: int) -> None:
     assert len(kept) == max(40, n_classes)
     assert set(kept.y.tolist() if kept.y is not None else []) == set(range(n_classes))
     assert kept.factors.sum() == pytest.approx(300)
+
+
+def test_units_of_columns_and_extreme_values_do_not_matter() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = np.arange(200) % 2
+    kept, other = thin(rows_of(X, y), 120), thin(rows_of(X * [1.0, 1000.0], y), 120)
+    np.testing.assert_allclose(kept.X * [1.0, 1000.0], other.X)
+    # Far rows of one class, among near ones: pairs 0–1, 2–3, … are each other's neighbours.
+    pairs = np.repeat(np.linspace(-1, 1, 50), 2) + np.tile([0, 1e-3], 50)
+    far = np.append(pairs, 1e20)[:, None]
+    found = thin(rows_of(far, np.zeros(101, dtype=int)), 51)
+    assert found.X.max() == 1e20
+    np.testing.assert_array_equal(np.sort(found.factors), [1, *[2] * 50])
+    near = np.sort(found.X[:-1, 0])
+    np.testing.assert_allclose(near, np.linspace(-1, 1, 50), atol=2e-3)
+
+
+def test_weights_decide_between_classes() -> None:
+    X, y = np.random.default_rng(0).normal(size=(200, 1)), np.arange(200) % 2
+    kept = thin(rows_of(X, y, np.where(y == 1, 1000.0, 1.0)), 120)
+    # Rows of a light class go first.
+    assert kept.y is not None
+    assert (kept.y == 1).sum() > 80
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e306])
+def test_any_unit_of_weights(unit: float) -> None:
+    X, y = np.random.default_rng(0).normal(size=(100, 1)), np.arange(100) % 2
+    weights = np.random.default_rng(1).uniform(1, 2, 100)
+    kept, other = thin(rows_of(X, y, weights), 30), thin(rows_of(X, y, unit * weights), 30)
+    np.testing.assert_array_equal(kept.X, other.X)
+    np.testing.assert_allclose(kept.factors, other.factors)

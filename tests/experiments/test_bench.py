@@ -6,18 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from kdmkit.estimators import KDMRegressor
-from kdmkit.experiments.bench import peers
+from kdmkit.experiments.bench import peers, whole_fits
 from kdmkit.experiments.bench.cases import Case
 from kdmkit.experiments.bench.fitting import EpochCase
 from kdmkit.experiments.bench.history import compare, history_of, keep
 from kdmkit.experiments.bench.measure import extra_memory, worst_error
 from kdmkit.experiments.bench.peers import Inputs
 from kdmkit.experiments.bench.run import run, summarize, tasks
-from kdmkit.experiments.bench.whole_fits import FitCase, fit_cases
+from kdmkit.experiments.bench.whole_fits import FitCase, PredictCase, fit_cases
 from kdmkit.experiments.common import read_rows, run_tasks
 from kdmkit.experiments.common.lines import append_row
 
@@ -95,6 +96,22 @@ def test_fits_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         "KDMClassifier().fit, digits",
         "KDMRegressor().fit, 8,192 × 8",
     ]
+
+
+def test_predictions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PredictCase(50, fitted=40, features=4)
+    monkeypatch.setattr(
+        whole_fits, "KDMRegressor", functools.partial(KDMRegressor, max_epochs=1, n_members=3)
+    )
+    assert case.key["case"] == "KDMRegressor().predict, 50 × 4, fitted to 40"
+    for peer in case.peers():
+        result = case.measure(peer, 0.0)
+        assert 0 < result["low"] <= result["median"] <= result["high"]
+    X, y = whole_fits.made_regression(40, 4)
+    plain, wide, narrow = (model().predict(X) for model in list(case.peers().values())[:3])
+    # A narrow memory repeats half of the residuals of its rows, beside a background of weight 1.
+    np.testing.assert_allclose(narrow, (plain + y) / 2, rtol=1e-3, atol=1e-3)
+    assert not np.allclose(wide, narrow)
 
 
 def test_memory_is_what_a_call_takes() -> None:

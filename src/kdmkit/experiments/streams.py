@@ -180,7 +180,7 @@ _DRAWN: dict[str, Callable[[np.random.Generator], tuple[Array, Array]]] = {
 
 
 def shares(rows: Sequence[Row], name: str, model: str, way: Way, budget: float) -> float:
-    """The mean over seeds of (score − first)/(mean of whole − first): the share of the gain of all rows."""
+    """The share of the gain of all rows: sums over seeds of (score − first) and of (whole − first)."""
 
     def scores(way: Way, budget: float) -> dict[int, float]:
         found = select(rows, dataset=name, model=model, way=way, budget=budget)
@@ -205,11 +205,11 @@ def report(rows: Sequence[Row], part: Part) -> Report:
             for way in _SHOWN
         }
         table += [
-            [model, name, *(f"{column[place]:.2f}" for column in found.values())]
+            [model, name, *(_cell(column[place]) for column in found.values())]
             for place, name in enumerate(names)
         ]
         if names:
-            table += [[model, "mean", *(f"{np.mean(column):.2f}" for column in found.values())]]
+            table += [[model, "mean", *(_cell(float(np.mean(column))) for column in found.values())]]
         for budget in BUDGETS:
             what = f"{model}, budget of {budget:g} of the rows"
             claims.append(Claim(what, _known(found["chunks", budget]), least=_TARGET))
@@ -235,6 +235,10 @@ def report(rows: Sequence[Row], part: Part) -> Report:
         *(f"{way}, {budget:g}" for budget in BUDGETS for way in ("chunks", "one call", "sample")),
     ]
     return Report("Learning from chunks of rows", header, table, notes)
+
+
+def _cell(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
 
 
 def _known(values: Sequence[float]) -> list[float]:

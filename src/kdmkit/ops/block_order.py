@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def block_order(points: Float[Tensor, "m d"], size: int, parts: int = 8) -> Int[Tensor, " m"]:
+def block_order(points: Float[Tensor, "m d"], size: int, *, parts: int = 8) -> Int[Tensor, " m"]:
     """Numbers of the points in an order whose blocks `[i·size, (i + 1)·size)` are compact.
 
     All points are sorted along the dimension in which they vary most and cut into parts, each part along its
@@ -31,9 +31,9 @@ def block_order(points: Float[Tensor, "m d"], size: int, parts: int = 8) -> Int[
     order = torch.arange(m, device=points.device)
     blocks = max(1, math.ceil(m / size))
     levels = max(1, round(math.log(blocks, parts)))
-    parts = math.ceil(blocks ** (1 / levels))
+    parts_of_level = math.ceil(blocks ** (1 / levels))
     for level in range(levels, 0, -1):
-        width = size * parts**level
+        width = size * parts_of_level**level
         # The last group may have fewer points than the others.
         full = m - m % width
         moved = torch.cat([_sorted(points[:full], 0, width), _sorted(points[full:], full, m - full)])

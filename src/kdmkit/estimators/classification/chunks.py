@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.classification.thinning import thinned
@@ -52,11 +53,11 @@ class ChunkedClassifier(JointClassifier, ABC):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns from one more chunk of rows.
 
-        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, rows that are
-        close together, of one class and far from others stand for each other: `max_rows` of all rows are
-        kept, with the weights of those that were dropped, and the model is that of `fit` on them and the
-        chunk. Every call takes about as long as that fit. The rows stay in memory; `fit` and `kdmkit.save`
-        leave them out, and draws from the model stand for them then.
+        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, near rows of a
+        class are replaced by one of them, which takes their weight, first where the label is certain. The
+        model is that of `fit` on the `max_rows` rows that are kept and on the chunk, and every call takes
+        about as long as that fit. The rows stay in memory; `fit` and `kdmkit.save` leave them out, and draws
+        from the model stand for them then.
 
         Args:
             X, y: rows and labels.
@@ -73,7 +74,9 @@ class ChunkedClassifier(JointClassifier, ABC):
         rows = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows, of=KeptRows.of)
         assert rows.y is not None
         self._learn(rows.X, rows.y, rows.sample_weight, self.classes_)
-        self._kept, self.n_samples_seen_ = self._thinned(rows), rows.n_seen
+        # All rows first: an encoder may fail on them.
+        self._kept, self.n_samples_seen_ = rows, rows.n_seen
+        self._kept = self._thinned(rows)
         return self
 
     def _thinned(self, rows: KeptRows) -> KeptRows:
@@ -81,9 +84,11 @@ class ChunkedClassifier(JointClassifier, ABC):
         most = self.max_rows
         if most is None or len(rows) <= most:
             return rows
-        x = to_tensor(rows.X)
-        points = self._rowwise(lambda part: self.module_.encode(part).flatten(1), x)
-        probs = self._rowwise(lambda part: self.module_(part).probs, x)
-        uncertainty = 1 - torch.from_numpy(probs).double().square().sum(1)
+
+        def answer(part: Tensor) -> Tensor:
+            probs: Tensor = self.module_(part).probs.double()
+            return torch.cat([self.module_.encode(part), 1 - probs.square().sum(1, keepdim=True)], 1)
+
+        answers = torch.from_numpy(self._rowwise(answer, to_tensor(rows.X)))
         rng = generator_of(self, rows.n_seen, 1)
-        return thinned(rows, most, torch.from_numpy(points).double(), uncertainty, rng)
+        return thinned(rows, most, answers[:, :-1], answers[:, -1], rng)

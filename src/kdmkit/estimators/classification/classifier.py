@@ -100,7 +100,8 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         patience: epochs without improvement on held-out rows, after which training stops. The best weights
             are kept.
         validation_fraction: share of the rows to validate on; used only without a trend.
-        max_rows: rows of earlier chunks that `partial_fit` keeps; None keeps all.
+        max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps
+            all.
         checkpoint_dir: where a fit saves every epoch and resumes when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.

@@ -8,12 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.estimators.common.chunks import KeptRows
-from kdmkit.estimators.common.partners import SIZE, Pairs, near_pairs
+from kdmkit.estimators.common.partners import SIZE, Pairs, partners
 from kdmkit.nn import Scaler
-from kdmkit.ops.block_order import block_order
+from kdmkit.nn.scaler import LARGEST_INPUT
+from kdmkit.ops import block_order
 
 # Added to the uncertainty of labels, so that distances count where all labels are certain.
-_CERTAIN = 0.02
+_LEAST_UNCERTAINTY = 0.02
 
 
 def thinned(
@@ -39,20 +40,26 @@ def thinned(
     """
     assert rows.y is not None
     classes, labels = np.unique(rows.y, return_inverse=True)
-    weight = torch.from_numpy(rows.weights * rows.factors)
-    points = points / Scaler.from_data(points, weight).scale
-    alive, label = torch.arange(len(rows)), torch.from_numpy(labels)
-    while len(alive) > max(most, len(classes)):
+    most = max(most, len(classes))
+    # Relative to the largest possible sum, which would overflow for weights near the largest number.
+    unit = rows.weights.max() * rows.factors.max()
+    weight = torch.from_numpy(rows.weights / unit * rows.factors)
+    scaler = Scaler.from_data(points, weight)
+    # Farther away, all other rows would seem equal.
+    points = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(points)
+    label, stays = torch.from_numpy(labels), torch.ones(len(rows), dtype=torch.bool)
+    alive = torch.arange(len(rows))
+    while len(alive) > most:
         pairs = _pairs_of_classes(alive, points, label, weight, uncertainty)
-        chosen = pairs.cheapest(len(alive) - max(most, len(classes)))
+        chosen = pairs.cheapest(len(alive) - most)
         i, j = chosen.first, chosen.second
         total = weight[i] + weight[j]
         second_stays = torch.from_numpy(rng.random(len(i))) * total < weight[j]
         weight[torch.where(second_stays, j, i)] = total
-        weight[torch.where(second_stays, i, j)] = 0
-        alive = alive[weight[alive] > 0]
+        stays[torch.where(second_stays, i, j)] = False
+        alive = alive[stays[alive]]
     index = alive.numpy()
-    return rows.take(index, weight[alive].numpy() / rows.weights[index])
+    return rows.take(index, weight[alive].numpy() * (unit / rows.weights[index]))
 
 
 def _pairs_of_classes(
@@ -63,15 +70,14 @@ def _pairs_of_classes(
     uncertainty: Float[Tensor, " n"],
 ) -> Pairs:
     """Pairs of rows of one class, those first whose merger costs least."""
+    labels, order = label[alive].sort(stable=True)
     found = []
-    for one in label[alive].unique():
-        own = alive[label[alive] == one]
-        own = own[block_order(points[own], SIZE)]
-        pairs = near_pairs(points[own], weight[own], torch.zeros(len(own), dtype=torch.bool))
-        # Weights are relative to the largest of a class.
-        cost = pairs.cost * weight[own].max()
-        found.append((own[pairs.first], own[pairs.second], cost))
+    for own in alive[order].split(labels.unique_consecutive(return_counts=True)[1].tolist()):
+        ordered = own[block_order(points[own], SIZE)]
+        pairs = partners(points[ordered], weight[ordered], torch.zeros(len(own), dtype=torch.bool))
+        # Costs are relative to the largest weight of the class.
+        found.append((ordered[pairs.first], ordered[pairs.second], pairs.cost * weight[own].max()))
     first, second, cost = (torch.cat(parts) for parts in zip(*found, strict=True))
-    cost = cost * (_CERTAIN + (uncertainty[first] + uncertainty[second]) / 2)
+    cost = cost * (_LEAST_UNCERTAINTY + (uncertainty[first] + uncertainty[second]) / 2)
     order = cost.argsort(stable=True)
     return Pairs(first[order], second[order], cost[order])

@@ -1,4 +1,4 @@
-"""The rows of a model that learns from chunks: all of them, or a uniform sample."""
+"""The rows of a model that learns from chunks: all of them, or some that stand for the others."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _STREAM = 0x6B646D
 
 @dataclass(frozen=True)
 class KeptRows:
-    """A uniform sample of the rows of all chunks so far, in their order.
+    """Rows of all chunks so far, in their order: a uniform sample unless a caller takes others.
 
     Attributes:
         X, weights: rows and their sample weights.
         y: labels; None of a density.
         keys: independent random numbers; the rows with the smallest ones stay in the sample.
-        factors: how many rows of all chunks each row stands for.
+        factors: what the weight of each row is multiplied by, so that it stands for rows that were dropped.
         n_seen: the number of rows of all chunks; rows of weight 0 do not count.
     """
 
@@ -46,7 +46,7 @@ class KeptRows:
         return cls(X, y, weights, rng.random(n), np.ones(n), n)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.X)
 
     @property
     def sample_weight(self) -> Array | None:
@@ -68,7 +68,7 @@ class KeptRows:
         return self.take(smallest(self.keys, most), np.full(most, self.n_seen / most))
 
     def take(self, index: Array, factors: Array) -> Self:
-        """Some of the rows, and how many rows of all chunks each of them stands for."""
+        """Some of the rows, with factors of their weights."""
         y = None if self.y is None else self.y[index]
         return replace(
             self,
@@ -101,7 +101,7 @@ def add_chunk(
     """The rows that are at hand with one more chunk.
 
     Args:
-        estimator: that learns; its `random_state` seeds the sample.
+        estimator: that learns; its `random_state` seeds what is random.
         kept: the rows of earlier chunks; None where there were none, or where they are not known.
         most: the number of rows to keep; None keeps all.
         of: makes them of arrays, as `KeptRows.of` does.

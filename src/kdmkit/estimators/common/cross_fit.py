@@ -185,13 +185,8 @@ def held_out(
     place = torch.randperm(n, generator=generator).to(device)
     if labels is not None:
         place = (labels * n + place).argsort().argsort()
-    return _holders(place, n_members)
-
-
-def _holders(parts: Int[Tensor, " n"], n_members: int) -> Bool[Tensor, "n k"]:
-    """The members that hold out rows of these parts; parts are counted modulo K."""
-    members = torch.arange(n_members, device=parts.device)
-    return (parts.unsqueeze(1) - members) % n_members < HOLDERS
+    members = torch.arange(n_members, device=place.device)
+    return (place.unsqueeze(1) - members) % n_members < HOLDERS
 
 
 def trend_batch(n: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 SIZE = 128
 # So many blocks at once.
 _BLOCKS = 256
-# Costs between these numbers, so that every pair has one that counts, and what tells equal ones apart.
+# The range of costs: every pair has a finite positive one. Ties are broken by a relative amount.
 _COSTS, _TIE = (1e-300, 1e300), 1e-12
 
 
@@ -32,7 +32,7 @@ class Pairs:
         return Pairs(self.first[chosen], self.second[chosen], self.cost[chosen])
 
 
-def near_pairs(
+def partners(
     points: Float[Tensor, "n d"], weights: Float[Tensor, " n"], repeated: Bool[Tensor, " n"]
 ) -> Pairs:
     """Pairs of points that are each other's best partners among 128 points that lie together.
@@ -49,14 +49,14 @@ def near_pairs(
     least = torch.where(repeated, weights, torch.zeros_like(weights))
     full = len(points) - len(points) % SIZE
     ends = [*range(0, full, SIZE * _BLOCKS), full, len(points)]
-    costs, partners = [], []
+    costs, found = [], []
     for low, high in pairwise(sorted(set(ends))):
         size = min(SIZE, high - low)
         blocks = (x[low:high].unflatten(0, (-1, size)) for x in (points, weights, least))
         cost, partner = _best_partners(*blocks)
         costs.append(cost.flatten())
-        partners.append((partner + torch.arange(low, high, size).unsqueeze(1)).flatten())
-    cost, partner = torch.cat(costs), torch.cat(partners)
+        found.append((partner + torch.arange(low, high, size).unsqueeze(1)).flatten())
+    cost, partner = torch.cat(costs), torch.cat(found)
     number = torch.arange(len(cost))
     first = number[(partner[partner] == number) & (number < partner)]
     first = first[cost[first].argsort()]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.estimators.common.checks import Array
 from kdmkit.estimators.common.chunks import KeptRows, smallest
-from kdmkit.estimators.common.partners import SIZE, near_pairs
+from kdmkit.estimators.common.partners import SIZE, partners
 from kdmkit.nn import Scaler
 from kdmkit.ops.block_order import block_order
 
@@ -67,7 +67,7 @@ class Groups:
         while len(groups) > most:
             order = block_order(groups.mean / unit, SIZE)
             groups = groups.take(order)
-            pairs = near_pairs(groups.mean / unit, groups.weight, (groups.std == 0).all(1))
+            pairs = partners(groups.mean / unit, groups.weight, (groups.std == 0).all(1))
             chosen = pairs.cheapest(len(groups) - most)
             groups, moved = groups._merge_pairs(chosen.first, chosen.second, unit)
             place = moved[order.argsort()[place]]

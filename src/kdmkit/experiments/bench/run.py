@@ -14,7 +14,7 @@ from kdmkit.experiments.bench.cases import Case, cpu_cases, cuda_cases, growth_c
 from kdmkit.experiments.bench.fitting import EpochCase, epoch_cases
 from kdmkit.experiments.bench.history import keep
 from kdmkit.experiments.bench.report import report, save_growth
-from kdmkit.experiments.bench.whole_fits import FitCase, fit_cases
+from kdmkit.experiments.bench.whole_fits import FitCase, PredictCase, fit_cases, predict_cases
 from kdmkit.experiments.common import Report, Task, read_rows, run_tasks, write_report
 
 # Seconds of repetitions of each measurement of how cost grows, at most.
@@ -40,7 +40,7 @@ def run(
         only: measures the cases with this text in their name; lines of others stay as they are.
         verbose: whether to show progress.
     """
-    reductions = [*cpu_cases(), *epoch_cases()] if device == "cpu" else cuda_cases()
+    reductions = [*cpu_cases(), *epoch_cases(), *predict_cases()] if device == "cpu" else cuda_cases()
     asked = tasks([*reductions, *fit_cases(torch.device(device))], seconds)
     if growth:
         grown = growth_cases(torch.device(device))
@@ -60,7 +60,9 @@ def run(
     return summarize(folder, device)
 
 
-def tasks(cases: Sequence[Case | EpochCase | FitCase], seconds: float, *, growth: bool = False) -> list[Task]:
+def tasks(
+    cases: Sequence[Case | EpochCase | FitCase | PredictCase], seconds: float, *, growth: bool = False
+) -> list[Task]:
     """One task for every case and peer."""
     return [
         Task({**case.key, "peer": peer, "growth": growth}, partial(case.measure, peer, seconds))

@@ -1,11 +1,12 @@
-"""Seconds of whole fits, through `fit` with its defaults."""
+"""Seconds of whole fits and of predictions, through estimators with their defaults."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from kdmkit.estimators import KDMClassifier, KDMRegressor
 from kdmkit.experiments.bench.measure import extra_memory, time_calls
+from kdmkit.nn import ResidualMemory, Trend
 
+CPU = torch.device("cpu")
 Kind = Literal["KDMClassifier(n_components=256)", "KDMClassifier()", "KDMRegressor()"]
 
 
@@ -59,9 +62,7 @@ class FitCase:
             labels = {"n_informative": self.features // 2, "n_classes": 10}
             made: tuple[Any, Any] = make_classification(self.rows, self.features, **labels, random_state=0)
             return made
-        random = np.random.default_rng(0)
-        X, noise = random.normal(size=(self.rows, self.features)), random.normal(size=self.rows)
-        return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * (1 + X[:, 3] ** 2) * noise
+        return made_regression(self.rows, self.features)
 
     def measure(self, peer: str, seconds: float) -> dict[str, Any]:
         """The median time of three fits or more, after a first one."""
@@ -69,8 +70,80 @@ class FitCase:
         make = self.peers()[peer]
         memory = extra_memory(lambda: make().fit(X, y), self.device)
         # By the clock of the host, whatever the device: a fit ends with numbers that it reads back.
-        timing = time_calls(lambda: make().fit(X, y), seconds=seconds, device=torch.device("cpu"))
+        timing = time_calls(lambda: make().fit(X, y), seconds=seconds, device=CPU)
         return {**asdict(timing), "extra_bytes": memory, "error": None}
+
+
+@dataclass(frozen=True)
+class PredictCase:
+    """`predict` of a regressor on a CPU, as it was fitted and beside a memory of all of its rows.
+
+    A fit to these data finds no use for a memory: it is added by hand, with the bandwidths `WIDE` and
+    `NARROW` in units of √d. Most pairs of a row and a query count beside the wide kernel, few beside the
+    narrow one.
+
+    Args:
+        rows: to predict.
+        fitted: the rows of the fit.
+        features: d.
+    """
+
+    WIDE: ClassVar[float] = 0.3
+    NARROW: ClassVar[float] = 0.05
+
+    rows: int
+    fitted: int = 20_000
+    features: int = 20
+
+    @property
+    def key(self) -> dict[str, Any]:
+        of = f"{self.rows:,} × {self.features}, fitted to {self.fitted:,}"
+        return {"case": f"KDMRegressor().predict, {of}"}
+
+    def peers(self) -> dict[str, Callable[[], Any]]:
+        return {
+            "kdmkit": self._regressor,
+            "kdmkit, wide memory of all rows": partial(self._remembering, self.WIDE),
+            "kdmkit, narrow memory of all rows": partial(self._remembering, self.NARROW),
+            "gradient boosting": partial(self._fit, HistGradientBoostingRegressor(random_state=0)),
+        }
+
+    def measure(self, peer: str, seconds: float) -> dict[str, Any]:
+        model = self.peers()[peer]()
+        X = np.random.default_rng(1).normal(size=(self.rows, self.features))
+        memory = extra_memory(lambda: model.predict(X), CPU)
+        timing = time_calls(lambda: model.predict(X), seconds=seconds, device=CPU)
+        return {**asdict(timing), "extra_bytes": memory, "error": None}
+
+    def _fit(self, model: Any) -> Any:
+        return model.fit(*made_regression(self.fitted, self.features))
+
+    def _regressor(self) -> KDMRegressor:
+        fitted: KDMRegressor = self._fit(KDMRegressor(device="cpu", random_state=0))
+        return fitted
+
+    def _remembering(self, bandwidth: float) -> KDMRegressor:
+        model = self._regressor()
+        trend = model.module_.trend
+        assert isinstance(trend, Trend)
+        X, y = made_regression(self.fitted, self.features)
+        residuals = (torch.from_numpy(y - model.predict(X)).unsqueeze(1) / trend.y.scale).float()
+        rows = trend.x(torch.from_numpy(X)).float()
+        sigma = bandwidth * math.sqrt(self.features)
+        trend.memory = ResidualMemory(rows, residuals, torch.zeros(self.fitted), sigma=sigma)
+        trend.memory.sort()
+        return model
+
+
+def made_regression(rows: int, features: int) -> tuple[Any, Any]:
+    """Standard normal columns, four of which matter, and noise that depends on one of them."""
+    random = np.random.default_rng(0)
+    X, noise = random.normal(size=(rows, features)), random.normal(size=rows)
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * (1 + X[:, 3] ** 2) * noise
+
+
+def predict_cases() -> list[PredictCase]:
+    return [PredictCase(1_000_000)]
 
 
 def fit_cases(device: torch.device) -> list[FitCase]:
