@@ -118,12 +118,12 @@ class PredictCase:
     def _fit(self, model: Any) -> Any:
         return model.fit(*made_regression(self.fitted, self.features))
 
-    def _regressor(self) -> KDMRegressor:
-        fitted: KDMRegressor = self._fit(KDMRegressor(device="cpu", random_state=0))
+    def _regressor(self, *, memory: bool = True) -> KDMRegressor:
+        fitted: KDMRegressor = self._fit(KDMRegressor(memory=memory, device="cpu", random_state=0))
         return fitted
 
     def _remembering(self, bandwidth: float) -> KDMRegressor:
-        model = self._regressor()
+        model = self._regressor(memory=False)
         trend = model.module_.trend
         assert isinstance(trend, Trend)
         X, y = made_regression(self.fitted, self.features)
