@@ -23,7 +23,7 @@ def test_run_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["KDMClassifier", "mean"],
     ]
     # One call of a classifier is not measured.
-    assert report.rows[2][3] == "–"
+    assert report.rows[2][3] == ""
     lines = (tmp_path / "streams-test.jsonl").read_text()
     assert len(lines.splitlines()) == 8 + 6
     assert streams.run(tmp_path, part="test", verbose=False).rows == report.rows

@@ -238,7 +238,7 @@ def report(rows: Sequence[Row], part: Part) -> Report:
 
 
 def _cell(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.2f}"
+    return "" if np.isnan(value) else f"{value:.2f}"
 
 
 def _known(values: Sequence[float]) -> list[float]:
