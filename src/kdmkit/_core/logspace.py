@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_LOG2_E = math.log2(math.e)
+#: What turns natural logarithms into those of base 2.
+LOG2_E = math.log2(math.e)
 
 
 def finite_max(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch 1"]:
@@ -50,7 +51,7 @@ def log_add(parts: Sequence[Tensor]) -> Tensor:
 
 def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times where results underflow."""
-    return x.mul_(_LOG2_E).exp2_()
+    return x.mul_(LOG2_E).exp2_()
 
 
 def log_normalize(scores: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:

@@ -8,12 +8,11 @@ kernels are narrow, pairs that are far from each other are left out (`near_pairs
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.logspace import LOG2_E
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.ops.api import attend
 from kdmkit.ops.blocks import slices
@@ -22,7 +21,6 @@ from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints
 from kdmkit.ops.terms import SquaredDistance, Term
 
-_LOG2_E = math.log2(math.e)
 # Queries and components per block: their scores stay in the caches of a CPU.
 _QUERIES, _COMPONENTS = 1024, 512
 # The largest 2·‖s x‖·‖s c‖ + log-weight for which sums of e^{2 x·c} are finite in float32. Components whose
@@ -91,14 +89,14 @@ class _Blocks:
     def with_squares(cls, points: ScaledPoints, log_weights: Tensor) -> _Blocks:
         """All of the scores, at most the largest log-weight."""
         bias = points.column(log_weights).unsqueeze(1)
-        row, twice = points.row().unsqueeze(0), 2 * _LOG2_E * points.units
-        queries = torch.cat([twice * points.x.mT, _LOG2_E * row, torch.ones_like(row)])
-        return cls(torch.cat([points.c, torch.ones_like(bias), _LOG2_E * bias], 1), queries)
+        row, twice = points.row().unsqueeze(0), 2 * LOG2_E * points.units
+        queries = torch.cat([twice * points.x.mT, LOG2_E * row, torch.ones_like(row)])
+        return cls(torch.cat([points.c, torch.ones_like(bias), LOG2_E * bias], 1), queries)
 
     @classmethod
     def without_squares(cls, points: ScaledPoints) -> _Blocks:
         """2 x_i·c_j alone: fewer columns, and the components as they are."""
-        return cls(points.c, (2 * _LOG2_E * points.units * points.x).mT.contiguous())
+        return cls(points.c, (2 * LOG2_E * points.units * points.x).mT.contiguous())
 
     def scores(self, components: slice, queries: slice) -> Float[Tensor, "some few"]:
         left, right = self.components[components], self.queries[:, queries]

@@ -6,11 +6,10 @@ into one buffer, which stays in the caches.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from kdmkit._core.logspace import LOG2_E
 from kdmkit._core.modes import only_reverse_mode
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.reduction import Reduction, Result
@@ -19,7 +18,6 @@ from kdmkit.ops.terms.distance import loses_digits, scores_by_differences
 
 # Queries and pairs per block.
 _ROWS, _PAIRS = 128, 1 << 18
-_LOG2_E = math.log2(math.e)
 
 
 def supports(reduction: Reduction) -> str | None:
@@ -58,15 +56,15 @@ def reduce(reduction: Reduction) -> Result:
 def _by_products(reduction: Reduction, x: Tensor, c: Tensor, scales: Tensor, log_weights: Tensor) -> Tensor:
     """The logsumexps; x and c are relative to a centre."""
     features, against, column = _product(x, c, scales)
-    column = (log_weights + column).mul_(_LOG2_E)
-    against = against.mul_(_LOG2_E)
+    column = (log_weights + column).mul_(LOG2_E)
+    against = against.mul_(LOG2_E)
     rows, width = reduction.block or (_ROWS, _PAIRS // _ROWS)
     buffer = features.new_empty(min(rows, len(features)) * min(width, len(against)))
     narrow = buffer if reduction.dtype == torch.float64 else buffer.to(reduction.dtype)
     parts = [
         _rows(features[part], against, column, width, buffer, narrow) for part in slices(len(features), rows)
     ]
-    return (torch.cat(parts) / _LOG2_E).to(reduction.dtype)
+    return (torch.cat(parts) / LOG2_E).to(reduction.dtype)
 
 
 def _by_differences(

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.logspace import LOG2_E
 from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.products import narrow_product, narrow_product_transposed
@@ -25,7 +26,6 @@ from kdmkit.ops.scaled_points import ScaledPoints, finite_top
 # Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
 _PAIRS = 1 << 19
 _ROWS = 128
-_LOG2_E = math.log2(math.e)
 
 
 def supports(reduction: Reduction) -> str | None:
@@ -53,7 +53,7 @@ class _Blocks:
 
     def __init__(self, points: ScaledPoints, bias: Tensor, block: Block, dtype: torch.dtype) -> None:
         self.points = points
-        self.column, self._twice = points.column(bias).mul_(_LOG2_E), 2 * _LOG2_E * points.units
+        self.column, self._twice = points.column(bias).mul_(LOG2_E), 2 * LOG2_E * points.units
         self.block = block
         size = min(block[0], len(points.x)) * min(block[1], len(points.c))
         self._scores = points.x.new_empty(size)
@@ -108,7 +108,7 @@ class _Chunked(Recomputed):
         (log_weights, values, *tensors), (*averages, _, lse) = inputs, outputs
         by_averages, by_lse = upstream[0] if averages else None, upstream[-2]
         blocks = self.blocks(log_weights, *tensors)
-        offset = torch.where(torch.isneginf(lse), 0.0, lse).unsqueeze(-1) * _LOG2_E
+        offset = torch.where(torch.isneginf(lse), 0.0, lse).unsqueeze(-1) * LOG2_E
         slope = torch.zeros(len(lse), 1, dtype=self.dtype) if by_lse is None else by_lse.unsqueeze(-1)
         if by_averages is not None:
             slope, values = slope - (by_averages * averages[0]).sum(-1, keepdim=True), values.to(self.dtype)
@@ -147,5 +147,5 @@ def _rows(blocks: _Blocks, rows: slice, values: Tensor | None) -> tuple[Tensor, 
         if summed is not None and values is not None:
             summed = summed.mul_(before).addcmul_(narrow_product(weights, values[columns]), now)
         top = higher
-    lse = (total.log2() + top).squeeze(-1) / _LOG2_E
+    lse = (total.log2() + top).squeeze(-1) / LOG2_E
     return lse, None if summed is None else torch.where(total > 0, summed / total, 0.0)

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kdmkit._core.logspace import LOG2_E
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.terms import SquaredDistance
 
-_LOG2_E = math.log2(math.e)
 #: Components per block, a multiple of `_GROUP`.
 BLOCK = 512
 # The largest scores of this many components are found at a time: the number that torch reduces fastest.
@@ -165,7 +165,7 @@ class _NearPairs:
                 continue
             scores = _product(self._left[block], self._blocks.right[block], self._scores)
             if not self._is_precise(block):
-                pairs = _few(scores, _LOG2_E * (self._least - _ROUNDING * self._reaches[block]))
+                pairs = _few(scores, LOG2_E * (self._least - _ROUNDING * self._reaches[block]))
                 if pairs is not None:
                     single.append((queries[pairs[0]], pairs[1] + block * self._blocks.size))
                     continue
@@ -250,9 +250,9 @@ def _scale_columns(
     # Without a tensor of all squares: new memory takes longer than the sums.
     for row in c.unbind(1):
         squares.addcmul_(row, row)
-    c.mul_(2 * _LOG2_E)
-    columns[:, d] = -_LOG2_E
-    torch.sub(log_weights, squares, out=columns[:, d + 1]).mul_(_LOG2_E)
+    c.mul_(2 * LOG2_E)
+    columns[:, d] = -LOG2_E
+    torch.sub(log_weights, squares, out=columns[:, d + 1]).mul_(LOG2_E)
     return squares
 
 

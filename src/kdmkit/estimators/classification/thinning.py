@@ -44,9 +44,8 @@ def thinned(
     # Relative to the largest possible sum, which would overflow for weights near the largest number.
     unit = rows.weights.max() * rows.factors.max()
     weight = torch.from_numpy(rows.weights / unit * rows.factors)
-    scaler = Scaler.from_data(points, weight)
-    # Farther away, all other rows would seem equal.
-    points = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(points)
+    # Without a limit, all other rows would seem equal beside one that is very far away.
+    points = Scaler.from_data(points, weight, LARGEST_INPUT)(points)
     label, stays = torch.from_numpy(labels), torch.ones(len(rows), dtype=torch.bool)
     alive = torch.arange(len(rows))
     while len(alive) > most:

@@ -69,18 +69,18 @@ def automatic_density_of_groups(groups: Groups, sample: Sample, *, verbose: bool
     of the sample chooses h and b, each row judged by groups as they would be without it.
     """
     n, d = sample.x.shape
-    distinct, _ = merge_rows(sample.x, None)
-    if len(distinct) < 2:
-        return _density_by_scott(groups, sample)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     x, weight = sample.x[order], sample.weight[order]
+    distinct, _ = merge_rows(x, None)
+    if len(distinct) < 2:
+        return _density_by_scott(groups, sample)
     share = weight / weight.sum()
     scaler = scaler_without_outliers(x, share, torch.arange(n))
     z, total = scaler(x), groups.weight.sum()
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
     scaled = Groups(scaler(groups.mean), groups.std / scaler.scale, groups.weight / total)
     # Distances of groups to distinct rows of the sample, which have no part in the mean of distances.
-    near = z[merge_rows(x, None)[0]]
+    near = z[distinct]
     both = torch.cat([scaled.mean, near]), torch.cat([scaled.weight, torch.zeros_like(near[:, 0])])
     relative = neighbour_distance(*both, len(groups) + torch.arange(len(near)))[: len(groups)]
     q = min(n, _LEFT_OUT, max(64, PAIRS // len(groups)))

@@ -17,7 +17,6 @@ from kdmkit.estimators import KDMClassifier, KDMRegressor
 from kdmkit.experiments.bench.measure import extra_memory, time_calls
 from kdmkit.nn import ResidualMemory, Trend
 
-CPU = torch.device("cpu")
 Kind = Literal["KDMClassifier(n_components=256)", "KDMClassifier()", "KDMRegressor()"]
 
 
@@ -68,10 +67,7 @@ class FitCase:
         """The median time of three fits or more, after a first one."""
         X, y = self.data()
         make = self.peers()[peer]
-        memory = extra_memory(lambda: make().fit(X, y), self.device)
-        # By the clock of the host, whatever the device: a fit ends with numbers that it reads back.
-        timing = time_calls(lambda: make().fit(X, y), seconds=seconds, device=CPU)
-        return {**asdict(timing), "extra_bytes": memory, "error": None}
+        return _measured(lambda: make().fit(X, y), seconds, self.device)
 
 
 @dataclass(frozen=True)
@@ -111,9 +107,7 @@ class PredictCase:
     def measure(self, peer: str, seconds: float) -> dict[str, Any]:
         model = self.peers()[peer]()
         X = np.random.default_rng(1).normal(size=(self.rows, self.features))
-        memory = extra_memory(lambda: model.predict(X), CPU)
-        timing = time_calls(lambda: model.predict(X), seconds=seconds, device=CPU)
-        return {**asdict(timing), "extra_bytes": memory, "error": None}
+        return _measured(lambda: model.predict(X), seconds, torch.device("cpu"))
 
     def _fit(self, model: Any) -> Any:
         return model.fit(*made_regression(self.fitted, self.features))
@@ -133,6 +127,14 @@ class PredictCase:
         trend.memory = ResidualMemory(rows, residuals, torch.zeros(self.fitted), sigma=sigma)
         trend.memory.sort()
         return model
+
+
+def _measured(call: Callable[[], Any], seconds: float, device: torch.device) -> dict[str, Any]:
+    """The memory of a call on a device, and the time of repeated ones."""
+    memory = extra_memory(call, device)
+    # By the clock of the host, whatever the device: calls of estimators end with numbers that are read back.
+    timing = time_calls(call, seconds=seconds, device=torch.device("cpu"))
+    return {**asdict(timing), "extra_bytes": memory, "error": None}
 
 
 def made_regression(rows: int, features: int) -> tuple[Any, Any]:
