@@ -1,29 +1,37 @@
-"""The rows of a fit: their weights, and the split into training and validation rows."""
+"""Arrays of users as checked tensors: rows, sample weights, training and validation rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array, check_number
+from kdmkit._core.checks import bad_argument, check_number
 from kdmkit.training import Rows
 
-#: The dtypes of rows that are kept as they are.
-FLOATS = [np.float64, np.float32]
+Array = NDArray[Any]
+
 # Fewer validation rows than this are too few to choose by.
 _FEWEST_VALIDATION = 8
 
 
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows that need no check: as many columns as the model has features, in their order, all finite."""
+
+    array: Array
+
+
 def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates are no numbers."""
+    """scikit-learn's `validate_data` for numbers: a Series is one column, and dates raise."""
     X = X.to_frame() if hasattr(X, "to_frame") else X
     targets = {"y": y[0]} if y and options.get("y_numeric") else {}
     for name, data in {"X": X, **targets}.items():
@@ -33,21 +41,36 @@ def checked_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         if dates:
             raise ValueError(bad_argument(name, "numbers, for example days since a date", dates[0]))
     try:
-        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+        return validate_data(estimator, X, *y, dtype=[np.float64, np.float32], **options)
     except TypeError as error:
         raise TypeError(bad_argument("X", "an array of numbers", f"{type(X).__name__} ({error})")) from error
+
+
+def to_tensor(X: Array) -> Tensor:
+    """A tensor that owns its memory, float32 or float64 as the array is."""
+    return torch.from_numpy(np.array(X, order="C"))
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers as Python's: grids of parameters are full of them."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def checked_weights(sample_weight: Any, X: Array) -> Array:
+    """One finite number ≥ 0 for every row, in float64; None gives ones."""
+    options: Any = {"dtype": np.float64, "ensure_non_negative": True}
+    return np.asarray(_check_sample_weight(sample_weight, X, **options))
 
 
 def weighted_rows(sample_weight: Any, X: Array, *others: Array) -> tuple[Any, ...]:
     """Sample weights as a tensor of mean 1 (None stays None), and the rows whose weight is positive.
 
-    Only the ratios of weights mean something: the same model comes of weights and of a thousand times them.
+    Only the ratios of weights mean something: weights and a thousand times them give the same model.
     """
     if sample_weight is None:
         return None, X, *others
-    options: Any = {"dtype": np.float64, "ensure_non_negative": True}
     try:
-        weights = np.asarray(_check_sample_weight(sample_weight, X, **options))
+        weights = checked_weights(sample_weight, X)
     except (ValueError, TypeError) as error:
         raise ValueError(bad_argument("sample_weight", "a number ≥ 0 for every row", error)) from error
     present = weights > 0
@@ -70,15 +93,18 @@ def merge_rows(
     (tensor([0, 1]), tensor([2., 1.], dtype=torch.float64))
     """
     vectors = x if labels is None else torch.cat([x, labels.to(x).unsqueeze(1)], 1)
+    rows, group = first_equal(vectors).unique(return_inverse=True)
+    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
+    return rows, torch.bincount(group, w)
+
+
+def first_equal(vectors: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    """The number of the first row that equals each row."""
     order = torch.from_numpy(np.lexsort(vectors.numpy().T))
-    is_new = torch.ones(len(x), dtype=torch.bool)
+    is_new = torch.ones(len(vectors), dtype=torch.bool)
     is_new[1:] = (vectors[order[1:]] != vectors[order[:-1]]).any(1)
     # The sort is stable: the first of a group is the first in the order of the rows.
-    first, group = order[is_new], is_new.cumsum(0) - 1
-    w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
-    total = torch.bincount(group, w[order])
-    order = first.argsort()
-    return first[order], total[order]
+    return torch.empty_like(order).index_copy_(0, order, order[is_new][is_new.cumsum(0) - 1])
 
 
 def check_fraction(fraction: Any) -> float:
@@ -93,46 +119,35 @@ def split_rows(
     seed: int,
     labels: Int[Tensor, " n"] | None = None,
 ) -> tuple[Rows, Rows | None]:
-    """Rows to train on and rows to validate on (None where they would be fewer than 8).
+    """Rows to train on and rows to validate on, see `split_index`."""
+    rows = Rows(tensors, None if weights is None else weights.float())
+    train, validation = split_index(len(rows), fraction, seed, labels)
+    return (rows, None) if validation is None else (Rows(*rows.take(train)), Rows(*rows.take(validation)))
+
+
+def split_index(
+    n: int, fraction: Any, seed: int, labels: Int[Tensor, " n"] | None = None
+) -> tuple[Int[Tensor, " k"], Int[Tensor, " h"] | None]:
+    """Numbers of the rows to train on and of those to validate on (None if they would be fewer than 8).
 
     Args:
-        tensors, weights: of all rows.
+        n: the number of rows.
         fraction: the share of rows to validate on.
         seed: of the split.
-        labels: where given, both parts have the same label proportions, and the rows to train on have every
+        labels: if given, both parts have the same label proportions, and the rows to train on have every
             label.
     """
     fraction = check_fraction(fraction)
-    rows = Rows(tensors, None if weights is None else weights.float())
-    if fraction * len(rows) < _FEWEST_VALIDATION:
-        return rows, None
-    keep, held = _split_index(len(rows), fraction, seed, labels)
-    if len(held) == 0:
-        return rows, None
-    return Rows(*rows.take(keep)), Rows(*rows.take(held))
-
-
-def split_index(n: int, fraction: Any, seed: int) -> tuple[Int[Tensor, " k"], Int[Tensor, " h"] | None]:
-    """Numbers of the rows to train on and of those to validate on (None where they would be fewer than 8)."""
-    fraction = check_fraction(fraction)
     if fraction * n < _FEWEST_VALIDATION:
         return torch.arange(n), None
-    return _split_index(n, fraction, seed, None)
-
-
-def _split_index(n: int, fraction: float, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     classes = None if labels is None else labels.numpy()
-    if classes is not None:
-        counts = np.bincount(classes)
-        # A class with one member, or more classes than validation rows, cannot be stratified.
-        if counts[counts > 0].min() < 2 or (counts > 0).sum() > fraction * n:
-            return _random_split(n, fraction, seed, classes)
-    keep, held = train_test_split(np.arange(n), test_size=fraction, random_state=seed, stratify=classes)
-    return torch.from_numpy(keep), torch.from_numpy(held)
-
-
-def _random_split(n: int, fraction: float, seed: int, classes: Array) -> tuple[Tensor, Tensor]:
-    """A random split, except that classes without a row to train on are moved there."""
-    keep, held = train_test_split(np.arange(n), test_size=fraction, random_state=seed)
-    lost = ~np.isin(classes[held], classes[keep])
-    return torch.from_numpy(np.concatenate([keep, held[lost]])), torch.from_numpy(held[~lost])
+    counts = np.empty(0) if classes is None else np.unique(classes, return_counts=True)[1]
+    # A class with one member, or more classes than validation rows, cannot be stratified.
+    is_random = len(counts) > 0 and (counts.min() < 2 or len(counts) > fraction * n)
+    strata = None if is_random else classes
+    train, validation = train_test_split(np.arange(n), test_size=fraction, random_state=seed, stratify=strata)
+    if is_random and classes is not None:
+        lost = ~np.isin(classes[validation], classes[train])
+        train, validation = np.concatenate([train, validation[lost]]), validation[~lost]
+    rows = torch.from_numpy(train), torch.from_numpy(validation)
+    return rows if len(validation) else (torch.arange(n), None)

@@ -6,14 +6,18 @@ import csv as text_rows
 import io
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit.estimators.common.optional import need
+from kdmkit._core.files import replacing
+from kdmkit.estimators.common.arrow import as_arrow, need
 
+#: The name of standard output.
+_STANDARD_OUTPUT = "-"
 _BLOCK = 1 << 24
 _PARQUET = b"PAR1"
 #: Separators that a header may have; the first is taken where none occurs.
@@ -51,6 +55,18 @@ def read_batches(
     for table in batches:
         for start in range(0, max(1, table.num_rows), n_rows):
             yield table.slice(start, n_rows)
+
+
+def is_streamed(data: Any) -> bool:
+    """Whether data come in batches: a path, or an iterator."""
+    return isinstance(data, str | os.PathLike | Iterator) or type(data).__name__ == "RecordBatchReader"
+
+
+def batches_of(data: Any, n_rows: int = 1 << 16) -> Iterable[Any]:
+    """Arrow tables with the rows of a file, `n_rows` each at most, or of the frames of an iterable."""
+    if isinstance(data, str | os.PathLike):
+        return read_batches(data, n_rows=n_rows)
+    return map(as_arrow, data)
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -248,3 +264,41 @@ def _ragged_row(path: Path) -> str | None:
         except text_rows.Error:
             return None
     return wrong and f"{wrong[0]} cells instead of {width} in line {wrong[1]}"
+
+
+# ---- writing
+
+
+def write_batches(batches: Iterable[Any], output: str | Path) -> int:
+    """Writes Arrow tables one after the other; returns the number of rows. An error leaves no partial file.
+
+    Args:
+        output: a file whose name ends in `.csv` or `.parquet`; `-` is CSV to standard output.
+    """
+    is_parquet = str(output).endswith((".parquet", ".pq"))
+    if not is_parquet and str(output) != _STANDARD_OUTPUT and not str(output).endswith(".csv"):
+        raise ValueError(bad_argument("output", "a name that ends in .csv or .parquet, or -", str(output)))
+    rows, writer = 0, None
+    with _target(output) as target:
+        try:
+            for batch in batches:
+                if writer is None:
+                    module = need("pyarrow.parquet" if is_parquet else "pyarrow.csv")
+                    make = module.ParquetWriter if is_parquet else module.CSVWriter
+                    writer = make(target, batch.schema)
+                    schema = batch.schema
+                writer.write_table(batch.cast(schema))
+                rows += batch.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+    return rows
+
+
+@contextmanager
+def _target(output: str | Path) -> Iterator[Any]:
+    if str(output) == _STANDARD_OUTPUT:
+        yield sys.stdout.buffer
+        return
+    with replacing(Path(output)) as temporary:
+        yield str(temporary)
