@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM, join_shards
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         KDMTable,
         merge,
     )
-    from kdmkit.serialize import load, load_shard, save
+    from kdmkit.serialize import load, save
 
 __version__ = "0.2.0"
 
@@ -73,9 +73,7 @@ __all__ = [
     "datasets",
     "find_atoms",
     "find_resolution",
-    "join_shards",
     "load",
-    "load_shard",
     "merge",
     "metrics",
     "nn",
@@ -89,7 +87,7 @@ __all__ = [
 #: safetensors take seconds to import.
 _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
-    **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
+    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
@@ -97,11 +95,18 @@ _LAZY = {
     ),
 }
 
+#: Documented names of earlier versions that are gone, and what to use instead.
+_REMOVED = {
+    "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
+    "load_shard": "load the whole model with kdmkit.load",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = f"; it was removed: {_REMOVED[name]}" if name in _REMOVED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
     from importlib import import_module
 
     module = import_module(_LAZY[name])
