@@ -15,7 +15,6 @@ from kdmkit.kernels import (
     Kernel,
     Levels,
     OneOf,
-    Ordinal,
     Periodic,
     QuantileNormal,
     Rounded,
@@ -23,7 +22,6 @@ from kdmkit.kernels import (
     Tricube,
     Truncated,
     find_atoms,
-    find_resolution,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +58,6 @@ __all__ = [
     "Kernel",
     "Levels",
     "OneOf",
-    "Ordinal",
     "Periodic",
     "PreparedKDM",
     "QuantileNormal",
@@ -72,7 +69,6 @@ __all__ = [
     "answers",
     "datasets",
     "find_atoms",
-    "find_resolution",
     "load",
     "merge",
     "metrics",
@@ -95,8 +91,10 @@ _LAZY = {
     ),
 }
 
-#: Documented names of earlier versions that are gone, and what to use instead.
+#: Names that earlier versions had, and what to use instead.
 _REMOVED = {
+    "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
+    "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
     "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
     "load_shard": "load the whole model with kdmkit.load",
 }
@@ -104,9 +102,10 @@ _REMOVED = {
 
 def __getattr__(name: str) -> Any:
     """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
+    if name in _REMOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} any more: {_REMOVED[name]}")
     if name not in _LAZY:
-        advice = f"; it was removed: {_REMOVED[name]}" if name in _REMOVED else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     module = import_module(_LAZY[name])
