@@ -15,7 +15,6 @@ from kdmkit.kernels import (
     Kernel,
     Levels,
     OneOf,
-    Ordinal,
     Periodic,
     QuantileNormal,
     Rounded,
@@ -23,7 +22,6 @@ from kdmkit.kernels import (
     Tricube,
     Truncated,
     find_atoms,
-    find_resolution,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +58,6 @@ __all__ = [
     "Kernel",
     "Levels",
     "OneOf",
-    "Ordinal",
     "Periodic",
     "PreparedKDM",
     "QuantileNormal",
@@ -72,7 +69,6 @@ __all__ = [
     "answers",
     "datasets",
     "find_atoms",
-    "find_resolution",
     "join_shards",
     "load",
     "load_shard",
@@ -97,9 +93,17 @@ _LAZY = {
     ),
 }
 
+#: Names that earlier versions had, and what to use instead.
+_REMOVED = {
+    "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
+    "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
+    if name in _REMOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} any more: {_REMOVED[name]}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
