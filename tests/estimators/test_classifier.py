@@ -192,7 +192,7 @@ def test_numbers_at_the_ends_of_float64(scale: float) -> None:
 
 
 def test_a_removed_method_names_its_replacement() -> None:
-    with pytest.raises(AttributeError, match="predict_proba_uncertain was removed: np.average"):
+    with pytest.raises(AttributeError, match="predict_proba_uncertain was removed: average over"):
         kdm.KDMClassifier().predict_proba_uncertain  # noqa: B018
     assert not hasattr(kdm.KDMClassifier(), "predict_proba_uncertain")
 

@@ -30,7 +30,7 @@ from kdmkit.estimators.common.arrow import (
     feature_matrix,
 )
 from kdmkit.estimators.common.csv_parquet import batches_of
-from kdmkit.nn.layer import prepare_layers
+from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
