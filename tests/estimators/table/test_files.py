@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kdmkit import KDMTable
-from kdmkit.estimators.common import files
+from kdmkit.estimators.common import csv_parquet as files
 from kdmkit.estimators.common.csv_parquet import read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
 
