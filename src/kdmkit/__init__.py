@@ -27,7 +27,7 @@ from kdmkit.kernels import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, datasets, plotting, training
+    from kdmkit import answers, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -70,7 +70,6 @@ __all__ = [
     "Tricube",
     "Truncated",
     "answers",
-    "datasets",
     "find_atoms",
     "find_resolution",
     "join_shards",
@@ -88,7 +87,7 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
+    **{package: f"kdmkit.{package}" for package in ("answers", "plotting", "training")},
     **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
@@ -97,11 +96,17 @@ _LAZY = {
     ),
 }
 
+#: Documented names of earlier versions that are gone, and what to use instead.
+_REMOVED = {
+    "datasets": "use the loaders of sklearn.datasets, or kdmlab.datasets in a clone of the repository",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = f"; it was removed: {_REMOVED[name]}" if name in _REMOVED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
     from importlib import import_module
 
     module = import_module(_LAZY[name])
