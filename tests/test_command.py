@@ -51,6 +51,6 @@ def test_without_the_extra_the_command_says_what_to_install(missing: str) -> Non
 def test_a_question_needs_no_matplotlib(tmp_path: Path) -> None:
     table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"a": [1.0, 2.5, 3.0, 4.0] * 5})
     kdm.save(table, tmp_path / "model")
-    result = run("ask", str(tmp_path / "model"), "P(a < 2)", blocked=("matplotlib", "scipy.stats"))
+    result = run("ask", str(tmp_path / "model"), "P(a < 2)", blocked=("matplotlib",))
     assert result.returncode == 0, result.stderr
-    assert "P(a < 2)" in result.stdout
+    assert "probability" in result.stdout
