@@ -10,7 +10,7 @@ from kdmkit.nn.memory import ResidualMemory
 from kdmkit.nn.mlp import MLP, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
-from kdmkit.nn.tree import TreeLayer
+from kdmkit.nn.tree_layer import TreeLayer
 from kdmkit.nn.trend import Trend
 from kdmkit.nn.variable import Variable
 
