@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM, join_shards
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         KDMTable,
         merge,
     )
-    from kdmkit.serialize import load, load_shard, save
+    from kdmkit.serialize import load, save
 
 __version__ = "0.2.0"
 
@@ -69,9 +69,7 @@ __all__ = [
     "answers",
     "datasets",
     "find_atoms",
-    "join_shards",
     "load",
-    "load_shard",
     "merge",
     "metrics",
     "nn",
@@ -85,7 +83,7 @@ __all__ = [
 #: safetensors take seconds to import.
 _LAZY = {
     **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
-    **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
+    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
@@ -97,6 +95,8 @@ _LAZY = {
 _REMOVED = {
     "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
     "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
+    "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
+    "load_shard": "load the whole model with kdmkit.load",
 }
 
 

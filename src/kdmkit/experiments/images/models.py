@@ -55,8 +55,7 @@ class KDMModel(nn.Module):
         return rho
 
     def log_probs(self, x: Tensor) -> Float[Tensor, "n k"]:
-        labels = torch.arange(CLASSES, device=x.device).unsqueeze(-1)
-        return self(x).log_prob(labels).mT
+        return self(x).logits
 
     def log_density(self, x: Tensor) -> Float[Tensor, " n"]:
         """log p(z) of encoded images: low for images unlike those of the training."""

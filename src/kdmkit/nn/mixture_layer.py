@@ -1,19 +1,164 @@
-"""A layer that is a joint distribution of inputs and outputs."""
+"""Layers whose variables share one index of components: a density, and a joint distribution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from kdmkit._core.checks import as_shape, bad_argument, check_instance
+from kdmkit._core.checks import as_shape, bad_argument, check_generator, check_instance
 from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions.prepared_weights import (
+    PreparedWeights,
+    Versions,
+    needs_no_gradient,
+    versions_of,
+)
+from kdmkit.distributions.weights import Given
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
-from kdmkit.nn.initialize import Method, Sigma
-from kdmkit.nn.layer import LayerOptions, MixtureLayer, by_name, options_from
+from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
+from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
 from kdmkit.nn.variable import Variable
+
+
+class MixtureLayer(KDMLayer):
+    """A layer whose variables share one index of components; log-weights are log_softmax(logits).
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.DensityLayer(2, n_components=4)
+    >>> isinstance(layer, MixtureLayer), layer.logits.shape
+    (True, torch.Size([4]))
+    """
+
+    logits: nn.Parameter
+    _prepares: bool = False
+    _prepared: tuple[Versions, PreparedWeights] | None = None
+
+    @property
+    def weight_logits(self) -> Tensor:
+        return self.logits
+
+    def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
+        self.logits = nn.Parameter(start, requires_grad=trainable)
+
+    def prepare(self) -> Self:
+        """Keeps what questions need of the parameters, see `JointKDM.prepared`; the layer is returned.
+
+        For layers that are trained no more. After a change of a parameter it is computed again.
+        """
+        self._prepares = True
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: what is kept is computed again."""
+        return {**self.__dict__, "_prepared": None}
+
+    def _log_weights(self) -> Given:
+        if not (self._prepares and needs_no_gradient([self.logits])):
+            return Given(torch.log_softmax(self.logits, -1))
+        versions = versions_of([self.logits, *self.components.values()])
+        if self._prepared is None or self._prepared[0] != versions:
+            kernels = {name: self.kernel(name) for name in self.variables}
+            log_weights = torch.log_softmax(self.logits.detach(), -1)
+            self._prepared = versions, PreparedWeights(log_weights, kernels, dict(self.components))
+        return self._prepared[1]
+
+    @torch.no_grad()
+    def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
+        """Sets components by variable, and logits; the layer is returned."""
+        self.logits.copy_(logits)
+        for name, values in components.items():
+            self.components[name].copy_(values)
+        return self
+
+    @torch.no_grad()
+    def _initialize(
+        self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
+    ) -> Self:
+        """Sets components, weights and bandwidths from data; bad data raises before anything changes."""
+        if set(data) != set(self.variables):
+            raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
+        check_sigma(sigma)
+        check_generator(generator)
+        initializer = Initializer(list(self.variables.values()), data, generator)
+        components, logits = initializer.start(self.n_components, method)
+        components = {name: value.to(self.components[name]) for name, value in components.items()}
+        distances = initializer.distances(components) if sigma == "nearest" else {}
+        for name, value in components.items():
+            self.kernel(name).initialize_bandwidth(value, sigma, distance=distances.get(name))
+        return self.assign(components, logits)
+
+
+class DensityLayer(MixtureLayer):
+    """A trainable KDM over one variable.
+
+    Args:
+        features: the dimension of x.
+        n_components: m.
+        kernel: None is RBF.
+        options: as of `JointLayer`.
+
+    >>> import kdmkit as kdm
+    >>> layer = kdm.nn.DensityLayer(2, n_components=8)
+    >>> x = torch.randn(50, 2)
+    >>> layer.initialize(x)().log_prob(x).shape
+    torch.Size([50])
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self) -> KDM: ...
+
+    def __init__(
+        self,
+        features: int,
+        n_components: int,
+        *,
+        kernel: Kernel | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        super().__init__()
+        kernel = check_kernel("kernel", RBF(1.0) if kernel is None else kernel)
+        shape = as_shape("features", features, least=1) if kernel.event_dim else ()
+        variable = Variable("x", kernel, shape)
+        self._build([variable], n_components, **options)
+
+    def forward(self) -> KDM:
+        """The layer's distribution; gradients flow to the parameters, and values are checked on a CPU."""
+        return KDM._made(
+            self.components["x"], self._log_weights(), self.kernel("x"), self._checks_values(None)
+        )
+
+    def initialize(
+        self,
+        x: Any,
+        *,
+        method: Method = "random",
+        sigma: Sigma = "nearest",
+        generator: torch.Generator | None = None,
+    ) -> DensityLayer:
+        """Sets components, weights and bandwidth from data, as in `JointLayer.initialize`."""
+        return self._initialize({"x": x}, method, sigma, generator)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "layer": "DensityLayer",
+            "variable": self.variables["x"].config(),
+            **self._common_config(),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
+    ) -> DensityLayer:
+        variable = Variable.from_config(config["variable"], encoder=(encoders or {}).get("x"))
+        features = variable.shape[0] if variable.shape else 1
+        return cls(features, config["n_components"], kernel=variable.kernel, **options_from(config))
+
+    def extra_repr(self) -> str:
+        return f"n_components={self.n_components}"
 
 
 class JointLayer(MixtureLayer):
@@ -192,3 +337,23 @@ class JointLayer(MixtureLayer):
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.inputs)} → {', '.join(self.outputs)}, n_components={self.n_components}"
+
+
+def prepare_layers(module: nn.Module) -> nn.Module:
+    """Prepares all layers of a module that is trained no more; it is returned."""
+    for layer in module.modules():
+        if isinstance(layer, MixtureLayer):
+            layer.prepare()
+    return module
+
+
+def by_name(
+    argument: str, names: Sequence[str], values: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Positional values, in the order of `names`, together with the keyword values."""
+    if len(values) > len(names):
+        raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
+    repeated = [name for name in names[: len(values)] if name in named]
+    if repeated:
+        raise TypeError(bad_argument(argument, "each variable once", f"{', '.join(repeated)} twice"))
+    return {**dict(zip(names, values, strict=False)), **named}
