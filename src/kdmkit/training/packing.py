@@ -1,8 +1,8 @@
-"""Rows of a table with mixed columns and missing cells, packed so that a batch is three tensors."""
+"""Tables of mixed columns with missing cells, packed so that a batch is three tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,15 @@ from kdmkit.training.rows import Rows
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of data for a fit.
+    """Columns of data, with their missing cells and the weights of the rows.
 
     Args:
         columns: by variable, `(n, *event)`, or labels `(n,)`.
-        observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be anything).
+        observed: by variable, a boolean mask `(n,)`: False if the value is missing (it may be anything).
             Variables without a missing value may be left out.
         weights: of the rows, `(n,)`; None: 1.
+        log_offset: added to log p of each row, `(n,)`, for example if columns were rescaled; None: 0. A fit
+            does not depend on it.
 
     >>> columns = {"age": torch.tensor([[31.0], [0.0]]), "job": torch.tensor([2, 0])}
     >>> Table(columns, observed={"age": torch.tensor([True, False])}).weights is None
@@ -34,11 +36,28 @@ class Table:
     columns: Mapping[str, Any]
     observed: Mapping[str, Any] | None = None
     weights: Any = None
+    log_offset: Tensor | None = None
+
+    def __len__(self) -> int:
+        parts = [*self.columns.values()] if self.log_offset is None else [self.log_offset]
+        return len(parts[0]) if parts else 0
+
+    def take(self, index: Any) -> Table:
+        """The rows at an index; columns, masks and weights are tensors."""
+        weights, offset = (None if part is None else part[index] for part in (self.weights, self.log_offset))
+        columns = {name: value[index] for name, value in self.columns.items()}
+        observed = {name: mask[index] for name, mask in (self.observed or {}).items()}
+        return Table(columns, observed, weights, offset)
+
+    def blocks(self, size: int) -> Iterator[Table]:
+        """The rows in blocks; one empty block if there are no rows."""
+        for start in range(0, max(1, len(self)), size):
+            yield self.take(slice(start, start + size))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column lies: which columns of the codes, or of the numbers, and the shape of one event."""
+    """The place of a column in the codes or in the numbers, and the shape of one event."""
 
     is_code: bool
     start: int
@@ -46,11 +65,11 @@ class Place:
 
 
 class Packing:
-    """How columns lie in one matrix of codes and one of numbers.
+    """The places of a table's columns in one matrix of codes and one of numbers.
 
     Args:
         layer: the layer whose variables the columns are.
-        table: lends the kinds of the columns; other tables have to have the same.
+        table: a table with these columns. Other tables must have columns of the same kinds and shapes.
 
     >>> import kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(1, 1, n_components=4)
@@ -141,6 +160,6 @@ class Packing:
 
 
 def packed_rows(layer: KDMLayer, train: Table, validation: Table | None) -> tuple[Packing, Rows, Rows | None]:
-    """How the columns of a fit lie, the rows to learn from, and the rows that are held out."""
+    """The packing of a fit's columns, the training rows, and the validation rows."""
     packing = Packing(layer, train)
     return packing, packing.rows(train), None if validation is None else packing.rows(validation)

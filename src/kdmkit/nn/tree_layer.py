@@ -20,8 +20,7 @@ from kdmkit.distributions.tree.topology import Topology
 from kdmkit.kernels import Kernel
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
 from kdmkit.nn.tree_scores import group_kernels, grouped_scores
-from kdmkit.nn.tree_start import choose_rows, start_components, start_edges
-from kdmkit.nn.tree_structure import learn_tree
+from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
 from kdmkit.nn.variable import Variable
 from kdmkit.ops.messages import Indexed, NodeScores, Tables
 

@@ -1,9 +1,9 @@
-"""Learning a tree of joint KDMs: the penalised likelihood, and a fit with settings that suit most tables."""
+"""The loss of a tree of joint KDMs: a penalised likelihood, with conditional likelihoods of targets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_instance, check_number
+from kdmkit._core.checks import bad_argument, check_number
 from kdmkit._core.weights import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
-from kdmkit.training.loop import fit
-from kdmkit.training.options import FitOptions
+from kdmkit.training.packing import Packing
 from kdmkit.training.rows import Rows
-from kdmkit.training.table import Packing, Table, packed_rows
-from kdmkit.training.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,79 @@ class TreeRecipe:
 
 
 TREE_RECIPE = TreeRecipe()
+
+
+class Targets:
+    """log p(x) + w·Σ_t log p(x_t | other cells of the row): a joint likelihood, and those of targets t.
+
+    p(x) is one distribution, and all questions stay consistent.
+
+    Args:
+        groups: the variables to predict, in groups that are predicted together: parts of one column.
+        weight: w.
+
+    >>> Targets([["price"]], weight=2.0).weight
+    2.0
+    """
+
+    def __init__(self, groups: Iterable[Sequence[str]] = (), weight: float = 1.0) -> None:
+        self.groups = [tuple(group) for group in groups]
+        self.weight = check_number("weight", weight, "a finite number ≥ 0")
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def names(self) -> set[str]:
+        """All variables to predict."""
+        return {name for group in self.groups for name in group}
+
+    @property
+    def scale(self) -> float:
+        """How often the rows count: 1 + w for every group. Penalties count as often."""
+        return 1.0 + self.weight * len(self.groups)
+
+    def check(self, layer: TreeLayer) -> None:
+        """Raises a ValueError where a target is no variable of the layer."""
+        unknown = sorted(self.names - set(layer.variables))
+        if unknown:
+            raise ValueError(bad_argument("targets", f"variables among {list(layer.variables)}", unknown))
+
+    def config(self) -> dict[str, Any]:
+        """Groups and weight in the types of JSON."""
+        return {"groups": self.groups, "weight": self.weight}
+
+    def row_log_likelihood(
+        self,
+        layer: TreeLayer,
+        values: Mapping[str, Tensor],
+        masks: Mapping[str, Bool[Tensor, " n"]],
+        **shared: Any,
+    ) -> Float[Tensor, " n"]:
+        """The sum of a row's log-likelihoods.
+
+        Args:
+            values, masks, shared: as in `TreeLayer.row_log_prob`.
+        """
+        found = [_log_probs(layer, values, masks, group, **shared) for group in self.groups]
+        # Every target's pass finds log p(row): the same number.
+        total: Tensor = found[0][0] + self.weight * sum(conditional for _, conditional in found)
+        return total
+
+
+def _log_probs(
+    layer: TreeLayer,
+    values: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
+    group: Sequence[str],
+    **shared: Any,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """log p(row) and log p(group | rest of the row)."""
+    if len(group) == 1:
+        return layer.row_log_conditional(values, masks, group[0], **shared)
+    together = layer.row_log_prob(values, masks, **shared)
+    hidden = {name: torch.zeros_like(masks[name]) for name in group}
+    return together, together - layer.row_log_prob(values, {**masks, **hidden}, **shared)
 
 
 class TreeObjective(DrawingModule):
@@ -219,95 +289,6 @@ class _PenalisedLosses(nn.Module):
                 shares = self.get_buffer(f"shares_{i}").unsqueeze(-2)
                 total = total - self.smoothing * (shares * log_probs).sum()
         return total
-
-
-def fit_tree(
-    layer: TreeLayer,
-    train: Table,
-    validation: Table | None = None,
-    *,
-    options: FitOptions | None = None,
-    shrinkage: float | Mapping[str, float] | None = None,
-    smoothing: float = TREE_RECIPE.smoothing,
-    masking: float = TREE_RECIPE.masking,
-    fading: float = TREE_RECIPE.fading,
-    masking_fading: float = TREE_RECIPE.fading,
-    targets: Targets | None = None,
-    identity: dict[str, Any] | None = None,
-) -> list[dict[str, float]]:
-    """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
-
-    Rows with missing cells count with their observed part. The layer ends with the averaged weights that are
-    best on the validation rows; without validation rows with the last ones.
-
-    Args:
-        layer: changed in place.
-        train: the rows to learn from.
-        validation: the rows that decide when to stop and which weights are best. They also decide how much
-            regularisation remains where it fades: a fit without them then ends with almost none.
-        options: settings of the loop; None is `tree_options(len(rows))`.
-        shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
-        targets: variables that will be predicted: their conditional likelihoods take part in the loss.
-        identity: what else a checkpoint depends on.
-
-    Returns:
-        The history, one entry per epoch.
-
-    >>> import kdmkit as kdm
-    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
-    >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
-    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**columns)
-    >>> options = kdm.training.tree_options(60, steps=6)
-    >>> len(kdm.training.fit_tree(layer, kdm.training.Table(columns), options=options))
-    6
-    """
-    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
-    packing, rows, held = packed_rows(layer, train, validation)
-    options = tree_options(len(rows)) if options is None else options
-    check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
-    settings: dict[str, Any] = {
-        "shrinkage": shrinkage,
-        "smoothing": smoothing,
-        "masking": masking,
-        "fading": fading,
-        "masking_fading": masking_fading,
-    }
-    n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
-    has_missing = held is not None and not bool(held.tensors[2].all())
-    objective = TreeObjective(
-        layer, packing, rows, n_steps=n_steps, has_missing=has_missing, targets=targets, **settings
-    )
-    described = {"parents": layer.parents, **settings, **(identity or {})}
-    if targets:
-        described["targets"] = targets.config()
-    return fit(objective, rows, held, options=options, identity=described, description="tree")
-
-
-def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:
-    """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
-
-    Args:
-        n_rows: of the training rows.
-        steps: updates of the parameters.
-        changes: other settings of `FitOptions`.
-
-    Returns:
-        Settings for `fit_tree(..., options=...)`.
-
-    >>> tree_options(1000, steps=40, learning_rate=0.05).max_epochs
-    10
-    """
-    batch = changes.get("batch_size", TREE_RECIPE.batch_size)
-    epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
-    defaults: dict[str, Any] = {
-        "max_epochs": epochs,
-        "batch_size": batch,
-        "learning_rate": TREE_RECIPE.learning_rate,
-        "averaging": TREE_RECIPE.averaging,
-        "patience": max(1, math.ceil(TREE_RECIPE.patience * epochs)),
-        "clip_norm": None,
-    }
-    return FitOptions(**{**defaults, **changes})
 
 
 def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[float]:
