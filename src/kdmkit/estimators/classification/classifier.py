@@ -309,12 +309,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
 
     def predict_log_proba(self, X: Any) -> Array:
         """log p(y|x), exact where the probability underflows."""
-
-        def log_proba(rows: Tensor) -> Tensor:
-            labels = torch.arange(len(self.classes_), device=rows.device)
-            return self.module_(rows).log_prob(labels.unsqueeze(-1)).mT
-
-        return self._rowwise(log_proba, self._inputs(X))
+        return self._rowwise(lambda rows: self.module_(rows).logits, self._inputs(X))
 
     def predict_proba_uncertain(self, X: Any, weights: Any = None) -> Array:
         """p(y) for inputs known only as several weighted points each.

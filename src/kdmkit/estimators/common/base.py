@@ -25,7 +25,7 @@ from kdmkit.estimators.common.export import Answer, MethodModule
 from kdmkit.estimators.common.rows import checked_rows
 from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.common.streams import Streamed, answer_rows
-from kdmkit.nn.layer import prepare_layers
+from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
 from kdmkit.training.checkpoint import fingerprint
