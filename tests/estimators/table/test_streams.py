@@ -165,7 +165,7 @@ def test_bad_streams(table: kdm.KDMTable) -> None:
 
 _PEAK = """
 import resource, sys
-from kdmkit.cli import app
+from kdmkit.cli.commands import app
 try:
     app(sys.argv[1:])
 finally:
