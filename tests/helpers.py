@@ -132,8 +132,6 @@ KERNELS: dict[str, Callable[[], kdm.Kernel]] = {
     "inflated": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.3)), [0.0, 1.0]),
     "inflated-missing": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.5), -1.0, 2.0), [2.0, math.nan]),
     "inflated-rounded": lambda: kdm.Inflated(kdm.Rounded(kdm.RBF(0.8), 0.5), [0.0, math.nan]),
-    "ordinal": lambda: kdm.Ordinal(0.6),
-    "ordinal-per-component": lambda: kdm.Ordinal([0.3, 0.5, 0.7, 0.9], low=None, high=5),
     "periodic": lambda: kdm.Periodic(2.0, 5.0),
     "periodic-ard": lambda: kdm.Periodic([2.0, 0.3], 5.0),
     "periodic-per-component": lambda: kdm.Periodic([[2.0], [0.5], [7.0], [1.2]], 5.0),

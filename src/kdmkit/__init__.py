@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM, join_shards
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -15,7 +15,6 @@ from kdmkit.kernels import (
     Kernel,
     Levels,
     OneOf,
-    Ordinal,
     Periodic,
     QuantileNormal,
     Rounded,
@@ -23,11 +22,10 @@ from kdmkit.kernels import (
     Tricube,
     Truncated,
     find_atoms,
-    find_resolution,
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, datasets, plotting, training
+    from kdmkit import answers, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
         KDMTable,
         merge,
     )
-    from kdmkit.serialize import load, load_shard, save
+    from kdmkit.serialize import load, save
 
 __version__ = "0.2.0"
 
@@ -60,7 +58,6 @@ __all__ = [
     "Kernel",
     "Levels",
     "OneOf",
-    "Ordinal",
     "Periodic",
     "PreparedKDM",
     "QuantileNormal",
@@ -70,12 +67,8 @@ __all__ = [
     "Tricube",
     "Truncated",
     "answers",
-    "datasets",
     "find_atoms",
-    "find_resolution",
-    "join_shards",
     "load",
-    "load_shard",
     "merge",
     "metrics",
     "nn",
@@ -88,8 +81,8 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
-    **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
+    **{package: f"kdmkit.{package}" for package in ("answers", "plotting", "training")},
+    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
@@ -97,9 +90,20 @@ _LAZY = {
     ),
 }
 
+#: Names that earlier versions had, and what to use instead.
+_REMOVED = {
+    "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
+    "datasets": "use the loaders of sklearn.datasets, or kdmlab.datasets in a clone of the repository",
+    "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
+    "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
+    "load_shard": "load the whole model with kdmkit.load",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Imports a lazy name when it is first used, and keeps it (PEP 562)."""
+    if name in _REMOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} any more: {_REMOVED[name]}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

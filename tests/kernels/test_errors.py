@@ -122,3 +122,12 @@ def test_configs() -> None:
         kernel_from_config({})
     with pytest.raises(ValueError, match=r"^encoder: expected the encoder of the Composed kernel, got None$"):
         kernel_from_config(KERNELS["composed"]().config())
+
+
+def test_removed_names_say_what_to_use() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Ordinal' any more: use kdmkit.Levels"):
+        kdm.Ordinal  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'find_resolution' any more: .* kdmkit.Rounded"):
+        kdm.find_resolution  # noqa: B018
+    with pytest.raises(ValueError, match=r"^config\['kernel'\]: expected .*Levels.*, got Ordinal$"):
+        kernel_from_config({"kernel": "Ordinal", "width": 1.0, "width_min": 0.1, "low": 0, "high": None})

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import kdmkit as kdm
-from helpers import close, normal, real, seeded
+from helpers import close, real, seeded
 from kdmkit.ops import score_matrix
 
 C = real([[-0.4], [0.3], [1.7]])
@@ -131,35 +131,6 @@ def test_gradients() -> None:
         return kernel.log_overlap(x, c), kernel.term(x, c).matrix(), *region
 
     assert torch.autograd.gradcheck(function, (c, raw), fast_mode=True)
-
-
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [
-        ([17, 18, 90, 44], (1.0, 0.0)),
-        ([0.0, 0.25, 1.5, 3.0], (0.25, 0.0)),
-        ([0.5, 2.5, 1.5], (1.0, 0.5)),
-        ([0.1, 0.3, 12.7, 99.9, 1000.2], (0.1, 0.0)),
-        ([1e6 + 0.01, 1e6 + 0.05, 1e6 + 0.02], (0.01, 0.0)),
-        ([-300.0, 200.0, 700.0, math.nan], (500.0, 200.0)),
-        ([3.0, 3.0], None),
-        ([], None),
-    ],
-)
-def test_resolutions(values: list[float], wanted: tuple[float, float] | None) -> None:
-    found = kdm.find_resolution(values)
-    assert found == (None if wanted is None else pytest.approx(wanted, abs=1e-6))
-
-
-def test_resolutions_of_many_numbers() -> None:
-    x = normal(2000, seed=0) * 7
-    assert kdm.find_resolution(x) is None
-    assert kdm.find_resolution(x.float()) is None
-    for step in (0.01, 0.5, 20.0):
-        for dtype in (torch.float64, torch.float32):
-            found = kdm.find_resolution(((x / step).round() * step).to(dtype))
-            assert found is not None
-            assert found.step == pytest.approx(step, rel=1e-4)
 
 
 def test_bad_input(unchecked: None) -> None:

@@ -12,19 +12,18 @@ from kdmkit.kernels.epanechnikov import Epanechnikov
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
-from kdmkit.kernels.ordinal import Ordinal
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
-from kdmkit.kernels.rounded import Resolution, Rounded, find_resolution
+from kdmkit.kernels.rounded import Resolution, Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.transforms import QuantileNormal
 from kdmkit.kernels.tricube import Tricube
 from kdmkit.kernels.truncated import Truncated
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded, Ordinal, Periodic)
+register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic)
 
 __all__ = [
     "RBF",
@@ -41,7 +40,6 @@ __all__ = [
     "Levels",
     "LocationScale",
     "OneOf",
-    "Ordinal",
     "Periodic",
     "QuantileNormal",
     "Region",
@@ -55,7 +53,6 @@ __all__ = [
     "check_kernel",
     "cut",
     "find_atoms",
-    "find_resolution",
     "kernel_from_config",
     "register",
     "typical_distance",

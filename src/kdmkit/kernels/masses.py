@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_log
@@ -23,19 +22,6 @@ LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 LEGENDRE = list(zip(*(values[3:].tolist() for values in np.polynomial.legendre.leggauss(6)), strict=True))
 # Above this many standard deviations the tail of a Gaussian is 0 in float64.
 _NO_TAIL = 50.0
-
-
-def log1mexp(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """log(1 − eˣ) for x ≤ 0; −∞ with no gradient at 0.
-
-    >>> log1mexp(torch.tensor([-1e-30, -0.5, -80.0], dtype=torch.float64))
-    tensor([-6.9078e+01, -9.3275e-01, -1.8049e-35], dtype=torch.float64)
-    """
-    near = x > -math.log(2)
-    positive = x < 0
-    close = torch.log(-torch.expm1(torch.where(near & positive, x, -torch.ones_like(x))))
-    far = torch.log1p(-torch.exp(torch.where(near, -torch.ones_like(x), x)))
-    return torch.where(positive, torch.where(near, close, far), -math.inf)
 
 
 def log_sum(part: Callable[[int], Tensor], n: int) -> Tensor:

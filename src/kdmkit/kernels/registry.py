@@ -8,6 +8,8 @@ from kdmkit._core.checks import bad_argument, check_choice, check_instance
 from kdmkit.kernels.base import Kernel
 
 _KERNELS: dict[str, type[Kernel]] = {}
+# Kernels of earlier versions, and what to use instead.
+_REMOVED = {"Ordinal": "fit again with Levels, or with Rounded for counts"}
 
 
 def register(*kernels: type[Kernel]) -> None:
@@ -38,6 +40,10 @@ def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = No
     """
     check_instance("config", config, dict, "what a kernel's config() returned")
     name = config.get("kernel")
+    if name in _REMOVED:
+        raise ValueError(
+            bad_argument("config['kernel']", f"a kernel of this version ({_REMOVED[name]})", name)
+        )
     check_choice("config['kernel']", name, _KERNELS)
     try:
         return _KERNELS[str(name)].from_config(config, encoder=encoder)

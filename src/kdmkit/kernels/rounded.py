@@ -10,9 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import (
-    as_tensor,
     bad_argument,
-    check_count,
     check_event,
     check_finite,
     check_floating,
@@ -301,75 +299,9 @@ class Resolution(NamedTuple):
         step: the distance between neighbouring numbers.
         origin: one of the numbers.
 
-    >>> from kdmkit.kernels import find_resolution
-    >>> find_resolution([1.0, 1.5, 3.0]).step
-    0.5
+    >>> Resolution(0.5, 0.0)
+    Resolution(step=0.5, origin=0.0)
     """
 
     step: float
     origin: float
-
-
-def find_resolution(values: Any, *, most_cells: int = 1_000_000) -> Resolution | None:
-    """The grid on which all values lie, None where there is none.
-
-    The step is the greatest common divisor of the differences, up to rounding errors.
-
-    Args:
-        values: numbers in any shape; NaN is left out.
-        most_cells: a grid with more points between the extreme values does not count.
-
-    Returns:
-        Step and origin of the grid, or None.
-
-    >>> find_resolution([0.25, 1.75, 2.25])
-    Resolution(step=0.5, origin=0.25)
-    >>> find_resolution([0.1, 0.2, 0.3337218])
-    """
-    tensor = as_tensor("values", values, wide=True).detach()
-    most_cells = check_count("most_cells", most_cells)
-    eps = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
-    flat = tensor.double().flatten()
-    flat = flat[flat.isfinite()].unique()
-    if len(flat) < 2:
-        return None
-    # Decimal fractions that were stored in the dtype are off by half a unit in the last place.
-    error = 4 * eps * float(flat.abs().max())
-    spread = float(flat[-1] - flat[0])
-    least = max(spread / most_cells, 16 * error)
-    step = _common_divisor(flat.diff().unique(), least, error)
-    if step is None:
-        return None
-    # Over the whole range, the errors of a small step average out.
-    step = spread / round(spread / step)
-    for digits in (1, 2, 3, 4, 6, 9, 12):
-        # The fewest digits that fit: rounding errors are dropped.
-        found = _grid(flat, float(f"{step:.{digits}g}"), error)
-        if found is not None:
-            return found
-    return None
-
-
-def _grid(values: Tensor, step: float, error: float) -> Resolution | None:
-    """The grid of a given step on which all values lie."""
-    first = float(values[0])
-    origin = first - math.floor(first / step + 1e-6) * step
-    origin = float(f"{origin:.9g}") if abs(origin) > 1e-6 * step + error else 0.0
-    position = (values - origin) / step
-    off = (position - position.round()).abs() * step
-    return Resolution(step, origin) if bool((off <= 1e-6 * step + error).all()) else None
-
-
-def _common_divisor(gaps: Tensor, least: float, error: float) -> float | None:
-    """Euclid's algorithm on all gaps at once, None where it comes below `least`."""
-    step = float(gaps.min())
-    while step >= least:
-        rest = gaps - (gaps / step).round() * step
-        rest = rest.abs()
-        # A multiple of the step is off by as many errors as it has steps.
-        tolerance = error * (2 + gaps / step) + 1e-9 * gaps
-        remaining = rest[rest > tolerance]
-        if not len(remaining):
-            return step
-        step = float(remaining.min())
-    return None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor
 from kdmkit.nn import DensityLayer
-from kdmkit.nn.layer import prepare_layers
+from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.layers import filled, predictor_from
 from kdmkit.serialize.modules import UserModules, tensors_of

@@ -91,9 +91,8 @@ def calibrate(head: JointLayer, *values: Any) -> Calibrated:
 @torch.no_grad()
 def label_log_probs(head: JointLayer, *values: Any) -> Float[Tensor, "n k"]:
     """log p(y|x) of all labels, without gradients, in float64; at least −1,000, also where p(y|x) is 0."""
-    rho = head(*values, target=head.outputs[0])
-    labels = torch.arange(rho.probs.shape[-1], device=rho.probs.device)
-    return rho.log_prob(labels.unsqueeze(-1)).mT.double().clamp_min(_LEAST)
+    logits: Tensor = head(*values, target=head.outputs[0]).logits
+    return logits.double().clamp_min(_LEAST)
 
 
 def _nll(log_probs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> tuple[float, float]:

@@ -59,7 +59,6 @@ SOME = [
     "truncated",
     "rounded",
     "inflated-missing",
-    "ordinal",
     "periodic",
     "periodic-whole",
 ]

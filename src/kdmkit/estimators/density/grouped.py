@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.weights import effective_rows
-from kdmkit.estimators.common.rows import merge_rows
+from kdmkit.estimators.common.arrays import merge_rows
 from kdmkit.estimators.density.adaptive import (
     EXPONENTS,
     LEAST,

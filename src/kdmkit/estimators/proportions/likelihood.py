@@ -32,9 +32,8 @@ class Labels(NoisyEncoder):
         z = self.latent(x)
         if not isinstance(self.head, JointLayer):
             return torch.log_softmax(self.head(z), -1)
-        rho = self.head(z)
-        labels = torch.arange(rho.event_shape[0], device=z.device)
-        return rho.log_prob(labels.unsqueeze(-1)).mT
+        log_probs: Tensor = self.head(z).logits
+        return log_probs
 
 
 class _Likelihood(nn.Module):
