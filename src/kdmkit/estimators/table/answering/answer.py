@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.conditions import Range, as_given
 from kdmkit.estimators.table.display import SHOWN, grid_bins, plain, readable_end, round_edges, scalar, shown

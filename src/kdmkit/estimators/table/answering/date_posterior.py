@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.distributions import KDM
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.component_cache import Pieces, Turn
 from kdmkit.estimators.table.answering.posterior import Posterior, as_region, merge_boxes, spread
 from kdmkit.estimators.table.codecs.base import Known

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import Inference, boxes
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table

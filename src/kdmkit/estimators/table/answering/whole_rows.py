@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, Inference, boxes
 from kdmkit.estimators.table.answering.posterior import infer
 from kdmkit.estimators.table.frames.fill import fill_frame
