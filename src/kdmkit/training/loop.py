@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count, check_instance
-from kdmkit._core.memory import keep_freed_memory
+from kdmkit._core.runtime import keep_freed_memory
 from kdmkit.training.checkpoint import Checkpoint, Progress, fingerprint
 from kdmkit.training.devices import Replayed, broadcast_buffers, call_on_main_process, make_accelerator
 from kdmkit.training.options import FitOptions
