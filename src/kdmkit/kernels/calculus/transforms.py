@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,13 +19,12 @@ from torch.distributions.transforms import (
 )
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite
-from kdmkit.kernels.exact import ExactBuffers
 
 # The default number of knots: every segment holds at least this many values, so that slopes are not noise.
 _VALUES_PER_KNOT = 50
 _MOST_KNOTS = 128
 _FEWEST_KNOTS = 8
-# Of so many knots one lies in each tail.
+# One of this many knots lies in each tail.
 _KNOTS_PER_TAIL_KNOT = 16
 
 
@@ -61,14 +61,14 @@ class QuantileNormal(Transform):
     def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
         """Knots at quantiles of the finite values.
 
-        Knots lie halfway between neighbouring values, where the share of smaller values is known also if
-        values repeat, and at the least and the greatest value, with the middle of its ranks. A value with a
-        share of 1/`n_knots` or more has a knot on either side.
+        Knots lie halfway between neighbouring values, so that values may repeat, and at the least and the
+        greatest value, with the middle of its ranks. A value with a share of 1/`n_knots` or more has a knot
+        on either side.
 
         Args:
             values: numbers in any shape; NaN is left out.
-            n_knots: at most so many knots, beside those of frequent values; None: one for 50 values, from 8
-                to 128.
+            n_knots: the largest number of knots, beside those of frequent values; None: one for 50 values,
+                from 8 to 128.
         """
         flat = as_tensor("values", values, wide=True).detach().double().flatten()
         flat = flat[~flat.isnan()]
@@ -91,7 +91,7 @@ class QuantileNormal(Transform):
 
     @classmethod
     def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
-        """The transform with knots that are known to be in order."""
+        """The transform without checks of its knots."""
         made = cls.__new__(cls)
         Transform.__init__(made)
         made.values, made.scores = values, scores
@@ -121,10 +121,7 @@ def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
 
 
 def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
-    """n ranks at equal distances; some lie in the outermost steps, at equal distances of their scores.
-
-    Without those a tail would be one segment.
-    """
+    """n ranks at equal distances, of which some are moved to the tails: a tail has more than one segment."""
     in_tail = n // _KNOTS_PER_TAIL_KNOT
     even = torch.linspace(first, last, n - 2 * in_tail, dtype=torch.float64)
     share = torch.linspace(0, 1, in_tail + 2, dtype=torch.float64)[1:-1]
@@ -134,7 +131,7 @@ def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
 
 
 def _apart(values: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen indices, without those whose values differ by rounding only from the last one kept."""
+    """The chosen indices; of values that differ by rounding only, the first."""
     least = 1e-9 * float(values[-1] - values[0])
     kept: list[int] = []
     for i in chosen.tolist():
@@ -144,7 +141,7 @@ def _apart(values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
-    """The segment that each number lies in; the outer ones have no end."""
+    """The index of the segment that holds each number; the outer segments have no end."""
     inner = knots[1:-1].contiguous()
     return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
 
@@ -154,6 +151,20 @@ def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, "
     i = _segment(x, knots)
     slope = heights.diff() / knots.diff()
     return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
+
+
+@contextmanager
+def exact_buffers(module: nn.Module) -> Iterator[None]:
+    """The module's buffers, not those of its parts, keep their dtype while the module is converted.
+
+    Rounded to float32, knots may coincide, and an offset may move values by more than their spread.
+    """
+    before = dict(module._buffers)
+    yield
+    for name, old in before.items():
+        new = module._buffers[name]
+        if old is not None and new is not None and new.dtype != old.dtype:
+            module._buffers[name] = old.to(new.device)
 
 
 class Change(nn.Module):
@@ -183,7 +194,7 @@ class Change(nn.Module):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the steps, with a minus sign for an inverse."""
-        return tuple(step.name for step in self._chain)
+        return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self._chain)
 
     @property
     def everywhere(self) -> bool:
@@ -195,25 +206,15 @@ class Change(nn.Module):
         return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
 
     def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """The open interval on which T is defined, per dimension where its numbers differ."""
-        low, high = _line(device)
-        for step in reversed(self._chain):
-            low, high = low.clamp_min(step.image[0]), high.clamp_max(step.image[1])
-            low, high = step.backward(low), step.backward(high)
-            low, high = (low, high) if step.sign > 0 else (high, low)
-        return low, high
+        """The open interval on which T is defined, for every dimension if its numbers differ."""
+        return _map_line([(step.image, step.backward, step.sign) for step in reversed(self._chain)], device)
 
     def image(self) -> tuple[Tensor, Tensor]:
         """The open interval of T's values."""
-        low, high = _line(None)
-        for step in self._chain:
-            low, high = low.clamp_min(step.domain[0]), high.clamp_max(step.domain[1])
-            low, high = step(low), step(high)
-            low, high = (low, high) if step.sign > 0 else (high, low)
-        return low, high
+        return _map_line([(step.domain, step, step.sign) for step in self._chain], None)
 
     def inside(self, x: Tensor) -> Bool[Tensor, "*shape"]:
-        """Where T is defined."""
+        """Whether T is defined at x."""
         low, high = self.ends(x.device)
         return (x > low) & (x < high)
 
@@ -225,7 +226,7 @@ class Change(nn.Module):
         return x.to(z.dtype)
 
     def stand_in(self, x: Tensor) -> Tensor:
-        """x where T is defined, and a point of its domain elsewhere."""
+        """x if T is defined there, otherwise a point of its domain."""
         return x if self.everywhere else torch.where(self.inside(x), x, self._middle(x))
 
     def _middle(self, like: Tensor) -> Tensor:
@@ -270,7 +271,7 @@ class Change(nn.Module):
         return " → ".join(self.kinds)
 
 
-class Step(ExactBuffers):
+class Step(nn.Module):
     """One transform of a chain, with its numbers as buffers that stay in float64."""
 
     def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
@@ -283,9 +284,9 @@ class Step(ExactBuffers):
         if kind == "affine":
             self.sign = _sign(numbers["scale"])
 
-    @property
-    def name(self) -> str:
-        return f"-{self.kind}" if self.inverse else self.kind
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with exact_buffers(self):
+            return super()._apply(fn, recurse=recurse)
 
     @property
     def numbers(self) -> dict[str, Tensor]:
@@ -383,12 +384,17 @@ def _step(transform: Transform, *, inverse: bool) -> Step:
     return Step("exp" if isinstance(transform, ExpTransform) else "sigmoid", {}, inverse=inverse)
 
 
-def _line(device: torch.device | None) -> tuple[Tensor, Tensor]:
-    """−∞ and +∞."""
+def _map_line(
+    steps: Sequence[tuple[tuple[float, float], Callable[[Tensor], Tensor], int]], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
+    """The ends of the real line after steps `(ends of the domain, function, sign of the slope)`."""
     low, high = (torch.full((), end, dtype=torch.float64, device=device) for end in _REAL)
+    for domain, function, sign in steps:
+        low, high = function(low.clamp_min(domain[0])), function(high.clamp_max(domain[1]))
+        low, high = (low, high) if sign > 0 else (high, low)
     return low, high
 
 
 def as_float64(x: Tensor) -> Tensor:
-    """In float64, where the device has it."""
+    """x in float64, if the device has it."""
     return x if x.device.type == "mps" else x.double()
