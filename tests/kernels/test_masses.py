@@ -12,9 +12,8 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import KERNELS, M, close, components, events, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth, Kernel
+from kdmkit.kernels.calculus.integrals import in_pieces, log_bump_mass, log_sum
 from kdmkit.kernels.calculus.normal import anchored_log_mass, composed_log_mass
-from kdmkit.kernels.calculus.quadrature import log_bump_mass
-from kdmkit.kernels.calculus.sums import in_pieces, log_sum
 from kdmkit.ops import log_mix
 
 FAMILIES: dict[str, Callable[..., Kernel]] = {

@@ -2,18 +2,18 @@
 
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.transforms import QuantileNormal
+from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
 from kdmkit.kernels.categorical import Categorical, Cosine
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed
-from kdmkit.kernels.inflated import Inflated, find_atoms
+from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
-from kdmkit.kernels.rounded import Resolution, Rounded
+from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated, can_cut, cut
 

@@ -24,7 +24,7 @@ from kdmkit._core.checks import (
 )
 from kdmkit._core.shapes import broadcast
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.sums import log_sum
+from kdmkit.kernels.calculus.integrals import log_sum
 from kdmkit.kernels.regions import OneOf, Region, first_occurrences
 from kdmkit.ops import Amplitudes, Lookup, Score, Term
 from kdmkit.ops.terms.amplitudes import log_probs, log_square

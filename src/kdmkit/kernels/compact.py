@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit.kernels.bandwidth import Bandwidth, as_bandwidth, bandwidth_from_config
-from kdmkit.kernels.calculus.quadrature import NODES, Bump, integral, log_bump_mass
-from kdmkit.kernels.calculus.sums import in_pieces
+from kdmkit.kernels.calculus.integrals import NODES, Bump, in_pieces, integral, log_bump_mass
 from kdmkit.kernels.location_scale import LocationScale
 
 

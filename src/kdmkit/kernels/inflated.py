@@ -1,4 +1,4 @@
-"""Point masses beside a continuous kernel, and the frequent values of a sample."""
+"""Point masses beside a continuous kernel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import (
-    as_tensor,
-    bad_argument,
-    check_count,
-    check_event,
-    check_finite,
-    check_floating,
-    check_number,
-)
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.logspace import log_add
 from kdmkit._core.precision import at_least_float32
 from kdmkit._core.shapes import broadcast
@@ -160,8 +152,7 @@ class Inflated(Around):
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
         check_event(argument, components, self.component_shape(torch.Size([1])))
-        check_floating(argument, components)
-        check_finite(argument, components)
+        super().check_component_values(argument, components, event_shape)
         inner = components[..., 1 + self.n_atoms :]
         self.kernel.check_component_values(argument, inner, torch.Size([1]))
 
@@ -173,9 +164,7 @@ class Inflated(Around):
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
         """Which atom each event is, in the precision of the events; on a grid, which cell it lies in."""
-        atoms = self.atoms.to(x)
-        if isinstance(self.kernel, Rounded):
-            x, atoms = self.kernel.snap(x), self.kernel.snap(atoms)
+        x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
     def _stand_in(self, x: Tensor, is_atom: Tensor, inner: Tensor) -> Tensor:
@@ -279,11 +268,8 @@ class Inflated(Around):
         return low, high
 
     def steps(self) -> Float[Tensor, " s"]:
-        numbers = self._numbers.double()
-        if isinstance(self.kernel, Rounded):
-            numbers = self.kernel.snap(numbers)
-            return torch.cat([numbers, self.kernel.snap(numbers - self.kernel.step)])
-        return torch.cat([numbers, torch.nextafter(numbers, torch.full_like(numbers, -math.inf))])
+        numbers = self.kernel.nearest_atom(self._numbers.double())
+        return torch.cat([numbers, self.kernel.beside(numbers, up=False)])
 
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         numbers = self._numbers.to(x)
@@ -395,29 +381,3 @@ def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) ->
         scores = share.unsqueeze(-2)
         parts.append(torch.where(here.unsqueeze(-1), scores, torch.full_like(scores, -math.inf)))
     return log_add(parts)
-
-
-def find_atoms(values: Any, share: float = 0.01, *, most: int = 100) -> Float[Tensor, " a"]:
-    """The finite numbers that make up at least a share of the values, ascending; NaN last, if it is one.
-
-    Args:
-        values: numbers in any shape, of which some may be NaN.
-        share: the least share of an atom, in (0, 1].
-        most: the largest number of atoms: the most frequent ones.
-
-    Returns:
-        The atoms in float64, `(a,)`; empty if no number is frequent.
-
-    >>> find_atoms([0.0, 0.0, 1.5, 2.5, torch.nan, torch.nan], share=0.3)
-    tensor([0., nan], dtype=torch.float64)
-    """
-    share = check_number("share", share, "0 < share ≤ 1", positive=True, below=1, most=1)
-    most = check_count("most", most)
-    flat = as_tensor("values", values, wide=True).detach().double().flatten()
-    missing = flat.isnan()
-    distinct, counts = flat[flat.isfinite()].unique(return_counts=True)
-    least = share * len(flat)
-    order = counts.argsort(descending=True, stable=True)[:most]
-    frequent = distinct[order[counts[order] >= least]].sort().values
-    nan = flat.new_full((1,), math.nan) if missing.sum() >= max(least, 1) else flat[:0]
-    return torch.cat([frequent, nan])

@@ -23,7 +23,7 @@ from kdmkit.kernels.bandwidth import (
     typical_distance,
 )
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.sums import sum_last
+from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms.score import BlockScore

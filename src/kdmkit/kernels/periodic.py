@@ -24,7 +24,7 @@ from kdmkit.kernels.bandwidth import (
     typical_distance,
 )
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.sums import in_pieces, log_sum, sum_last
+from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.regions import Interval, OneOf, first_occurrences

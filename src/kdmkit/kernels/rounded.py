@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -253,18 +253,3 @@ def _slack(position: Tensor, x: Tensor) -> Tensor:
     """The largest rounding error of a bound that is meant to be a point of the grid, in cells."""
     eps = torch.finfo(x.dtype).eps if x.is_floating_point() else torch.finfo(torch.float64).eps
     return (16 * eps * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.25)
-
-
-class Resolution(NamedTuple):
-    """Numbers are origin + k·step.
-
-    Args:
-        step: the distance between neighbouring numbers.
-        origin: one of the numbers.
-
-    >>> Resolution(0.5, 0.0)
-    Resolution(step=0.5, origin=0.0)
-    """
-
-    step: float
-    origin: float

@@ -15,8 +15,9 @@ from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.precision import at_least_float32
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.quadrature import argmax, density_moments
-from kdmkit.kernels.calculus.transforms import Change, QuantileNormal, as_float64
+from kdmkit.kernels.calculus.empirical import QuantileNormal
+from kdmkit.kernels.calculus.integrals import argmax, density_moments
+from kdmkit.kernels.calculus.transforms import Change, as_float64
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval

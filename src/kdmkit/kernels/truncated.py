@@ -17,8 +17,7 @@ from kdmkit._core.modes import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.quadrature import density_moments
-from kdmkit.kernels.calculus.sums import sum_last
+from kdmkit.kernels.calculus.integrals import density_moments, sum_last
 from kdmkit.kernels.calculus.transforms import as_float64
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
