@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM, join_shards
+from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -25,7 +25,7 @@ from kdmkit.kernels import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, datasets, plotting, training
+    from kdmkit import answers, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         KDMTable,
         merge,
     )
-    from kdmkit.serialize import load, load_shard, save
+    from kdmkit.serialize import load, save
 
 __version__ = "0.2.0"
 
@@ -67,11 +67,8 @@ __all__ = [
     "Tricube",
     "Truncated",
     "answers",
-    "datasets",
     "find_atoms",
-    "join_shards",
     "load",
-    "load_shard",
     "merge",
     "metrics",
     "nn",
@@ -84,8 +81,8 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
-    **dict.fromkeys(("load", "load_shard", "save"), "kdmkit.serialize"),
+    **{package: f"kdmkit.{package}" for package in ("answers", "plotting", "training")},
+    **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
         ("KDMClassifier", "KDMDensity", "KDMProportionClassifier", "KDMRegressor", "KDMTable", "merge"),
@@ -96,7 +93,10 @@ _LAZY = {
 #: Names that earlier versions had, and what to use instead.
 _REMOVED = {
     "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
+    "datasets": "use the loaders of sklearn.datasets, or kdmlab.datasets in a clone of the repository",
     "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
+    "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
+    "load_shard": "load the whole model with kdmkit.load",
 }
 
 

@@ -100,3 +100,22 @@ def test_a_million_components_pass_the_simplex_check_and_keep_their_digits():
     wanted = torch.stack([softmax.double()[logits <= 0].sum(), softmax.double()[logits > 0].sum()])
     close(labels.probs, wanted.float(), rtol=0, atol=1e-5)
     close(rho.mean, exact.mean.float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_logits_are_the_logarithms_of_probabilities(batch):
+    w = simplex(*batch, 4, seed=1)
+    labels = kdm.KDM(torch.tensor([0, 2, 2, 1]), w, kdm.Categorical(3))
+    vectors = kdm.KDM(normal(4, 3, seed=0), w, kdm.Cosine())
+    for rho in (labels, vectors):
+        close(rho.logits, rho.probs.log(), rtol=1e-6, atol=1e-6)  # codes give float32
+    with pytest.raises(TypeError, match="RBF"):
+        _ = kdm.KDM(normal(4, 1, seed=0), w, kdm.RBF(1.0)).logits
+
+
+def test_logits_do_not_underflow():
+    """Where the probability of a label rounds to 0, its logarithm does not."""
+    components = {"x": torch.tensor([[0.0], [30.0]]), "y": torch.eye(2)}
+    rho = kdm.JointKDM(components, None, {"x": kdm.RBF(1.0), "y": kdm.Cosine()}).infer(x=torch.zeros(1, 1))
+    assert rho.probs[0, 1] == 0
+    close(rho.logits, torch.tensor([[0.0, -900.0]]))

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 import kdmkit as kdm
 from estimators.problems import Array, blobs
 from kdmkit.estimators.common.cross_fit import held_out
-from kdmkit.nn.label_trend import tilted_log_probs
+from kdmkit.nn.trend import tilted_log_probs
 
 pytestmark = pytest.mark.usefixtures("fast")
 

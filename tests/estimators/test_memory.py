@@ -83,7 +83,7 @@ def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdmkit.nn.memory.BLOCK", 32)
+    monkeypatch.setattr("kdmkit.nn.trend.BLOCK", 32)
     monkeypatch.setattr(fitting, "_MOST_ROWS", 300)
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)

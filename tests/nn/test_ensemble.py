@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kdmkit.nn import MLPEnsemble
-from kdmkit.nn.ensemble import differentiable_answers
+from kdmkit.nn.mlp import differentiable_answers
 
 SIZES = [[3, 8, 6, 2], [3, 5, 1], [3, 2]]
 

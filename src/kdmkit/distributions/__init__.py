@@ -3,7 +3,6 @@
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.prepared import PreparedKDM
-from kdmkit.distributions.shards import join_shards
 from kdmkit.distributions.tree import TreeKDM
 
-__all__ = ["KDM", "JointKDM", "PreparedKDM", "TreeKDM", "join_shards"]
+__all__ = ["KDM", "JointKDM", "PreparedKDM", "TreeKDM"]

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.known import Evidence, Known
@@ -42,8 +41,6 @@ class Inferred(Weights):
         components: Mapping[str, Tensor],
         prior: Weights,
     ) -> None:
-        if evidence.weights is not None and evidence.weights.is_sharded:
-            raise ValueError(bad_argument("evidence", "a KDM that is whole in this process", "a shard"))
         self._prior = prior
         self._known = Known(evidence, kernels, components, {"weights of the joint": prior.batch_shape})
 
@@ -84,10 +81,7 @@ class Inferred(Weights):
             shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
             given = self._entries(rank=max(self._known.rank, *map(len, shapes)))
         prior, can_miss = self._prior, self._known.can_miss
-        only_conditional = not (can_miss or prior.is_sharded)
-        lse, conditional = mix_given(given, entries, prior.own_log_weights, only_conditional=only_conditional)
-        if lse is not None:
-            lse, conditional = prior.merged_given(lse, conditional)
+        lse, conditional = mix_given(given, entries, prior.log_weights, only_conditional=not can_miss)
         if lse is not None and can_miss:
             conditional = torch.where(torch.isneginf(lse), self._prior.log_mix(entries), conditional)
         return self._known.over_points(conditional) if point is None else conditional
@@ -112,13 +106,6 @@ class Inferred(Weights):
         posterior = log_posterior_weights(entries, self._prior.log_weights)
         missed = torch.isneginf(posterior).all(-1, keepdim=True)
         return torch.where(missed, self._prior.log_weights.to(posterior.dtype), posterior)
-
-    @property
-    def is_sharded(self) -> bool:
-        return self._prior.is_sharded
-
-    def shared(self, tensor: Tensor) -> Tensor:
-        return self._prior.shared(tensor)
 
     def mapped(self, function: PartMap) -> Inferred:
         return Inferred._of(self._known.mapped(function), self._prior.mapped(function))

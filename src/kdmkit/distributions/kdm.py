@@ -184,6 +184,19 @@ class KDM(Mixture, Distribution):
         return self._average(Features(self.kernel, self.components, "probs"))
 
     @property
+    def logits(self) -> Float[Tensor, "*batch n"]:
+        """log π, `log_prob` of every label (discrete kernels): exact also where `probs` rounds to 0.
+
+        >>> import kdmkit as kdm
+        >>> kdm.KDM.from_probs(torch.tensor([0.25, 0.75])).logits
+        tensor([-1.3863, -0.2877])
+        """
+        one = self.components.narrow(-1 - self.kernel.component_dim, 0, 1)
+        n = self.kernel.probs(one).shape[-1]
+        labels = torch.arange(n, device=self.components.device)
+        return self.log_prob(labels.reshape(n, *[1] * len(self._batch_shape))).movedim(0, -1)
+
+    @property
     def mean(self) -> Float[Tensor, "*batch_event"]:
         """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
         self._check_moments("mean")
@@ -199,7 +212,7 @@ class KDM(Mixture, Distribution):
         self._check_moments("variance")
         within = self._columns(self.kernel.variance(self.components)).double()
         mean = self._columns(self.kernel.mean(self.components)).double()
-        centre = self._weights.shared(mean.detach().mean(-2, keepdim=True))
+        centre = mean.detach().mean(-2, keepdim=True)
         between = (mean - centre).expand_as(within)
         # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
         moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, mix_prepared
 from kdmkit.distributions.weights import Given, Mixed, Weights
@@ -148,7 +148,7 @@ def prepare_weights(
     """The same weights, with what sums over the components need."""
     batched = [name for name, k in kernels.items() if components[name].ndim > 1 + k.component_dim]
     if not isinstance(weights, Given) or weights.batch_shape or batched:
-        wanted = "weights and components without a batch, in one process"
+        wanted = "weights and components without a batch"
         raise ValueError(bad_argument("prepared", wanted, f"{type(weights).__name__} weights"))
     return PreparedWeights(weights.log_weights, kernels, components).prepare()
 

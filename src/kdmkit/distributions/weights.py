@@ -45,7 +45,7 @@ class Weights(ABC):
     def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
         """log Σ_j w_j exp(scores_j), and averages of values under the weights w_j exp(scores_j)."""
         numbers = None if values is None else as_numbers(values)
-        return self.merged(*mix(entries, self.own_log_weights, numbers))
+        return mix(entries, self.log_weights, numbers)
 
     @abstractmethod
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
@@ -63,34 +63,6 @@ class Weights(ABC):
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """The log-density of the evidence from which the weights were inferred."""
         raise AttributeError("log_evidence: only a KDM that `infer` returned has evidence")
-
-    # ---- components that are divided among processes (`distributions/shards.py`)
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether other processes hold components of the mixture."""
-        return False
-
-    @property
-    def own_log_weights(self) -> Float[Tensor, "*batch m"]:
-        """Of the components in this process, which are all of them unless the mixture is sharded."""
-        return self.log_weights
-
-    def merged(
-        self, averages: Float[Tensor, "*lead v"] | None, log_sums: Float[Tensor, "*lead"]
-    ) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
-        """Averages and logsumexps over the components of all processes, from those over own components."""
-        return averages, log_sums
-
-    def merged_given(
-        self, log_sums: Float[Tensor, "*lead"], conditional: Float[Tensor, "*lead"]
-    ) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
-        """The same of `mix_given`."""
-        return log_sums, conditional
-
-    def shared(self, tensor: Tensor) -> Tensor:
-        """A tensor that is the same in all processes."""
-        return tensor
 
 
 class Given(Weights):

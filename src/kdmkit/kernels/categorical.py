@@ -22,7 +22,7 @@ from kdmkit._core.checks import (
     check_number,
     is_integer,
 )
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import log_sum
 from kdmkit.kernels.regions import OneOf, Region, first_occurrences

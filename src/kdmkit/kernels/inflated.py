@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.logspace import log_add
-from kdmkit._core.precision import at_least_float32
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import LABEL_SMOOTHING

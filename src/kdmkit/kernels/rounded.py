@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale

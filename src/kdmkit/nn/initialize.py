@@ -13,7 +13,6 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_number, is_integer
 from kdmkit.kernels import Kernel, typical_distance
 from kdmkit.kernels.bandwidth import ROUNDING
-from kdmkit.nn.clustering import cluster, spread_out
 from kdmkit.nn.variable import Variable
 
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
@@ -21,6 +20,8 @@ Sigma = Literal["nearest", "mean"] | float
 
 # k-means sees at most this many samples.
 _CLUSTER_SAMPLE = 100_000
+# A few rounds of k-means: clusters only have to spread the components over the data.
+_ROUNDS = 20
 
 
 class Initializer:
@@ -84,7 +85,7 @@ class Initializer:
 
     def _spread(self, m: int) -> Int[Tensor, " m"]:
         index = spread_out(self._vectors(), m, seed=self._seed())
-        return _distinct(index, self._permutation(self.n))
+        return _without_repetition(index, self._permutation(self.n))
 
     def _clustered(self, m: int) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
         """Centres of clusters, class by class where there are classes, weighted by their sample counts."""
@@ -201,7 +202,7 @@ def _rms(x: Float[Tensor, " d"]) -> float:
     return float(x.square().mean().sqrt())
 
 
-def _distinct(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+def _without_repetition(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
     """Indices without repetition: k-means++ repeats some where points coincide, spare ones replace them."""
     unique = torch.unique(index)
     if len(unique) == len(index):
@@ -225,3 +226,53 @@ def _split(clusters: list[Int[Tensor, "_"]], quota: int) -> list[Int[Tensor, "_"
         rows = clusters.pop(largest)
         clusters += [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
     return clusters
+
+
+def cluster(
+    vectors: Float[Tensor, "n p"],
+    m: int,
+    *,
+    seed: int,
+    weights: Float[Tensor, " n"] | None = None,
+    sample: int | None = None,
+) -> Int[Tensor, " n"]:
+    """The cluster of every row, counted from 0: at most m, fewer where rows coincide.
+
+    Args:
+        weights: of the rows.
+        sample: fit on at most this many rows, chosen by `seed`; None fits on all.
+
+    >>> cluster(torch.tensor([[0.0], [0.1], [9.0]]), 2, seed=0).unique().tolist()
+    [0, 1]
+    """
+    # scikit-learn takes a second to import: only clusters need it.
+    from sklearn.cluster import KMeans
+
+    vectors = vectors.double()
+    seen = vectors
+    if sample is not None:
+        rows = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))[:sample]
+        seen, weights = vectors[rows], None if weights is None else weights[rows]
+    means = KMeans(_count_distinct(seen, m), n_init=1, max_iter=_ROUNDS, random_state=seed).fit(
+        seen.numpy(), sample_weight=None if weights is None else weights.double().numpy()
+    )
+    found = means.labels_ if sample is None else means.predict(vectors.numpy())
+    return torch.unique(torch.from_numpy(found).long(), return_inverse=True)[1]
+
+
+def _count_distinct(vectors: Float[Tensor, "n p"], most: int) -> int:
+    """The number of distinct rows, or `most` where there are more; the first rows mostly suffice to tell."""
+    found = 0
+    for n in (2 * most, len(vectors)):
+        found = min(most, len(torch.unique(vectors[:n], dim=0)))
+        if found == most:
+            break
+    return found
+
+
+def spread_out(vectors: Float[Tensor, "n p"], m: int, *, seed: int) -> Int[Tensor, " m"]:
+    """m rows that lie far from each other (k-means++); a row may repeat where rows coincide."""
+    from sklearn.cluster import kmeans_plusplus
+
+    _, index = kmeans_plusplus(vectors.numpy(), m, random_state=seed)
+    return torch.from_numpy(index).long()

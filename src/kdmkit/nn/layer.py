@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypedDict, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import (
-    bad_argument,
-    check_count,
-    check_device,
-    check_dtype,
-    check_generator,
-    in_memory,
-)
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit.distributions.prepared_weights import (
-    PreparedWeights,
-    Versions,
-    needs_no_gradient,
-    versions_of,
-)
-from kdmkit.distributions.weights import Given
+from kdmkit._core.checks import bad_argument, check_count, check_device, check_dtype, in_memory
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels import Kernel
-from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
-from kdmkit.nn.store import ComponentStore
 from kdmkit.nn.variable import Variable
 
 
@@ -41,6 +25,52 @@ class LayerOptions(TypedDict, total=False):
     dtype: torch.dtype | None
     device: torch.device | str | None
     generator: torch.Generator | None
+
+
+class ComponentStore(nn.Module, Mapping[str, Tensor]):
+    """A mapping from variable to components `(m, *event)`: parameters for vectors, buffers for codes."""
+
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        n_components: int,
+        *,
+        trainable: bool,
+        dtype: torch.dtype,
+        device: object,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self._names = [variable.name for variable in variables]
+        for variable in variables:
+            if hasattr(self, variable.name):
+                raise ValueError(
+                    bad_argument("name", "one that no attribute of a module has", repr(variable.name))
+                )
+            shape = (n_components, *variable.kernel.component_shape(variable.shape))
+            if variable.trainable:
+                place = cast("torch.device", device)
+                start = torch.randn(shape, dtype=dtype, device=place, generator=generator)
+                self.register_parameter(variable.name, nn.Parameter(start, requires_grad=trainable))
+            else:
+                codes = torch.zeros(shape, dtype=torch.int64, device=cast("torch.device", device))
+                self.register_buffer(variable.name, codes)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return cast("Tensor", getattr(self, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    __hash__ = nn.Module.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 class KDMLayer(nn.Module, ABC):
@@ -135,96 +165,8 @@ class KDMLayer(nn.Module, ABC):
         return {"n_components": self.n_components, "train": dict(self._train), "dtype": dtype}
 
 
-class MixtureLayer(KDMLayer):
-    """A layer whose variables share one index of components; log-weights are log_softmax(logits).
-
-    >>> import kdmkit as kdm
-    >>> layer = kdm.nn.DensityLayer(2, n_components=4)
-    >>> isinstance(layer, MixtureLayer), layer.logits.shape
-    (True, torch.Size([4]))
-    """
-
-    logits: nn.Parameter
-    _prepares: bool = False
-    _prepared: tuple[Versions, PreparedWeights] | None = None
-
-    @property
-    def weight_logits(self) -> Tensor:
-        return self.logits
-
-    def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
-        self.logits = nn.Parameter(start, requires_grad=trainable)
-
-    def prepare(self) -> Self:
-        """Keeps what questions need of the parameters, see `JointKDM.prepared`; the layer is returned.
-
-        For layers that are trained no more. After a change of a parameter it is computed again.
-        """
-        self._prepares = True
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copies: what is kept is computed again."""
-        return {**self.__dict__, "_prepared": None}
-
-    def _log_weights(self) -> Given:
-        if not (self._prepares and needs_no_gradient([self.logits])):
-            return Given(torch.log_softmax(self.logits, -1))
-        versions = versions_of([self.logits, *self.components.values()])
-        if self._prepared is None or self._prepared[0] != versions:
-            kernels = {name: self.kernel(name) for name in self.variables}
-            log_weights = torch.log_softmax(self.logits.detach(), -1)
-            self._prepared = versions, PreparedWeights(log_weights, kernels, dict(self.components))
-        return self._prepared[1]
-
-    @torch.no_grad()
-    def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
-        """Sets components by variable, and logits; the layer is returned."""
-        self.logits.copy_(logits)
-        for name, values in components.items():
-            self.components[name].copy_(values)
-        return self
-
-    @torch.no_grad()
-    def _initialize(
-        self, data: Mapping[str, Any], method: Method, sigma: Sigma, generator: torch.Generator | None
-    ) -> Self:
-        """Sets components, weights and bandwidths from data; bad data raises before anything changes."""
-        if set(data) != set(self.variables):
-            raise ValueError(bad_argument("values", f"data for {list(self.variables)}", list(data)))
-        check_sigma(sigma)
-        check_generator(generator)
-        initializer = Initializer(list(self.variables.values()), data, generator)
-        components, logits = initializer.start(self.n_components, method)
-        components = {name: value.to(self.components[name]) for name, value in components.items()}
-        distances = initializer.distances(components) if sigma == "nearest" else {}
-        for name, value in components.items():
-            self.kernel(name).initialize_bandwidth(value, sigma, distance=distances.get(name))
-        return self.assign(components, logits)
-
-
-def prepare_layers(module: nn.Module) -> nn.Module:
-    """Prepares all layers of a module that is trained no more; it is returned."""
-    for layer in module.modules():
-        if isinstance(layer, MixtureLayer):
-            layer.prepare()
-    return module
-
-
 def options_from(config: Mapping[str, Any]) -> LayerOptions:
     """The constructor's options that a layer's configuration holds; torch's global generator is not used."""
     train = {f"train_{part}": flag for part, flag in config["train"].items()}
     dtype = getattr(torch, config["dtype"])
     return cast("LayerOptions", {**train, "dtype": dtype, "generator": torch.Generator()})
-
-
-def by_name(
-    argument: str, names: Sequence[str], values: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Positional values, in the order of `names`, together with the keyword values."""
-    if len(values) > len(names):
-        raise TypeError(bad_argument(argument, f"at most {len(names)}, for {', '.join(names)}", len(values)))
-    repeated = [name for name in names[: len(values)] if name in named]
-    if repeated:
-        raise TypeError(bad_argument(argument, "each variable once", f"{', '.join(repeated)} twice"))
-    return {**dict(zip(names, values, strict=False)), **named}

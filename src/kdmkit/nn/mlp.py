@@ -1,14 +1,17 @@
-"""Multi-layer perceptrons."""
+"""Multi-layer perceptrons: one network, and several of the same shape side by side."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from kdmkit._core.runtime import is_exporting, only_reverse_mode
 from kdmkit.nn.draws import Dropout
 from kdmkit.nn.scaler import soft_clip
 
@@ -88,3 +91,147 @@ class MLP(nn.Sequential):
     def config(self) -> dict[str, Any]:
         """The arguments of an equal module: `MLP(**config)`."""
         return dict(self._config)
+
+
+class MLPEnsemble(nn.Module):
+    """K independent networks of the same shape, evaluated together by batched matrix products.
+
+    Each member is a linear function plus a multi-layer perceptron. The last layers start at zero: before
+    training every member answers 0, the mean of standardised targets.
+
+    Args:
+        sizes: the widths from input to output; GELU between them.
+        n_members: K.
+        generator: of the first weights; None is torch's global one.
+
+    >>> MLPEnsemble([3, 8, 1], n_members=5)(torch.zeros(4, 3)).shape
+    torch.Size([4, 5, 1])
+    """
+
+    def __init__(self, sizes: list[int], *, n_members: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.sizes, self.n_members = list(sizes), n_members
+        shapes = list(pairwise(sizes))
+        # A gain of 2 keeps the scale of the activations from layer to layer; the last layer starts at zero.
+        gains = [2.0] * (len(shapes) - 1) + [0.0]
+        self.weights = nn.ParameterList(
+            math.sqrt(gain / wide)
+            * torch.randn(n_members, wide, narrow, dtype=torch.float32, generator=generator)
+            for gain, (wide, narrow) in zip(gains, shapes, strict=True)
+        )
+        self.linear = nn.Parameter(torch.zeros(n_members, sizes[0], sizes[-1], dtype=torch.float32))
+        self.biases = nn.ParameterList(
+            torch.zeros(n_members, 1, narrow, dtype=torch.float32) for _, narrow in shapes
+        )
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k outputs"]:
+        return _answers(x, self.linear, *self.weights, *self.biases)
+
+    def of_members(self, x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n outputs"]:
+        """The answers of every member to rows of its own."""
+        hidden, layers = x, (*self.weights, *self.biases)
+        for weight, bias in _pairs(layers)[:-1]:
+            hidden = _gelu(torch.baddbmm(bias, hidden, weight))
+        weight, bias = _pairs(layers)[-1]
+        # A product whose result has few columns is slow; the transposed one is not.
+        return torch.baddbmm(torch.baddbmm(bias.mT, weight.mT, hidden.mT), self.linear.mT, x.mT).mT
+
+    def config(self) -> dict[str, Any]:
+        """The arguments of an equal module: `MLPEnsemble(**config)`."""
+        return {"sizes": self.sizes, "n_members": self.n_members}
+
+
+def _answers(x: Tensor, linear: Tensor, *layers: Tensor) -> Float[Tensor, "n k outputs"]:
+    """The answers of all members, with written-out gradients where possible.
+
+    Args:
+        x: rows.
+        linear: of all members, `(k, d, outputs)`.
+        layers: the weights of every layer, `(k, wide, narrow)`, then the biases, `(k, 1, narrow)`.
+    """
+    if not only_reverse_mode() or torch.is_autocast_enabled(x.device.type):
+        return differentiable_answers(x, linear, *layers)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, linear, *layers)):
+        answers: Tensor = _Answers.apply(x, linear, *layers)
+        return answers
+    hidden = x.expand(len(linear), *x.shape)
+    for weight, bias in _pairs(layers)[:-1]:
+        hidden = torch.ops.aten.gelu_(torch.baddbmm(bias, hidden, weight))
+    return _last_layer(x, linear, layers, hidden)
+
+
+def differentiable_answers(x: Tensor, linear: Tensor, *layers: Tensor) -> Float[Tensor, "n k outputs"]:
+    """The answers of all members by differentiable operations."""
+    rows = hidden = x.expand(len(linear), *x.shape)
+    *inner, (last, last_bias) = _pairs(layers)
+    for weight, bias in inner:
+        hidden = _gelu(torch.baddbmm(bias, hidden, weight))
+    return torch.baddbmm(torch.baddbmm(last_bias, hidden, last), rows, linear).movedim(0, 1)
+
+
+class _Answers(torch.autograd.Function):
+    """`differentiable_answers` with written-out gradients, in half of the time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: Tensor, *layers: Tensor) -> Tensor:
+        hidden, sums = [x.expand(len(linear), *x.shape)], []
+        for weight, bias in _pairs(layers)[:-1]:
+            sums.append(torch.baddbmm(bias, hidden[-1], weight))
+            hidden.append(nn.functional.gelu(sums[-1]))
+        ctx.save_for_backward(x, linear, *layers, *sums, *hidden[1:])
+        return _last_layer(x, linear, layers, hidden[-1])
+
+    @staticmethod
+    def backward(ctx: Any, by_answers: Tensor) -> tuple[Tensor | None, ...]:
+        needs, (x, linear, *saved) = ctx.needs_input_grad, ctx.saved_tensors
+        layers, saved = saved[: len(needs) - 2], saved[len(needs) - 2 :]
+        if torch.is_grad_enabled():
+            return _differentiable_gradients(needs, by_answers, x, linear, *layers)
+        sums, hidden = saved[: len(saved) // 2], [x.expand(len(linear), *x.shape), *saved[len(saved) // 2 :]]
+        weights, outer = layers[: len(layers) // 2], by_answers.permute(1, 2, 0).contiguous()
+        by_linear = (outer.flatten(0, 1) @ x).view(linear.mT.shape).mT
+        by_weights, by_biases = [torch.bmm(outer, hidden[-1]).mT], [outer.sum(2).unsqueeze(1)]
+        # One output needs no product.
+        slopes = outer.mT * weights[-1].mT if outer.shape[1] == 1 else torch.bmm(outer.mT, weights[-1].mT)
+        for layer in reversed(range(len(sums))):
+            slopes = torch.ops.aten.gelu_backward(slopes, sums[layer])
+            by_weights.insert(0, torch.bmm(hidden[layer].mT, slopes))
+            by_biases.insert(0, slopes.sum(1, keepdim=True))
+            if layer or needs[0]:
+                slopes = torch.bmm(slopes, weights[layer].mT)
+        by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ _side_by_side(linear).mT if needs[0] else None
+        return by_x, by_linear, *by_weights, *by_biases
+
+
+def _last_layer(
+    x: Tensor, linear: Tensor, layers: Sequence[Tensor], hidden: Float[Tensor, "k n wide"]
+) -> Float[Tensor, "n k outputs"]:
+    """A product whose result has few columns is slow; the transposed one is not."""
+    weight, bias = _pairs(layers)[-1]
+    answers = torch.baddbmm(bias.mT, weight.mT, hidden.mT)
+    answers += (x @ _side_by_side(linear)).mT.view_as(answers)
+    return answers.permute(2, 0, 1)
+
+
+def _differentiable_gradients(needs: Sequence[bool], by_answers: Tensor, *tensors: Tensor) -> Any:
+    """Gradients that can be differentiated again."""
+    wanted = [tensor for tensor, need in zip(tensors, needs, strict=True) if need]
+    answers = differentiable_answers(*tensors)
+    found = iter(torch.autograd.grad(answers, wanted, by_answers, create_graph=True))
+    return tuple(next(found) if need else None for need in needs)
+
+
+def _pairs(layers: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Weights and bias of every layer."""
+    half = len(layers) // 2
+    return list(zip(layers[:half], layers[half:], strict=True))
+
+
+def _side_by_side(linear: Float[Tensor, "k d outputs"]) -> Float[Tensor, "d columns"]:
+    """The members' linear functions as one: a column for every member and output."""
+    return linear.movedim(0, 1).flatten(1)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    # ONNX Runtime has no error function in float64.
+    return nn.functional.gelu(x.float()).to(x.dtype) if is_exporting() else nn.functional.gelu(x)

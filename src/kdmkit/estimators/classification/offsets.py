@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer
-from kdmkit.nn.label_trend import tilted_log_probs
+from kdmkit.nn.trend import tilted_log_probs
 
 # Half the precision of the offsets' prior, about 0.
 _PRIOR_OFFSETS = 2.0

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit.nn import JointLayer, Scaler
-from kdmkit.nn.clustering import cluster
+from kdmkit.nn.initialize import cluster
 from kdmkit.ops import score_matrix
 
 # Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.

@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit.estimators.common.leave_one_out import average_over_others
 from kdmkit.kernels import RBF
 from kdmkit.nn import ResidualMemory
-from kdmkit.nn.memory import with_background
+from kdmkit.nn.trend import with_background
 
 # Bandwidths in units of √d, the typical distance between standardised rows, and weights of the background.
 _SIGMAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kdmkit.estimators.common.memory import left_out, search_memory
 from kdmkit.nn import ResidualMemory
-from kdmkit.nn.memory import with_background
+from kdmkit.nn.trend import with_background
 
 # Rows per block of the final answers.
 _BLOCK = 2000

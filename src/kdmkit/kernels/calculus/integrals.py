@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kdmkit._core.logspace import safe_log
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 
 # Panels between the ends of a density, and nodes in each: kinks of a piecewise linear function cost the
 # square of a panel's width, a smooth function costs nothing.

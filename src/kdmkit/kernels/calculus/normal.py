@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 
 _ROOT_HALF = math.sqrt(0.5)
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
