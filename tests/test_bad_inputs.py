@@ -208,7 +208,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "n_samples classifier": (lambda: fitted(classifier).sample(HUGE, y=0), "n_samples"),
     "n_samples regressor": (lambda: fitted(regressor).sample_y(X, HUGE), "n_samples"),
     "spread": (lambda: fitted(classifier).sample(1, y=0, spread="a"), "spread"),
-    "uncertain, no points": (lambda: fitted(classifier).predict_proba_uncertain(np.zeros((2, 0, 3))), "X"),
     "bags": (lambda: fitted(proportions).predict_proportions(X[:2], np.array([0, 10**15])), "bags"),
     **{
         f"{make.__name__} {name}": (functools.partial(make, data), "X")

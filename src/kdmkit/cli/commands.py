@@ -325,7 +325,7 @@ def _entry(path: Path) -> Any:
 
 def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:
     """Writes what a model makes of the batches of a file, or draws."""
-    from kdmkit.estimators.common.streams import write_batches
+    from kdmkit.estimators.common.csv_parquet import write_batches
 
     load = _load_estimator if what in ("predict", "score") else _load
     with _errors_in_one_line(), nullcontext() if data is None else _source(data) as path:

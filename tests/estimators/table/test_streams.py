@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
-from kdmkit.estimators.common.streams import write_batches
+from kdmkit.estimators.common.csv_parquet import write_batches
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
