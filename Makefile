@@ -21,15 +21,15 @@ RAY_STAMP := .venv-ray/.kdmkit-stamp
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export test-browser test-ray coverage lint format demo docs \
+.PHONY: help setup test test-full test-oldest test-export test-browser test-ray test-lab coverage lint format demo docs \
 	linkcheck release-check bench bench-tables clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## create .venv with the pinned development set
+setup: $(STAMP)  ## create .venv with the pinned development set, kdmkit and the laboratory
 
-test: lint  ## linters, types, import contracts and all tests (PYTEST_ARGS=... goes to pytest)
+test: lint  ## linters, types, import contracts and all tests of kdmkit (PYTEST_ARGS=... goes to pytest)
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
 
 test-full: lint  ## the same with the tests that take minutes
@@ -46,8 +46,12 @@ test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDM
 
 test-ray: $(RAY_STAMP)  ## fitted models on a local Ray with two workers, one of them killed, in .venv-ray
 	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray tests/ray_data --jaxtyping-packages=
+	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray lab
 
-coverage: $(STAMP)  ## all tests with coverage; fails below the floor in pyproject.toml
+test-lab: $(STAMP)  ## tests of the laboratory, lab/
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) lab
+
+coverage: $(STAMP)  ## all tests of kdmkit with coverage; fails below the floor in pyproject.toml
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
 
 lint: $(STAMP)  ## linters, types and import contracts
@@ -61,7 +65,7 @@ format: $(STAMP)  ## fix what ruff can fix, then format
 	$(BIN)/ruff format
 
 demo: $(STAMP)  ## train one KDM on digits: metrics, samples and figures
-	$(BIN)/python -m kdmkit.cli demo
+	$(BIN)/python -m kdmlab demo
 
 docs: $(DOCS_STAMP)  ## the site in docs/_build/html, offline, with all tutorials and examples run (.venv-docs)
 	$(SPHINX) --fail-on-warning --keep-going docs docs/_build/html
@@ -74,26 +78,26 @@ release-check: $(STAMP)  ## build and check sdist and wheel, install the wheel i
 	PYTHON=$(PYTHON) BIN=$(BIN) bash scripts/release-check
 
 bench: $(BENCH_STAMP)  ## time the reductions against other implementations
-	$(BIN)/python -m kdmkit.cli bench
+	$(BIN)/python -m kdmlab bench
 
 bench-tables: $(TABLES_STAMP)  ## models of mixed tables and their peers, hours (DATA=folder, TABLES_ARGS=...)
-	$(BIN)/python -m kdmkit.cli reproduce tables --data-dir $(DATA) $(TABLES_ARGS)
+	$(BIN)/python -m kdmlab reproduce tables --data-dir $(DATA) $(TABLES_ARGS)
 
 clean:  ## remove environments, caches and build outputs
 	rm -rf .venv .venv-docs .venv-oldest .venv-ray build dist htmlcov .coverage*
 	rm -rf docs/_build docs/api/generated docs/gallery docs/generated
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]' -e lab
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/python -m pip install -c constraints.txt -e . -e 'lab[bench]'
 	@touch $@
 
 $(EXPORT_STAMP): $(STAMP)
@@ -105,7 +109,7 @@ $(BROWSER_STAMP): $(STAMP)
 	@touch $@
 
 $(TABLES_STAMP): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,benchmarks-tables]'
+	$(BIN)/python -m pip install -c constraints.txt -e . -e 'lab[tables]'
 	@touch $@
 
 $(DOCS_BIN)/python:
@@ -125,6 +129,6 @@ $(OLDEST_STAMP): pyproject.toml constraints-oldest.txt | $(OLDEST_BIN)/python
 $(RAY_BIN)/python:
 	$(PYTHON) -m venv .venv-ray
 
-$(RAY_STAMP): pyproject.toml constraints.txt | $(RAY_BIN)/python
-	$(RAY_BIN)/python -m pip install -c constraints.txt -e '.[test,ray]'
+$(RAY_STAMP): pyproject.toml lab/pyproject.toml constraints.txt | $(RAY_BIN)/python
+	$(RAY_BIN)/python -m pip install -c constraints.txt -e '.[test,ray]' -e 'lab[cluster]'
 	@touch $@

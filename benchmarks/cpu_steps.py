@@ -20,10 +20,10 @@ import torch
 
 from kdmkit._core import logspace
 from kdmkit.distributions import mixing
-from kdmkit.experiments.bench.cases import Case
-from kdmkit.experiments.bench.measure import time_calls
-from kdmkit.experiments.common import Task, run_tasks
 from kdmkit.ops import chunked, dense_explicit, implementations, labels, scaled_points
+from kdmlab.bench.cases import Case
+from kdmlab.bench.measure import time_calls
+from kdmlab.common import Task, run_tasks
 
 CPU = torch.device("cpu")
 

@@ -39,13 +39,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit.experiments.bench.measure import extra_memory as peak_bytes
-from kdmkit.experiments.bench.measure import time_calls
-from kdmkit.experiments.common import FORMAT, append_row, machine, versions
 from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
 from kdmkit.ops.triton import backward, forward, staging
 from kdmkit.ops.triton.backend import Operands
 from kdmkit.ops.triton.staging import Config, KernelName
+from kdmlab.bench.measure import extra_memory as peak_bytes
+from kdmlab.bench.measure import time_calls
+from kdmlab.common import FORMAT, append_row, machine, versions
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")

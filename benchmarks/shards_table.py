@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kdmkit.experiments.common import Report, write_report
+from kdmlab.common import Report, write_report
 
 ROOT = Path(__file__).parents[1]
 LINES, TABLE = ROOT / "results/shards.jsonl", ROOT / "results/shards.md"

@@ -23,9 +23,9 @@ from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.distributions.tree import States, Topology
-from kdmkit.experiments.bench.measure import extra_memory, first_call, time_calls
-from kdmkit.experiments.common import FORMAT, append_row, machine, read_rows, versions
 from kdmkit.ops.messages import Tables
+from kdmlab.bench.measure import extra_memory, first_call, time_calls
+from kdmlab.common import FORMAT, append_row, machine, read_rows, versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PATH = Path(os.environ.get("OUT", RESULTS)) / "tree-cost.jsonl"

@@ -161,30 +161,6 @@ def test_no_private_name_is_imported_from_another_package() -> None:
     assert not found
 
 
-def is_public(module: str, name: str) -> bool:
-    """Whether a package exports the name, or the name is a public module of the package."""
-    if any(is_private(part) for part in module.split(".")):
-        return False
-    namespace = importlib.import_module(module)
-    if not hasattr(namespace, "__path__"):
-        return name in getattr(namespace, "__all__", ())
-    return name in getattr(namespace, "__all__", ()) or (
-        not is_private(name) and name in {found.name for found in pkgutil.iter_modules(namespace.__path__)}
-    )
-
-
-def test_experiments_import_public_names_only() -> None:
-    """`_core` is shared by the whole library: texts of errors, files that are whole or not there."""
-    found = {
-        (module, name)
-        for path in FILES
-        if room_of(path) == "experiments"
-        for module, name in imports(parsed(path))
-        if module.split(".")[1:2] not in (["experiments"], ["_core"]) and not is_public(module, name)
-    }
-    assert not found
-
-
 # ---- size
 
 

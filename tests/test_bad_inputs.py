@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import kdmkit as kdm
 from kdmkit import metrics, plotting, training
-from kdmkit.cli import app
 from kdmkit.kernels import kernel_from_config
 from kdmkit.ops import log_mix
 
@@ -211,7 +208,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "n_samples classifier": (lambda: fitted(classifier).sample(HUGE, y=0), "n_samples"),
     "n_samples regressor": (lambda: fitted(regressor).sample_y(X, HUGE), "n_samples"),
     "spread": (lambda: fitted(classifier).sample(1, y=0, spread="a"), "spread"),
-    "uncertain, no points": (lambda: fitted(classifier).predict_proba_uncertain(np.zeros((2, 0, 3))), "X"),
     "bags": (lambda: fitted(proportions).predict_proportions(X[:2], np.array([0, 10**15])), "bags"),
     **{
         f"{make.__name__} {name}": (functools.partial(make, data), "X")
@@ -281,7 +277,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "log_mix str": (lambda: log_mix("a", torch.zeros(4)), "terms"),
     "log_mix list": (lambda: log_mix(term(), [0.25] * 4), "log_weights"),
     "log_mix int": (lambda: log_mix(term(), torch.zeros(4, dtype=torch.int64)), "log_weights"),
-    "data_dir": (lambda: kdm.datasets.load("mnist", None), "data_dir"),
     "save None": (lambda: kdm.save(rho(), None), "path"),
     "save int": (lambda: kdm.save(rho(), 3), "path"),
     "save unwritable": (lambda: kdm.save(rho(), FOLDER / "x"), "path"),
@@ -301,39 +296,6 @@ def test_the_error_names_the_argument(name: str) -> None:
     assert str(caught.value).startswith(
         (f"{argument}:", f"{argument}, ") if ":" not in argument else argument
     )
-
-
-def test_files_of_tables_that_hold_no_text(tmp_path: Path) -> None:
-    noise = bytes(range(256))
-    (tmp_path / "adult.data").write_bytes(noise)
-    (tmp_path / "magic04.data.gz").write_bytes(gzip.compress(noise))
-    for name, file in {"adult": "adult.data", "magic": "magic04.data.gz"}.items():
-        with pytest.raises(ValueError, match=rf"{file}: expected a .*text, got 'utf-8' codec"):
-            kdm.datasets.load(name, tmp_path)
-
-
-COMMANDS = {
-    "demo --seed -1": "--seed",
-    "demo --output {file}": "--output",
-    "demo --output /proc/nowhere": "output: expected a folder to write to",
-    "bench --output {file} --seconds 0.1 --no-growth --device cpu": "--output",
-    "reproduce density --folds 100000 --output {folder}": "folds: expected 2 to 150",
-    "reproduce density --output {file}": "--output",
-    "reproduce density --output /proc/nowhere": "output: expected a folder to write to",
-    "reproduce estimators --output {file}": "--output",
-    "reproduce regression-others --output {file}": "--output",
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_tell_what_is_wrong_with_an_option(command: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    arguments = command.format(file=file, folder=tmp_path / "folder").split()
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
-    assert result.exit_code == 2
-    assert isinstance(result.exception, SystemExit)
-    assert COMMANDS[command] in result.output
 
 
 # ---- legal calls

@@ -136,7 +136,7 @@ TASKS = {
     "own-encoder": "kdm.nn.JointLayer",
     "proportions": "KDMProportionClassifier",
     "export": "torch.export.export",
-    "paper": "kdmkit reproduce table1",
+    "paper": "kdmlab reproduce table1",
 }
 
 

@@ -23,9 +23,7 @@ HEAVY = [
     "typer",
     "uvicorn",
     "kdmkit.cli",
-    "kdmkit.datasets",
     "kdmkit.estimators",
-    "kdmkit.experiments",
     "kdmkit.explore",
     "kdmkit.plotting",
     "kdmkit.serialize",
@@ -61,7 +59,10 @@ def test_a_distribution_needs_no_heavy_module() -> None:
 
 def test_the_help_of_the_command_is_light() -> None:
     lighter = ("kdmkit.cli", "rich", "typer")
-    use = "import typer.testing as t; from kdmkit.cli import app; t.CliRunner().invoke(app, ['--help'])"
+    use = (
+        "from typer.testing import CliRunner; from kdmkit.cli.commands import app\n"
+        "CliRunner().invoke(app, ['--help'])"
+    )
     assert loaded(use, [name for name in HEAVY if name not in lighter]) == []
 
 
@@ -90,3 +91,11 @@ def test_star_imports_every_public_name() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="module 'kdmkit' has no attribute 'KDMTree'"):
         kdmkit.KDMTree  # noqa: B018
+
+
+@pytest.mark.parametrize("name", kdmkit._REMOVED)
+def test_removed_names_name_their_replacement(name: str) -> None:
+    assert name not in kdmkit.__all__
+    with pytest.raises(AttributeError, match=f"no attribute '{name}' any more: ") as caught:
+        getattr(kdmkit, name)
+    assert str(caught.value).endswith(kdmkit._REMOVED[name])

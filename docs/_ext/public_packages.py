@@ -7,7 +7,6 @@ PACKAGES = (
     "kdmkit.metrics",
     "kdmkit.training",
     "kdmkit.plotting",
-    "kdmkit.datasets",
     "kdmkit.kernels",
     "kdmkit.ops",
     "kdmkit.explore",

@@ -25,7 +25,7 @@ from kdmkit.kernels import (
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, datasets, plotting, training
+    from kdmkit import answers, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -67,7 +67,6 @@ __all__ = [
     "Tricube",
     "Truncated",
     "answers",
-    "datasets",
     "find_atoms",
     "load",
     "merge",
@@ -82,7 +81,7 @@ __all__ = [
 #: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
 #: safetensors take seconds to import.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "datasets", "plotting", "training")},
+    **{package: f"kdmkit.{package}" for package in ("answers", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(
@@ -94,6 +93,7 @@ _LAZY = {
 #: Names that earlier versions had, and what to use instead.
 _REMOVED = {
     "Ordinal": "use kdmkit.Levels for ordered categories, kdmkit.Rounded for counts",
+    "datasets": "use the loaders of sklearn.datasets, or kdmlab.datasets in a clone of the repository",
     "find_resolution": "give kdmkit.Rounded the step; kdmkit.KDMTable finds it for columns of tables",
     "join_shards": "kdmkit.ops.combine merges sums over two sets of components",
     "load_shard": "load the whole model with kdmkit.load",

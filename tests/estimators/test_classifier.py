@@ -188,22 +188,13 @@ def test_numbers_at_the_ends_of_float64(scale: float) -> None:
     assert model.fit(X * scale, y).score(X * scale, y) > 0.9
 
 
-# ---- uncertain inputs
+# ---- removed methods
 
 
-@pytest.mark.parametrize("encoder", [None, "mlp"])
-def test_uncertain_inputs_are_weighted_means(encoder: Any) -> None:
-    X, y = blobs(120)
-    model = kdm.KDMClassifier(encoder=encoder, max_epochs=3, random_state=0).fit(X, y)
-    points = X.reshape(24, 5, 2)
-    weights = np.random.default_rng(0).dirichlet(np.ones(5), 24)
-    weights[3] = [0, 0, 1, 0, 0]
-    single = model.predict_proba(X).reshape(24, 5, 2)
-    wanted = (weights[..., None] * single).sum(1)
-    np.testing.assert_allclose(model.predict_proba_uncertain(points, weights), wanted, atol=1e-6)
-    np.testing.assert_allclose(model.predict_proba_uncertain(points), single.mean(1), atol=1e-6)
-    narrow = model.predict_proba_uncertain(points.astype(np.float32), weights.astype(np.float32))
-    np.testing.assert_allclose(narrow, wanted, atol=1e-4)
+def test_a_removed_method_names_its_replacement() -> None:
+    with pytest.raises(AttributeError, match="predict_proba_uncertain was removed: average over"):
+        kdm.KDMClassifier().predict_proba_uncertain  # noqa: B018
+    assert not hasattr(kdm.KDMClassifier(), "predict_proba_uncertain")
 
 
 # ---- few samples and strange columns

@@ -83,13 +83,6 @@ def test_convolutional_encoder_of_images(convolutional: Any) -> None:
         assert model.score_samples(X_test).shape == (len(X_test),)
 
 
-def test_uncertain_images(convolutional: Any) -> None:
-    model, X_test, _ = convolutional
-    points = X_test[:12].reshape(4, 3, 1, 8, 8)
-    wanted = model.predict_proba(X_test[:12]).reshape(4, 3, 10).mean(1)
-    np.testing.assert_allclose(model.predict_proba_uncertain(points), wanted, atol=1e-5)
-
-
 def test_mlp_decoder_behind_an_encoder_of_images() -> None:
     X, _, y, _ = digits()
     model = kdm.KDMClassifier(encoder=ConvNet(), decoder="mlp", max_epochs=1, random_state=0)

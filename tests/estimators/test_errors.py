@@ -244,26 +244,6 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: classifier(encoder="mlp").sample(y=0),
         "decoder: expected one that was fitted, to sample behind an encoder, got None",
     ),
-    "flat uncertain rows": (
-        lambda: classifier().predict_proba_uncertain(X),
-        r"X: expected shape \(n, points, 2\), got \(60, 2\)",
-    ),
-    "uncertain rows of other features": (
-        lambda: classifier().predict_proba_uncertain(np.zeros((5, 4, 3))),
-        r"X: expected shape \(n, points, 2\), got \(5, 4, 3\)",
-    ),
-    "uncertain NaN": (
-        lambda: classifier().predict_proba_uncertain(np.full((5, 4, 2), np.nan)),
-        "contains NaN",
-    ),
-    "uncertain weights": (
-        lambda: classifier().predict_proba_uncertain(np.zeros((5, 4, 2)), np.ones((5, 4))),
-        "weights: expected non-negative values that sum to 1, got a sum of 4",
-    ),
-    "uncertain weights of other points": (
-        lambda: classifier().predict_proba_uncertain(np.zeros((5, 4, 2)), np.ones((5, 1))),
-        r"weights: expected shape \(5, 4\), got \(5, 1\)",
-    ),
     "coverage": (
         lambda: regressor().predict_interval(X, 1.0),
         "coverage: expected numbers strictly between 0 and 1, got 1.0",
@@ -304,7 +284,6 @@ def test_questions_before_fit(model: Any) -> None:
         "predict": X,
         "predict_proba": X,
         "predict_log_proba": X,
-        "predict_proba_uncertain": X,
         "predict_dist": X,
         "predict_quantiles": (X, 0.5),
         "predict_interval": X,

@@ -22,8 +22,8 @@ import torch
 from typer.testing import CliRunner
 
 import kdmkit as kdm
-from kdmkit import cli
-from kdmkit._core.threads import in_one_thread
+from kdmkit._core.runtime import in_one_thread
+from kdmkit.cli.commands import app
 from kdmkit.explore import Server, example_models
 from kdmkit.explore import serve as serving
 
@@ -138,14 +138,14 @@ def test_workers_answer_and_end_with_the_first_process() -> None:
 
 
 def test_the_command_needs_a_model_that_is_there(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli.app, ["explore", str(tmp_path / "nothing"), "--no-browser"])
+    result = CliRunner().invoke(app, ["explore", str(tmp_path / "nothing"), "--no-browser"])
     assert result.exit_code == 2
     assert "model: expected a file that kdmkit wrote" in result.output.replace("\n", " ")
 
 
 def test_the_command_ends_where_the_model_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no model")
-    result = CliRunner().invoke(cli.app, ["explore", str(tmp_path / "text"), "--no-browser"])
+    result = CliRunner().invoke(app, ["explore", str(tmp_path / "text"), "--no-browser"])
     assert result.exit_code == 2
     assert "#token=" in result.output
 

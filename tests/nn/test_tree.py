@@ -9,8 +9,7 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import TreeLayer, Variable
-from kdmkit.nn.tree_start import _row_keys
-from kdmkit.nn.tree_structure import bin_codes, learn_tree, mutual_information, spanning_tree
+from kdmkit.nn.tree_start import _row_keys, bin_codes, learn_tree, mutual_information, spanning_tree
 
 K = 5
 

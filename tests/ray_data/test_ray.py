@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
-from kdmkit.experiments import cluster as experiment
-from kdmkit.experiments.cluster import KillOnce
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -121,7 +119,15 @@ def test_a_killed_task_is_repeated(
     cluster: Any, functions: Any, alone: Any, parts: Any, tmp_path: Path
 ) -> None:
     """The process ends in the middle of its rows: no row is missing, wrong or twice."""
-    killing = KillOnce(functions["density"], ROWS // 2, tmp_path)
+    score = functions["density"]
+
+    def killing(batch: Any) -> Any:
+        scores = score(batch)
+        if ROWS // 2 in batch["row"].to_numpy() and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return scores
+
     rows = read(cluster, parts, "density")
     found = gathered(rows.map_batches(killing, batch_format="pyarrow", batch_size=500))
     assert (tmp_path / "killed").exists()
@@ -192,25 +198,3 @@ def test_another_process_unpickles_the_function(
     found = pq.read_table(out)
     wanted = alone["density"].take(found["row"])
     np.testing.assert_allclose(found["log_prob"].to_numpy(), wanted["log_prob"].to_numpy(), rtol=1e-6)
-
-
-def test_the_experiment(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`kdmkit reproduce cluster` on a small file: a worker is killed, and nothing is lost."""
-    rng = np.random.default_rng(0)
-    dates = np.datetime64("2001-01-01T00:00", "us") + rng.integers(0, 3 * 10**13, 4000)
-    airports = np.array(["LAS", "ATL", "MCI"])
-    flights = {
-        "date": dates,
-        "delay": rng.integers(-20, 60, 4000),
-        "distance": rng.integers(80, 2500, 4000),
-        "origin": airports[rng.integers(0, 3, 4000)],
-        "destination": airports[rng.integers(0, 3, 4000)],
-    }
-    pq.write_table(pa.table(flights), tmp_path / experiment.FILE)
-    monkeypatch.setattr(experiment, "FITTED", 400)
-    monkeypatch.setattr(experiment, "PARTS", 4)
-    report = experiment.run(
-        tmp_path, tmp_path, tmp_path / "work", models=["KDMDensity"], fresh=True, verbose=False
-    )
-    assert report.rows[0][:3] == ["KDMDensity, score", "4,000", "0 / 0"]
-    assert report.rows[0][-1] == "3, 1 of them killed"

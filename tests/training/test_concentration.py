@@ -7,7 +7,7 @@ import torch
 
 import kdmkit as kdm
 from kdmkit.training import Table, TreeObjective, edge_concentrations, fit_tree, tree_options
-from kdmkit.training.table import packed_rows
+from kdmkit.training.packing import packed_rows
 
 LEVELS = 6
 

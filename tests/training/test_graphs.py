@@ -29,9 +29,9 @@ from kdmkit.training import (
     FlatObjective,
     Packing,
     Table,
+    Targets,
     TreeObjective,
 )
-from kdmkit.training.targets import Targets
 
 from .test_flat import columns as flat_columns
 from .test_flat import started as started_joint

@@ -1,5 +1,5 @@
 """`python -m kdmkit.cli`."""
 
-from kdmkit.cli import app
+from kdmkit.cli import main
 
-app()
+main()

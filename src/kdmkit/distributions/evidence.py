@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions._validation import check_region, common_batch, event_shape_of
+from kdmkit.distributions.arguments import check_region, common_batch, event_shape_of
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind

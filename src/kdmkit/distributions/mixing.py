@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region
 from kdmkit.ops import Lookup, Masked, Term, attend, log_labels_given, log_mix, log_mix_given, log_posterior
 

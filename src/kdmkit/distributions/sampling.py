@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_generator, check_number
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
-from kdmkit._core.shapes import pick
+from kdmkit._core.tensors import pick
 from kdmkit.kernels import LocationScale, check_continuous
 
 if TYPE_CHECKING:

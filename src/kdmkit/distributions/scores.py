@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, shared_parts, terms_and_bias
 from kdmkit.ops import RelativeScores
 

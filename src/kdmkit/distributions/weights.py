@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log, safe_logsumexp
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
 from kdmkit.distributions.features import Features, Values, as_numbers
 from kdmkit.distributions.mixing import Entry, Mixed, log_posterior_weights, mix, mix_given

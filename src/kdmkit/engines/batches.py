@@ -12,8 +12,7 @@ from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.estimators.common import KDMEstimator
-from kdmkit.estimators.common.arrow import as_arrow
-from kdmkit.estimators.common.optional import need
+from kdmkit.estimators.common.arrow import as_arrow, need
 from kdmkit.serialize import load
 
 # Saved models that a process holds at once.

@@ -6,7 +6,7 @@ from kdmkit.nn.mixture_layer import DensityLayer, JointLayer, MixtureLayer
 from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
-from kdmkit.nn.tree import TreeLayer
+from kdmkit.nn.tree_layer import TreeLayer
 from kdmkit.nn.trend import LabelTrend, ResidualMemory, Trend
 from kdmkit.nn.variable import Variable
 

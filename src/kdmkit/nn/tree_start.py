@@ -1,20 +1,219 @@
-"""Where the learning of a tree starts: rows of the data become components, neighbours agree on the row."""
+"""Where the learning of a tree starts: which tree connects the columns, and which rows become components.
+
+The tree is a maximum spanning tree of pairwise mutual information. Components are rows of the data, and
+neighbours in the tree start in agreement about the row.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kdmkit._core.checks import is_integer
+from kdmkit._core.tensors import effective_rows
 from kdmkit.nn.variable import Variable
 
+# Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.
+_BINS = 16
+# Rows of one-hot vectors that exist at once. Counts of so many rows are exact in float32.
+_ROWS = 8192
+# Quantiles are taken from about this many values.
+_SAMPLE = 10_000
 # The share of a starting component's mass that all values of the column have, where the kernel can give it.
 _BACKGROUND = 0.3
 # p(z_v = i | z_parent = i) at the start is about s/(s + 1.6): neighbours mostly come from the same row.
 _AGREEMENT = 30.0
+
+
+def learn_tree(
+    variables: Sequence[Variable],
+    data: Mapping[str, Tensor],
+    observed: Mapping[str, Bool[Tensor, " n"]],
+    weights: Float[Tensor, " n"] | None = None,
+    *,
+    targets: Collection[str] = (),
+    preference: float = 1.0,
+) -> dict[str, str | None]:
+    """The parent of every variable in a maximum spanning tree of pairwise mutual information.
+
+    The root is a centre of the tree, so that paths are short.
+
+    Args:
+        variables: the nodes.
+        data: by variable, `(n, *event)`, or labels `(n,)`.
+        observed: by variable, False where the value is missing; a variable without a mask has all values.
+        weights: of the rows.
+        targets: variables that will be predicted.
+        preference: information between a target and another variable counts this many times. So more
+            variables are neighbours of a target, and what they tell of it need not pass through others.
+    """
+    codes = [bin_codes(v, data[v.name].cpu(), _mask(observed.get(v.name))) for v in variables]
+    information = mutual_information(codes, None if weights is None else weights.cpu())
+    names = [variable.name for variable in variables]
+    is_target = torch.tensor([name in targets for name in names])
+    at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
+    parents = spanning_tree(torch.where(at_target, preference * information, information))
+    return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
+
+
+def _mask(observed: Tensor | None) -> Tensor | None:
+    return None if observed is None else observed.cpu()
+
+
+# ---- bins
+
+
+def bin_codes(variable: Variable, value: Tensor, observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
+    """A number of a bin for every value, −1 where it is missing.
+
+    Numbers go into bins between their quantiles; repeated values stay together. Codes of a discrete kernel
+    are bins themselves, rare ones share one. Events of several dimensions are binned along the direction of
+    their largest variance. NaN that is observed (a state of its own) has a bin of its own.
+    """
+    if variable.kernel.discrete:
+        codes = value.long() if is_integer(value) else value.abs().flatten(1).argmax(-1)
+        return _pooled(codes, observed)
+    return _quantile_bins(_main_direction(value.double().reshape(len(value), -1), observed), observed)
+
+
+def _pooled(codes: Int[Tensor, " n"], observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
+    """The most frequent codes in the order of their frequency, all others together."""
+    seen = codes if observed is None else codes[observed]
+    if not len(seen):
+        return torch.full_like(codes, -1)
+    levels, counts = seen.unique(return_counts=True)
+    kept = levels[counts.argsort(descending=True, stable=True)[: _BINS - 1]]
+    place = torch.full((int(levels.max()) + 1,), len(kept))
+    place[kept] = torch.arange(len(kept))
+    binned = place[codes.clamp(0, len(place) - 1)]
+    return binned if observed is None else torch.where(observed, binned, -1)
+
+
+def _main_direction(x: Float[Tensor, "n d"], observed: Bool[Tensor, " n"] | None) -> Float[Tensor, " n"]:
+    if x.shape[1] == 1:
+        return x[:, 0]
+    seen = x if observed is None else x[observed]
+    seen = seen[seen.isfinite().all(1)]
+    if len(seen) < 2:
+        return x[:, 0]
+    seen = (seen - seen.mean(0)) / seen.std(0).clamp_min(torch.finfo(x.dtype).tiny)
+    return x @ torch.linalg.eigh(seen.mT @ seen).eigenvectors[:, -1]
+
+
+def _quantile_bins(x: Float[Tensor, " n"], observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
+    known = x.isfinite() if observed is None else x.isfinite() & observed
+    seen = x[known]
+    some = seen[:: max(1, len(seen) // _SAMPLE)].sort().values
+    edges = some[torch.arange(1, _BINS) * len(some) // _BINS].unique() if len(some) else seen
+    codes = torch.searchsorted(edges, x.contiguous(), right=True)
+    codes = torch.where(x.isnan(), len(edges) + 1, codes)
+    return codes if observed is None else torch.where(observed, codes, -1)
+
+
+# ---- mutual information
+
+
+def mutual_information(
+    codes: Sequence[Int[Tensor, " n"]], weights: Float[Tensor, " n"] | None = None
+) -> Float[Tensor, "v v"]:
+    """Mutual information of all pairs of columns in nats, each pair by the rows that have both.
+
+    The expected value of the estimate for independent columns, (a − 1)(b − 1)/2n for a and b bins in use
+    (Miller and Madow), is taken off. It is 0 for constant columns and for pairs that no row has.
+
+    Args:
+        codes: by column, numbers of bins, −1 where the value is missing.
+        weights: of the rows; n is then the effective number of rows, (Σw)²/Σw².
+    """
+    sizes = [int(column.max()) + 1 if len(column) else 0 for column in codes]
+    counts = _pair_counts(codes, [max(1, size) for size in sizes], weights)
+    starts = np.cumsum([0, *(max(1, size) for size in sizes)])
+    rows = len(codes[0])
+    share = 1.0 if weights is None else effective_rows(weights) / rows
+    scale = share if weights is None else share * rows / float(weights.double().sum())
+    return _information(counts * scale, starts)
+
+
+def _pair_counts(
+    codes: Sequence[Int[Tensor, " n"]], sizes: Sequence[int], weights: Tensor | None
+) -> Float[Tensor, "b b"]:
+    """How many rows have both bins, for all pairs of bins of all columns: products of one-hot matrices."""
+    width = sum(sizes)
+    starts = torch.tensor(np.cumsum([0, *sizes[:-1]]))
+    table = torch.stack(list(codes), 1)
+    total = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(0, len(table), _ROWS):
+        part = table[i : i + _ROWS]
+        # One more column takes the missing cells.
+        one_hot = torch.zeros(len(part), width + 1)
+        one_hot.scatter_(1, torch.where(part >= 0, part + starts, width), 1.0)
+        one_hot = one_hot[:, :width]
+        left = one_hot if weights is None else one_hot * weights[i : i + _ROWS, None].float()
+        total += (left.mT @ one_hot).double()
+    return total
+
+
+def _information(counts: Float[Tensor, "b b"], starts: np.ndarray) -> Float[Tensor, "v v"]:
+    """I(u; v) − (a − 1)(b − 1)/2n of all pairs of columns."""
+    v = len(starts) - 1
+    column = torch.repeat_interleave(torch.arange(v), torch.tensor(np.diff(starts)))
+    one_hot = torch.nn.functional.one_hot(column, v).double()
+    by_row = counts @ one_hot  # rows that have the bin of u, and any value of v
+    n = one_hot.mT @ by_row
+    # Σ c·log(c·n / (c_u·c_v)) = Σ c·log c + n·log n − Σ c_u·log c_u − Σ c_v·log c_v
+    joint = one_hot.mT @ _x_log_x(counts) @ one_hot
+    own = one_hot.mT @ _x_log_x(by_row)
+    bins = one_hot.mT @ (by_row > 0).double()
+    bias = 0.5 * (bins - 1).clamp_min(0) * (bins.mT - 1).clamp_min(0)
+    information = (joint + _x_log_x(n) - own - own.mT - bias) / n.clamp_min(1e-300)
+    return torch.where(n > 0, information, 0.0).fill_diagonal_(0.0)
+
+
+def _x_log_x(x: Tensor) -> Tensor:
+    return torch.special.xlogy(x, x)
+
+
+# ---- spanning trees
+
+
+def spanning_tree(information: Float[Tensor, "v v"]) -> list[int]:
+    """By node, its parent in a maximum spanning tree; −1 for the root, a centre of the tree.
+
+    >>> spanning_tree(torch.tensor([[0.0, 0.5, 0.1], [0.5, 0.0, 0.4], [0.1, 0.4, 0.0]]))
+    [1, -1, 1]
+    """
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
+    v = len(information)
+    if v == 1:
+        return [-1]
+    # Positive lengths: a length of 0 means no edge.
+    length = (information.max() - information + 1.0).numpy()
+    np.fill_diagonal(length, 0.0)
+    tree = minimum_spanning_tree(length)
+    links = ((tree + tree.T) > 0).astype(np.float64)
+    _, parents = breadth_first_order(links, _centre(links), directed=False)
+    return [int(parent) if parent >= 0 else -1 for parent in parents]
+
+
+def _centre(links: object) -> int:
+    """The middle of a longest path."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    order, _ = breadth_first_order(links, 0, directed=False)
+    order, parents = breadth_first_order(links, int(order[-1]), directed=False)
+    path = [int(order[-1])]
+    while parents[path[-1]] >= 0:
+        path.append(int(parents[path[-1]]))
+    return path[math.floor(len(path) / 2)]
+
+
+# ---- components and edges
 
 
 def choose_rows(

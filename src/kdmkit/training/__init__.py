@@ -2,19 +2,18 @@
 
 from kdmkit.training.calibration import Calibrated, calibrate
 from kdmkit.training.checkpoint import fingerprint
-from kdmkit.training.concentration import edge_concentrations
 from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
 from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
 from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
 from kdmkit.training.options import Device, FitOptions, Precision, Schedule
+from kdmkit.training.packing import Packing, Table
 from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
-from kdmkit.training.table import Packing, Table
-from kdmkit.training.targets import Targets
 from kdmkit.training.temperature import fit_temperature
-from kdmkit.training.tree import TREE_RECIPE, TreeObjective, TreeRecipe, fit_tree, tree_options
+from kdmkit.training.tree_fit import edge_concentrations, fit_tree, tree_options
+from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective, TreeRecipe
 
 __all__ = [
     "TREE_RECIPE",

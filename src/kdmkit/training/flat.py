@@ -11,8 +11,8 @@ from kdmkit._core.checks import check_instance, check_number
 from kdmkit.nn import DrawingModule, JointLayer
 from kdmkit.training.loop import fit
 from kdmkit.training.options import FitOptions
-from kdmkit.training.table import Packing, Table, packed_rows
-from kdmkit.training.tree import tree_options
+from kdmkit.training.packing import Packing, Table, packed_rows
+from kdmkit.training.tree_fit import tree_options
 
 
 class FlatObjective(DrawingModule):

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import kdmkit as kdm
-from kdmkit import cli
+from kdmkit.cli.commands import app
 from kdmkit.estimators.table.codecs.kinds import KINDS
 
 pd = pytest.importorskip("pandas")
@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 
 def run(*arguments: Any, code: int = 0, **options: Any) -> str:
-    result = CliRunner().invoke(cli.app, [str(a) for a in arguments], env={"COLUMNS": "120"}, **options)
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120"}, **options)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kdmkit import KDMTable
-from kdmkit.estimators.common import files
-from kdmkit.estimators.common.files import read_batches, read_file
+from kdmkit.estimators.common import csv_parquet as files
+from kdmkit.estimators.common.csv_parquet import read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
 
 TEXT = "day,price,kind\n2024-05-01,1.5,a\n2024-05-02,,b\n2024-05-03,2.25,\n"

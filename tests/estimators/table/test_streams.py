@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
-from kdmkit.estimators.common.streams import write_batches
+from kdmkit.estimators.common.csv_parquet import write_batches
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -165,7 +165,7 @@ def test_bad_streams(table: kdm.KDMTable) -> None:
 
 _PEAK = """
 import resource, sys
-from kdmkit.cli import app
+from kdmkit.cli.commands import app
 try:
     app(sys.argv[1:])
 finally:

@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.mixing import Entry

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit._core.logspace import finite_max, log_normalize, safe_logsumexp
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap
 from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all, collect_everywhere
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.classification.thinning import thinned
-from kdmkit.estimators.common.checks import Array, to_tensor
+from kdmkit.estimators.common.arrays import Array, checked_rows, to_tensor
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk, generator_of
 from kdmkit.estimators.common.labels import JointClassifier
-from kdmkit.estimators.common.rows import checked_rows
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_choice, check_count, in_memory
+from kdmkit._core.checks import (
+    bad_argument,
+    check_choice,
+    check_count,
+    check_number,
+    check_weights,
+    in_memory,
+)
 from kdmkit.distributions import KDM, JointKDM
 from kdmkit.estimators.classification.chunks import ChunkedClassifier
 from kdmkit.estimators.classification.memory import fit_label_memory
@@ -20,12 +27,18 @@ from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
 from kdmkit.estimators.classification.phases import ClassifierFit
 from kdmkit.estimators.classification.rejection import draw_given_label
 from kdmkit.estimators.classification.trend import fit_logits
+from kdmkit.estimators.common.arrays import (
+    Array,
+    checked_rows,
+    merge_rows,
+    plain,
+    split_rows,
+    to_tensor,
+    weighted_rows,
+)
 from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.checks import Array, check_number, distribution, plain, to_tensor
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.encoders import is_built_in
-from kdmkit.estimators.common.labels import normalized
-from kdmkit.estimators.common.rows import FLOATS, checked_rows, merge_rows, split_rows, weighted_rows
 from kdmkit.estimators.common.targets import min_target_std
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.kernels import RBF
@@ -311,28 +324,13 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         """log p(y|x), exact where the probability underflows."""
         return self._rowwise(lambda rows: self.module_(rows).logits, self._inputs(X))
 
-    def predict_proba_uncertain(self, X: Any, weights: Any = None) -> Array:
-        """p(y) for inputs known only as several weighted points each.
-
-        Args:
-            X: of shape `(n, points, n_features)`.
-            weights: of shape `(n, points)`, rows summing to 1; None is uniform. Zeros pad.
-        """
-        check_is_fitted(self)
-        array = check_array(X, dtype=FLOATS, allow_nd=True, ensure_2d=False)
-        events = array.shape[2:] if self._takes_anything else (self.n_features_in_,)
-        if array.ndim < 3 or array.shape[1] == 0 or array.shape[2:] != events:
-            wanted = f"shape (n, points, {self.n_features_in_})"
-            raise ValueError(bad_argument("X", wanted, tuple(array.shape)))
-        lead = tuple(array.shape[:2])
-        share = np.full(lead, 1 / lead[1]) if weights is None else weights
-
-        def answer(points: Tensor, share: Tensor) -> Tensor:
-            # The posterior of a mixture of points is the mixture of their posteriors.
-            probs = self.module_(points.flatten(0, 1)).probs.unflatten(0, points.shape[:2])
-            return (share.unsqueeze(1) @ probs).squeeze(1)
-
-        return normalized(self._rowwise(answer, to_tensor(array), distribution("weights", share, lead)))
+    @property
+    def predict_proba_uncertain(self) -> NoReturn:
+        """Removed: the answer to weighted points is the weighted mean of the answers to the points."""
+        advice = (
+            "np.average(model.predict_proba(points), axis=0, weights=weights) is the answer for one input"
+        )
+        raise AttributeError(f"predict_proba_uncertain was removed: {advice}")
 
     def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:
         """Draws of inputs given a label or a distribution over labels: from p(x|y) of the model.
@@ -361,13 +359,20 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
             return np.asarray(model.decode(z).cpu())
 
     def _label_probs(self, y: Any) -> Tensor:
-        """A label, or a distribution over labels, as probabilities."""
+        """A label, or a distribution over labels, as probabilities in float64."""
+        n = len(self.classes_)
         if np.ndim(y):
-            return distribution("y", y, (len(self.classes_),))
-        found = [position for position, label in enumerate(self.classes_.tolist()) if label == y]
-        if not found:
+            array = np.asarray(y)
+            # How exactly probabilities sum to 1 depends on their dtype.
+            probs = to_tensor(array if array.dtype == np.float32 else array.astype(np.float64))
+            if probs.shape != (n,):
+                raise ValueError(bad_argument("y", f"shape {(n,)}", tuple(probs.shape)))
+            check_weights("y", probs)
+            return probs.double() / probs.double().sum()
+        matches = [position for position, label in enumerate(self.classes_.tolist()) if label == y]
+        if not matches:
             raise ValueError(bad_argument("y", f"one of {self.classes_.tolist()}", repr(y)))
-        return nn.functional.one_hot(torch.tensor(found[0]), len(self.classes_)).double()
+        return nn.functional.one_hot(torch.tensor(matches[0]), n).double()
 
     @property
     def joint_(self) -> JointKDM:

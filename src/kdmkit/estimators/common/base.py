@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +19,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit._core.memory import keep_freed_memory
-from kdmkit._core.threads import map_in_threads
-from kdmkit.estimators.common.checks import Array, CheckedRows, plain, to_tensor
-from kdmkit.estimators.common.export import Answer, MethodModule
-from kdmkit.estimators.common.rows import checked_rows
-from kdmkit.estimators.common.streams import Answer as BatchAnswer
-from kdmkit.estimators.common.streams import Streamed, answer_rows
+from kdmkit._core.runtime import keep_freed_memory, map_in_threads
+from kdmkit.estimators.common.arrays import Array, CheckedRows, checked_rows, plain, to_tensor
+from kdmkit.estimators.common.arrow import (
+    BatchAnswer,
+    answer_batch,
+    answer_rows,
+    check_answer_options,
+    feature_matrix,
+)
+from kdmkit.estimators.common.csv_parquet import batches_of
 from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import FitOptions, Rows, derive_seed, fit
@@ -34,9 +38,12 @@ from kdmkit.training.seeds import draws_globally, global_seed, is_replayable
 # The default meanings of "auto" for `max_epochs` and `learning_rate`.
 _EPOCHS, RATE = 100, 1e-2
 
+#: Maps rows on the device of the module to one tensor, or to several.
+TensorAnswer = Callable[[Tensor], Any]
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KDMEstimator(Streamed, BaseEstimator, ABC):
+class KDMEstimator(BaseEstimator, ABC):
     """Base of the estimators: dataclasses, whose constructors only store.
 
     They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
@@ -168,16 +175,79 @@ class KDMEstimator(Streamed, BaseEstimator, ABC):
     # ---- answering
 
     def _batch_answers(self) -> dict[str, BatchAnswer]:
+        """What `stream` answers, by name: functions of the rows of a batch and of keyword-only options."""
         return {"score": self._score_batch}
 
     def _score_batch(self, rows: CheckedRows) -> Any:
         return answer_rows(lambda X: {"log_prob": self.score_samples(X)}, rows)
 
+    def _batch_rows(self, columns: Sequence[str] | None, keep: Sequence[str]) -> Callable[[Any], Any]:
+        """A function that takes the rows out of an Arrow table.
+
+        Args:
+            columns: those that the caller chose.
+            keep: those that answers repeat.
+        """
+        names = getattr(self, "feature_names_in_", None) if columns is None else columns
+        names, count = None if names is None else list(names), int(vars(self)["n_features_in_"])
+        return lambda table: CheckedRows(feature_matrix(table, names, count))
+
+    def stream(
+        self,
+        what: str,
+        data: Any = None,
+        *,
+        batch_size: int = 1 << 16,
+        columns: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Passes batches of rows through the fitted estimator; only one batch is in memory.
+
+        `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
+
+        Args:
+            what: `"score"`: log p(x), in the column `log_prob`; of densities, if wanted with `rtol=1e-3`.
+                `"predict"`: of classifiers the likeliest class, in the column `y`, and with `proba=True` all
+                probabilities, in `P(<class>)`; of regressors the mean, in the column `y`, and if wanted
+                `std=True` (`y std`), `interval=0.9` (`y low`, `y high`) and `quantiles=[0.1, 0.5]`
+                (`y q0.1`, …); several outputs are `y 0`, `y 1`, …. `target="price"` replaces the `y`.
+            data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames.
+            batch_size: rows of a batch of a file.
+            columns: the columns that hold the features, in their order; None takes those that the estimator
+                was fitted to by name, or all columns if it was fitted to an array. One column of lists may
+                hold all features.
+            keep: columns that answers repeat, in front of their own.
+            options: those of `what`.
+
+        Returns:
+            Arrow tables, one for each batch, in order.
+
+        >>> from kdmkit import KDMDensity
+        >>> density = KDMDensity(sigma=1.0).fit([[0.0], [1.0]])
+        >>> next(density.stream("score", [{"id": [7], "x": [0.5]}], columns=["x"], keep=["id"])).to_pydict()
+        {'id': [7], 'log_prob': [-0.822...]}
+        """
+        check_is_fitted(self)
+        batch_size = check_count("batch_size", batch_size)
+        answers = self._batch_answers()
+        check_choice("what", what, list(answers))
+        check_answer_options(what, answers[what], options)
+        for name, value in {"columns": columns, "keep": keep}.items():
+            if isinstance(value, str):
+                raise TypeError(bad_argument(name, "a list of names", repr(value)))
+        if data is None:
+            raise ValueError(
+                bad_argument("data", "a path, or an iterable of frames or Arrow batches", "None")
+            )
+        answer, read = partial(answers[what], **options), self._batch_rows(columns, keep)
+        return map(partial(answer_batch, read, answer, keep), batches_of(data, batch_size))
+
     @abstractmethod
     def score_samples(self, X: Any) -> Array:
         """log p of every row."""
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, TensorAnswer]:
         """What the methods that can be exported compute from rows on the device, by name."""
         return {}
 
@@ -246,3 +316,19 @@ class KDMEstimator(Streamed, BaseEstimator, ABC):
 def automatic_batch(rows: int) -> int:
     """A sixty-fourth of the rows, between 64 and 512: small data needs many steps, large data fast ones."""
     return max(64, min(512, rows // 64))
+
+
+class MethodModule(nn.Module):
+    """answer(x) as a module, which `torch.export` takes.
+
+    Args:
+        module: with the parameters that `answer` uses.
+        answer: maps a batch of rows to tensors.
+    """
+
+    def __init__(self, module: nn.Module, answer: TensorAnswer) -> None:
+        super().__init__()
+        self.module, self._answer = module, answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self._answer(x)

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 
 # Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
 _STREAM = 0x6B646D

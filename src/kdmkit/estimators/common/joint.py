@@ -8,9 +8,9 @@ from typing import Any
 from sklearn.utils import Tags
 from torch import Tensor, nn
 
-from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, check_number
-from kdmkit.estimators.common.export import Answer
+from kdmkit._core.checks import check_number
+from kdmkit.estimators.common.arrays import Array
+from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
 from kdmkit.nn import Predictor, Scaler
 from kdmkit.nn.initialize import Sigma
 from kdmkit.nn.predictor import dtype_of
@@ -81,5 +81,5 @@ class JointEstimator(KDMEstimator):
         """How much log p(z) counted in the loss behind an encoder, where that can be chosen."""
         return 1.0
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, TensorAnswer]:
         return {"score_samples": self.module_.log_density}

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from kdmkit.estimators.common.checks import Array, CheckedRows
-from kdmkit.estimators.common.export import Answer
+from kdmkit.estimators.common.arrays import Array, CheckedRows
+from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
+from kdmkit.estimators.common.base import TensorAnswer
 from kdmkit.estimators.common.joint import JointEstimator
-from kdmkit.estimators.common.streams import Answer as BatchAnswer
-from kdmkit.estimators.common.streams import answer_rows
 
 
 class JointClassifier(ClassifierMixin, JointEstimator):
@@ -24,7 +23,7 @@ class JointClassifier(ClassifierMixin, JointEstimator):
         x = self._inputs(X)
         return normalized(self._rowwise(self._answers()["predict_proba"], x))
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, TensorAnswer]:
         return {**super()._answers(), "predict_proba": lambda rows: self.module_(rows).probs}
 
     def predict(self, X: Any) -> Array:

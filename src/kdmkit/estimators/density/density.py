@@ -12,15 +12,21 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice, check_count, in_memory
+from kdmkit._core.checks import check_choice, check_count, check_number, in_memory
 from kdmkit.distributions import KDM, PreparedKDM
+from kdmkit.estimators.common.arrays import (
+    Array,
+    CheckedRows,
+    checked_rows,
+    merge_rows,
+    split_rows,
+    to_tensor,
+    weighted_rows,
+)
+from kdmkit.estimators.common.arrow import answer_rows
 from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
-from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, CheckedRows, check_number, to_tensor
+from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk
-from kdmkit.estimators.common.export import Answer
-from kdmkit.estimators.common.rows import checked_rows, merge_rows, split_rows, weighted_rows
-from kdmkit.estimators.common.streams import answer_rows
 from kdmkit.estimators.density.adaptive import automatic_density, layer_of
 from kdmkit.estimators.density.grouped import Sample, automatic_density_of_groups, density_of_groups
 from kdmkit.estimators.density.groups import GroupedRows, Groups
@@ -229,7 +235,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_prepared": None}
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, TensorAnswer]:
         return {"score_samples": lambda rows: self.module_().log_prob(rows.double())}
 
     def score(self, X: Any, y: Any = None) -> float:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.chunks import KeptRows, smallest
 from kdmkit.estimators.common.partners import SIZE, partners
 from kdmkit.nn import Scaler

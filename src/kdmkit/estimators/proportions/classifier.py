@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_choice, check_flag
-from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit._core.checks import bad_argument, check_choice, check_flag, check_number
+from kdmkit.estimators.common.arrays import Array, checked_rows, split_rows, to_tensor
 from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.common.rows import checked_rows, split_rows
 from kdmkit.estimators.proportions.bags import Bags, check_bags
 from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
 from kdmkit.estimators.proportions.phases import ProportionFit

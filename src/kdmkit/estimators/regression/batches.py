@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import as_levels, check_number
-from kdmkit.estimators.common.checks import Array, CheckedRows
-from kdmkit.estimators.common.streams import answer_rows
+from kdmkit.estimators.common.arrays import Array, CheckedRows
+from kdmkit.estimators.common.arrow import answer_rows
 
 
 def predict_batch(

@@ -13,14 +13,20 @@ from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
-from kdmkit._core.checks import as_levels, bad_argument, check_choice, check_count, in_memory
+from kdmkit._core.checks import as_levels, bad_argument, check_choice, check_count, check_number, in_memory
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array, check_number, to_tensor
+from kdmkit.estimators.common.arrays import (
+    Array,
+    check_fraction,
+    checked_rows,
+    split_rows,
+    to_tensor,
+    weighted_rows,
+)
+from kdmkit.estimators.common.arrow import BatchAnswer
+from kdmkit.estimators.common.base import TensorAnswer
 from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.export import Answer
 from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.rows import check_fraction, checked_rows, split_rows, weighted_rows
-from kdmkit.estimators.common.streams import Answer as BatchAnswer
 from kdmkit.estimators.common.targets import min_target_std, target_scaler
 from kdmkit.estimators.common.trend import TrendEstimator
 from kdmkit.estimators.regression.batches import predict_batch
@@ -243,7 +249,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
             answers = answers.squeeze(1)
         return (answers[..., 0], answers[..., 1]) if return_std else answers[..., 0]
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, TensorAnswer]:
         def mean_and_std(rows: Tensor) -> tuple[Tensor, Tensor]:
             rho = self.module_(rows)
             pair = rho.mean, rho.stddev

@@ -10,8 +10,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice
+from kdmkit.estimators.common.arrays import Array, plain
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.common.checks import Array, plain
 from kdmkit.estimators.table.answers.inference import Inference
 from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
 from kdmkit.estimators.table.columns import Columns

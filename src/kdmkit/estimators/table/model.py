@@ -13,11 +13,11 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import TreeKDM
-from kdmkit.estimators.common.rows import split_index
+from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import JointLayer, KDMLayer, TreeLayer, Variable
-from kdmkit.nn.tree_structure import learn_tree
+from kdmkit.nn.tree_start import learn_tree
 from kdmkit.training import (
     TREE_RECIPE,
     FitOptions,

@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit.estimators.common.arrow import batches_of, is_streamed
+from kdmkit.estimators.common.arrays import weighted_rows
+from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.chunks import smallest
-from kdmkit.estimators.common.optional import need
-from kdmkit.estimators.common.rows import weighted_rows
+from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 
 # A sample grows to this many times its size before the rows that left it are dropped.

@@ -8,13 +8,11 @@ from functools import partial
 from typing import Any
 
 from kdmkit._core.checks import check_count
-from kdmkit.estimators.common.arrow import as_arrow, batches_of, select_columns
-from kdmkit.estimators.common.files import checked_path, is_parquet
-from kdmkit.estimators.common.optional import need
-from kdmkit.estimators.common.streams import Answer
+from kdmkit.estimators.common.arrow import BatchAnswer, as_arrow, need, select_columns
+from kdmkit.estimators.common.csv_parquet import batches_of, checked_path, is_parquet
 
 
-def answers_of(table: Any) -> dict[str, Answer]:
+def answers_of(table: Any) -> dict[str, BatchAnswer]:
     """What batches can be asked."""
     answers: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
     return {name: partial(answer, table) for name, answer in answers.items()}

@@ -14,9 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
-from kdmkit.estimators.common.arrow import batches_of, is_streamed
-from kdmkit.estimators.common.checks import Array
-from kdmkit.estimators.common.streams import Answer as BatchAnswer
+from kdmkit.estimators.common.arrays import Array
+from kdmkit.estimators.common.arrow import BatchAnswer
+from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answers.dependence import (
     Dependence,

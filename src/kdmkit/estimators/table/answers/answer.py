@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.bins import grid_bins, readable_end, round_edges
 from kdmkit.estimators.table.answers.posterior import Posterior
 from kdmkit.estimators.table.printing import written

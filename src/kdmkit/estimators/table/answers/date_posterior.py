@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.digits import first_digit
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.answers.posterior import Posterior, as_region, merge_boxes, spread

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.inference import Inference, boxes
 from kdmkit.estimators.table.printing import rich_table
 from kdmkit.estimators.table.schema import Column

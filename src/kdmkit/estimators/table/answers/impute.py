@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.inference import BLOCK, Inference
 from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame

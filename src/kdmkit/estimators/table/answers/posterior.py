@@ -15,7 +15,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.intervals import Held, LevelSteps, nearest_interval
 from kdmkit.estimators.table.answers.pieces import Pieces
 from kdmkit.estimators.table.codecs.base import Known

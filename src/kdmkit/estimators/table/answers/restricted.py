@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.checks import Array
+from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answers.date_posterior import DatePosterior
 from kdmkit.estimators.table.answers.overlaps import codes_of, in_common
 from kdmkit.estimators.table.answers.posterior import Posterior

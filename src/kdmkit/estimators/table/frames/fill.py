@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators.common.optional import need
+from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import (
     arrow_array,

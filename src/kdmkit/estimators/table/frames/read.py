@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.common.files import read_file
-from kdmkit.estimators.common.optional import need
+from kdmkit.estimators.common.arrow import need
+from kdmkit.estimators.common.csv_parquet import read_file
 from kdmkit.estimators.table.frames.objects import check_finite, from_objects
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators.common.optional import need
+from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.table.frames.objects import time_of_day
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 

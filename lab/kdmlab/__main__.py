@@ -1,0 +1,5 @@
+"""`python -m kdmlab`."""
+
+from kdmlab.cli import app
+
+app()

@@ -1,0 +1,5 @@
+"""What the KDM adds: paired differences between a KDM and another head, from lines of other experiments."""
+
+from kdmlab.adds.run import summarize
+
+__all__ = ["summarize"]

@@ -1,0 +1,257 @@
+"""The phases of the paper: encoder with a dense head, encoder and KDM, maximum likelihood, decoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
+from kdmlab.images.augment import Augment
+from kdmlab.images.data import CLASSES, Pictures, pixels
+from kdmlab.images.models import DenseModel, KDMModel, encode
+from kdmlab.images.objectives import (
+    Dense,
+    Discriminative,
+    Distillation,
+    Reconstruction,
+    distillation_targets,
+)
+from kdmlab.images.recipes import DecoderRecipe, Recipe
+from kdmlab.images.vae import ConditionalVAE, NegativeELBO
+
+# Batches of latent vectors are so many times as large as those of images.
+_WIDE = 4
+# What tells the seeds of the phases of a run apart.
+_SEEDS = {
+    "pretraining": 1,
+    "dense": 2,
+    "joint": 3,
+    "likelihood": 4,
+    "decoder": 5,
+    "vae": 6,
+    "head-before": 7,
+    "head-after": 8,
+}
+# Encoded images that the KDM's first components are chosen from.
+_CANDIDATES = 20_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all phases of a run share."""
+
+    recipe: Recipe
+    seed: int
+    device: Device
+    augment: Augment | None = None
+
+    @property
+    def precision(self) -> Precision:
+        return "bf16" if self.device == "cuda" else "no"
+
+    def options(self, phase: str, rows: int, *, epochs: int, rate: float, batch_size: int) -> FitOptions:
+        """Options of a phase: it trains to the end of its schedule and keeps averaged weights."""
+        return FitOptions(
+            max_epochs=epochs,
+            batch_size=min(batch_size, rows),
+            learning_rate=rate,
+            weight_decay=self.recipe.weight_decay,
+            patience=None,
+            averaging=self.recipe.averaging,
+            seed=100 * self.seed + _SEEDS[phase],
+            device=self.device,
+            precision=self.precision,
+        )
+
+
+class Latents(NamedTuple):
+    """Latent vectors of images, and the standard deviations of noise on them while a decoder is trained."""
+
+    z: Float[Tensor, "n e"]
+    noise: Float[Tensor, "n e"]
+
+
+class ImageFit(PhasedFit):
+    """The phases of a classifier of images; the dense head goes on as the KDM's teacher.
+
+    Args:
+        model: what is trained.
+        start: the encoder's first model: its dense head and layout.
+        data: the images.
+        setting: how to train.
+    """
+
+    def __init__(
+        self, model: DenseModel | KDMModel, start: DenseModel | None, data: Pictures, setting: Setting
+    ) -> None:
+        super().__init__(
+            model.encoder,
+            model.layer if isinstance(model, KDMModel) else None,
+            Rows((data.x_train, data.y_train)),
+            options=FitOptions(seed=setting.seed),
+            dense=None if start is None else start.head,
+            head_epochs=setting.recipe.head_epochs,
+        )
+        self.model, self.start, self.setting, self.recipe = model, start, setting, setting.recipe
+
+    def options_for(self, phase: str) -> FitOptions:
+        recipe, wide = self.recipe, _WIDE * self.recipe.batch_size
+        epochs, rate, batch_size = {
+            "pretraining": (recipe.encoder_epochs, recipe.learning_rate, recipe.batch_size),
+            "dense": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+            "joint": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+            "head-before": (recipe.head_epochs, recipe.head_rate, wide),
+            "head-after": (recipe.head_epochs, recipe.head_rate, wide),
+            "likelihood": (recipe.likelihood_epochs, recipe.likelihood_rate, wide),
+        }[phase]
+        return self.setting.options(phase, len(self.train), epochs=epochs, rate=rate, batch_size=batch_size)
+
+    def continue_dense(self) -> None:
+        """Trains encoder and dense head for as long as the KDM is trained: the baseline."""
+        self.minimize("dense", self.dense_objective())
+
+    def place_components(self) -> None:
+        x, y = self.train.tensors
+        generator = torch.Generator().manual_seed(self.setting.seed)
+        some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
+        z = self.encode(x[some]).cpu()
+        self.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
+        kernel: Any = self.layer.kernel("x")
+        kernel.sigma = self.recipe.sigma_start * kernel.sigma.detach()
+
+    def dense_objective(self) -> nn.Module:
+        assert isinstance(self.model, DenseModel)
+        return Dense(self.model, self.recipe, self.setting.augment)
+
+    def joint_objective(self) -> nn.Module:
+        assert isinstance(self.model, KDMModel)
+        assert self.start is not None
+        return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
+
+    def head_objective(self) -> nn.Module:
+        return Distillation(self.layer)
+
+    def head_rows(self, rows: Rows) -> Rows:
+        """Latent vectors, and the targets that the dense head gives for them."""
+        assert self.dense is not None
+        z, y = self.latent_rows(rows).tensors
+        with torch.no_grad():
+            target = distillation_targets(self.dense(z).float(), y, self.recipe)
+        return Rows((z, target))
+
+    def encode(self, x: Tensor) -> Tensor:
+        assert self.encoder is not None
+        return encode(self.encoder, x)
+
+
+def train_encoder(model: DenseModel, data: Pictures, setting: Setting) -> None:
+    """Encoder and dense head, from the start."""
+    ImageFit(model, model, data, setting).pretrain()
+
+
+def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
+    """The baseline: encoder and dense head go on for as long as the KDM is trained."""
+    ImageFit(model, model, data, setting).continue_dense()
+
+
+def train_kdm(model: KDMModel, start: DenseModel, data: Pictures, setting: Setting) -> None:
+    """Encoder and KDM together, and the KDM alone before and after.
+
+    The learning rate that suits the encoder is too small for components. Alone they take a larger one, before
+    the encoder gets gradients from them and when it has converged.
+    """
+    phases = ImageFit(model, start, data, setting)
+    phases.place_components()
+    phases.fit_head("head-before")
+    phases.fit_jointly()
+    phases.fit_head("head-after")
+
+
+def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:
+    """Maximum likelihood of the joint KDM from where it is, the encoder fixed."""
+    ImageFit(model, None, data, setting).fit_likelihood()
+
+
+def train_decoder(
+    decoder: nn.Sequential,
+    latents: Latents,
+    encoder: nn.Sequential,
+    data: Pictures,
+    setting: Setting,
+    decoder_recipe: DecoderRecipe,
+) -> None:
+    """A decoder of given latent vectors, the same way for those of a KDM and of a conditional VAE.
+
+    Args:
+        decoder: what is trained.
+        latents: of the training images.
+        encoder: gives the features to match.
+        data: the images.
+        setting: seed and device.
+        decoder_recipe: the weights of the losses, and how long to train.
+    """
+    _start_at_mean_brightness(decoder, data)
+    objective = Reconstruction(encoder, decoder, feature_weight=decoder_recipe.feature_weight)
+    rows = Rows((data.x_train, latents.z, latents.noise))
+    _fit_decoder("decoder", objective, rows, setting, decoder_recipe, decoder_recipe.epochs)
+
+
+def kdm_latents(model: KDMModel, data: Pictures, latent_noise: float) -> Latents:
+    """Encoded images; the noise is a part of the kernel's width, since draws are not encoded images."""
+    z = encode(model.encoder, data.x_train)
+    marginal = model.layer.joint().marginal("x")
+    # All components have the same kernel, and so the same variance.
+    variance = marginal.kernel.variance(marginal.components[:1]).squeeze(0).detach()
+    return Latents(z, (latent_noise * variance.sqrt()).expand_as(z).contiguous())
+
+
+@torch.no_grad()
+def vae_latents(vae: ConditionalVAE, data: Pictures) -> Latents:
+    """Means and standard deviations of the posterior, beside the label, which has no noise."""
+    vae.eval()
+    pairs = zip(data.x_train.split(2000), data.y_train.split(2000), strict=True)
+    moments = [vae.moments(pixels(x), y) for x, y in pairs]
+    mean, log_variance = (torch.cat(parts) for parts in zip(*moments, strict=True))
+    label = functional.one_hot(data.y_train, CLASSES).to(mean)
+    noise = torch.cat([(0.5 * log_variance).exp(), torch.zeros_like(label)], 1)
+    return Latents(torch.cat([mean, label], 1), noise)
+
+
+def train_vae(vae: ConditionalVAE, data: Pictures, setting: Setting, decoder_recipe: DecoderRecipe) -> None:
+    """The conditional VAE by its evidence bound, for as many epochs as encoder and KDM."""
+    _start_at_mean_brightness(vae.decoder, data)
+    epochs = setting.recipe.encoder_epochs + setting.recipe.joint_epochs
+    _fit_decoder(
+        "vae", NegativeELBO(vae), Rows((data.x_train, data.y_train)), setting, decoder_recipe, epochs
+    )
+
+
+def _fit_decoder(
+    phase: str, objective: nn.Module, rows: Rows, setting: Setting, decoder_recipe: DecoderRecipe, epochs: int
+) -> None:
+    rate, size = decoder_recipe.learning_rate, decoder_recipe.batch_size
+    fit(objective, rows, options=setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=size))
+
+
+def _start_at_mean_brightness(decoder: nn.Sequential, data: Pictures) -> None:
+    """Makes the first decoded images as bright as the mean image: from ½ dark ones saturate the sigmoid."""
+    brightness = data.x_train.float().mean().item() / 255
+    last = [layer for layer in decoder if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)][-1]
+    assert last.bias is not None
+    nn.init.constant_(last.bias, math.log(brightness / (1 - brightness)))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Global random numbers from a seed, put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

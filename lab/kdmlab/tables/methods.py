@@ -1,0 +1,91 @@
+"""Methods that make synthetic rows: the table model, a flat one, and peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from kdmkit.estimators import KDMTable
+from kdmkit.estimators.table import TABLE_RECIPE
+from kdmkit.training import TREE_RECIPE
+from kdmlab.tables.data import Array, Rows, count, is_missing
+
+#: Table models by what is not default.
+TABLES: dict[str, dict[str, Any]] = {"kdm": {}, "kdm-flat": {"model": "flat"}}
+KDM, FLAT, INDEPENDENT, REAL = "kdm", "kdm-flat", "independent", "real"
+TARGETS = "kdm-targets"
+
+
+def settings(method: str) -> dict[str, Any]:
+    """What outdates a line of a method when it changes; peers have their defaults."""
+    if method not in (*TABLES, TARGETS):
+        return {}
+    table = asdict(TABLE_RECIPE)
+    if method != TARGETS:
+        table = {name: value for name, value in table.items() if "target" not in name}
+    recipe = {"table": table, "tree": asdict(TREE_RECIPE)}
+    return {"recipe": recipe, **TABLES.get(method, {})}
+
+
+def table(method: str, seed: int, device: str, **settings: Any) -> KDMTable:
+    """An unfitted table model. A fit on a GPU can be loaded without one: its device is automatic."""
+    where = "cpu" if device == "cpu" else "auto"
+    return KDMTable(random_state=seed, device=where, **{**TABLES[method], **settings})
+
+
+# A peer is fitted to rows and returns a function of a number of rows.
+Draw = Callable[[int], Rows]
+
+
+def independent(rows: Rows, seed: int) -> Draw:
+    """Every column on its own, drawn from the training rows."""
+    rng = np.random.default_rng(seed)
+    known = {name: column[~is_missing(column)] for name, column in rows.items()}
+    return lambda n: {name: rng.choice(column, n) for name, column in known.items()}
+
+
+def ctgan(rows: Rows, seed: int) -> Draw:
+    from ctgan import CTGAN
+
+    return _by_ctgan(CTGAN(), rows, seed)
+
+
+def tvae(rows: Rows, seed: int) -> Draw:
+    from ctgan import TVAE
+
+    return _by_ctgan(TVAE(), rows, seed)
+
+
+def _by_ctgan(model: Any, rows: Rows, seed: int) -> Draw:
+    """Default settings; CTGAN's package takes no missing cell: such rows are left out."""
+    import pandas as pd
+
+    known = ~np.any([is_missing(column) for column in rows.values()], axis=0)
+    frame = pd.DataFrame({name: column[known] for name, column in rows.items()})
+    model.set_random_state(seed)
+    model.fit(frame, [name for name, column in rows.items() if column.dtype == object])
+
+    def draw(n: int) -> Rows:
+        drawn = model.sample(n)
+        return {name: np.asarray(drawn[name], column.dtype) for name, column in rows.items()}
+
+    return draw
+
+
+PEERS: dict[str, Callable[[Rows, int], Draw]] = {"independent": independent, "ctgan": ctgan, "tvae": tvae}
+#: Methods that run unless others are named; CTGAN's take hours on a CPU.
+DEFAULT = (KDM, FLAT, INDEPENDENT)
+
+
+def count_parameters(model: KDMTable) -> int:
+    return sum(parameter.numel() for parameter in model.module_.parameters())
+
+
+def check_rows(rows: Mapping[str, Array], n: int) -> None:
+    """Raises unless there are n synthetic rows without missing cells."""
+    missing = [name for name, column in rows.items() if is_missing(column).any()]
+    if missing or count(rows) != n:
+        raise ValueError(f"synthetic rows: expected {n} complete rows, got {count(rows)}, missing {missing}")

@@ -1,0 +1,304 @@
+"""CSV and Parquet files, whole or in batches, through pyarrow."""
+
+from __future__ import annotations
+
+import csv as text_rows
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.files import replacing
+from kdmkit.estimators.common.arrow import as_arrow, need
+
+#: The name of standard output.
+_STANDARD_OUTPUT = "-"
+_BLOCK = 1 << 24
+_PARQUET = b"PAR1"
+#: Separators that a header may have; the first is taken where none occurs.
+_DELIMITERS = (",", ";", "\t", "|")
+_HEAD = 1 << 16
+# Digits after a leading zero name something: a postal code, an account. So do more than an integer has.
+_CODE = re.compile(r"0\d+|[+-]?\d{19,}")
+_INTEGERS = range(-(1 << 63), 1 << 63)
+_DECIMALS = {point: re.compile(rf"\s*[+-]?\d+\{point}\d+\s*") for point in ".,"}
+
+
+def read_file(path: str | os.PathLike[str]) -> Any:
+    """A CSV (also compressed with gzip) or Parquet file as an Arrow table."""
+    path = checked_path(path)
+    if is_parquet(path):
+        return _parquet_file(path).read()
+    return _read_csv(path)
+
+
+def read_batches(
+    path: str | os.PathLike[str], *, n_rows: int = 1 << 16, types: Mapping[str, Any] | None = None
+) -> Iterator[Any]:
+    """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; the file is never held in memory.
+
+    Args:
+        types: Arrow types of the columns of a CSV file; None: those that hold all of its cells, which takes a
+            pass over the file where it is larger than one block.
+    """
+    path = checked_path(path)
+    n_rows = check_count("n_rows", n_rows)
+    if is_parquet(path):
+        batches = _parquet_batches(path, n_rows)
+    else:
+        batches = _csv_batches(path, _csv_types(path) if types is None else types)
+    for table in batches:
+        for start in range(0, max(1, table.num_rows), n_rows):
+            yield table.slice(start, n_rows)
+
+
+def is_streamed(data: Any) -> bool:
+    """Whether data come in batches: a path, or an iterator."""
+    return isinstance(data, str | os.PathLike | Iterator) or type(data).__name__ == "RecordBatchReader"
+
+
+def batches_of(data: Any, n_rows: int = 1 << 16) -> Iterable[Any]:
+    """Arrow tables with the rows of a file, `n_rows` each at most, or of the frames of an iterable."""
+    if isinstance(data, str | os.PathLike):
+        return read_batches(data, n_rows=n_rows)
+    return map(as_arrow, data)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A file that exists and is not empty."""
+    path = Path(path)
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "no such file"
+        raise FileNotFoundError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} ({what})"))
+    if path.stat().st_size == 0:
+        raise ValueError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (empty)"))
+    return path
+
+
+def is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == _PARQUET
+
+
+# ---- Parquet
+
+
+def _parquet_file(path: Path) -> Any:
+    arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
+    try:
+        return parquet.ParquetFile(path)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(bad_argument("path", "a Parquet file", f"{str(path)!r} ({error})")) from error
+
+
+def _parquet_batches(path: Path, n_rows: int) -> Iterator[Any]:
+    file = _parquet_file(path)
+    return _tables(file.iter_batches(batch_size=n_rows), file.schema_arrow)
+
+
+def _tables(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Batches as tables; a file without rows is one table without rows."""
+    arrow, none = need("pyarrow"), True
+    for batch in batches:
+        none = False
+        yield arrow.Table.from_batches([batch])
+    if none:
+        yield schema.empty_table()
+
+
+# ---- CSV
+
+
+def _read_csv(path: Path) -> Any:
+    csv = need("pyarrow.csv")
+    with _csv_errors(path):
+        return csv.read_csv(path, **_csv_options(path, None))
+
+
+def _csv_types(path: Path) -> dict[str, Any]:
+    """Types of columns that hold all cells of a file; {} where the first block is the whole file."""
+    arrow, csv = need("pyarrow"), need("pyarrow.csv")
+    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, None)) as reader:
+        names = reader.schema.names
+        if _is_one_block(reader):
+            return {}
+    types: dict[str, Any] = {}
+    for batch in _csv_batches(path, dict.fromkeys(names, arrow.string())):
+        file = io.BytesIO()
+        csv.write_csv(batch, file)
+        options = csv.ConvertOptions(strings_can_be_null=True, decimal_point=_decimal_point(path))
+        found = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
+        types = {field.name: _common_type(types.get(field.name), field.type) for field in found}
+    return {**types, **_codes(path)}
+
+
+def _is_one_block(reader: Any) -> bool:
+    try:
+        reader.read_next_batch()
+        reader.read_next_batch()
+    except StopIteration:
+        return True
+    except need("pyarrow").ArrowInvalid as error:
+        # A later block has cells of another type: that is what the pass over the file is for.
+        if "conversion error" not in str(error):
+            raise
+    return False
+
+
+def _common_type(a: Any, b: Any) -> Any:
+    """The narrowest type of Arrow that holds the cells of two blocks."""
+    arrow = need("pyarrow")
+    if a is None or a == b or arrow.types.is_null(a):
+        return b
+    if arrow.types.is_null(b):
+        return a
+    both = {a, b}
+    if both == {arrow.int64(), arrow.float64()}:
+        return arrow.float64()
+    instants = {arrow.date32(), arrow.timestamp("s"), arrow.timestamp("ns")}
+    if both <= instants:
+        return arrow.timestamp("ns" if arrow.timestamp("ns") in both else "s")
+    return arrow.string()
+
+
+def _csv_batches(path: Path, types: Mapping[str, Any] | None) -> Iterator[Any]:
+    csv = need("pyarrow.csv")
+    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, types)) as reader:
+        yield from _tables(reader, reader.schema)
+
+
+def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:
+    csv = need("pyarrow.csv")
+    return {
+        "read_options": csv.ReadOptions(block_size=_BLOCK),
+        "parse_options": csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
+        "convert_options": csv.ConvertOptions(
+            strings_can_be_null=True,
+            column_types={**_codes(path), **(types or {})},
+            decimal_point=_decimal_point(path),
+        ),
+    }
+
+
+def _codes(path: Path) -> dict[str, Any]:
+    """Columns whose digits numbers would lose, by the first rows: after a leading zero, or too many."""
+    header, cells = _first_rows(path)
+    coded = {name for row in cells for name, cell in zip(header, row, strict=False) if _is_code(cell)}
+    return dict.fromkeys(coded, need("pyarrow").string())
+
+
+def _is_code(cell: str) -> bool:
+    return bool(_CODE.fullmatch(cell)) and (cell[0] == "0" or int(cell) not in _INTEGERS)
+
+
+def _first_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the first rows of a text file; none where it is no CSV: reading it says so."""
+    rows = text_rows.reader(_head(path).splitlines(keepends=True), delimiter=_delimiter(path))
+    try:
+        header, *cells = rows
+    except (ValueError, text_rows.Error):
+        return [], []
+    return header, cells
+
+
+def _decimal_point(path: Path) -> str:
+    """A comma where cells are not separated by commas and more of the first numbers have one than a point."""
+    if _delimiter(path) == ",":
+        return "."
+    cells = [cell for row in _first_rows(path)[1] for cell in row]
+    counts = {point: sum(map(bool, map(pattern.fullmatch, cells))) for point, pattern in _DECIMALS.items()}
+    return max(".,", key=counts.__getitem__)
+
+
+def _delimiter(path: Path) -> str:
+    """The separator that occurs most often in the header of a text file."""
+    text = _head(path)
+    header = text.splitlines()[0] if text.strip() else ""
+    return max(_DELIMITERS, key=header.count)
+
+
+def _head(path: Path) -> str:
+    """The beginning of a text file; whole lines, where it has more than one."""
+    with need("pyarrow").input_stream(str(path)) as stream:
+        head = stream.read(_HEAD)
+    try:
+        # The last character may be cut in the middle.
+        text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEAD else "ignore")
+    except UnicodeDecodeError as error:
+        raise ValueError(_no_csv(path, f"bytes that are no UTF-8 at {error.start}")) from error
+    if "\0" in text:
+        raise ValueError(_no_csv(path, "zero bytes"))
+    return text[: text.rfind("\n") + 1] or text if len(head) == _HEAD else text
+
+
+def _no_csv(path: Path, got: str) -> str:
+    return bad_argument(
+        "path", "a CSV file (text in UTF-8, with a header) or a Parquet file", f"{got} in {path}"
+    )
+
+
+@contextmanager
+def _csv_errors(path: Path) -> Iterator[None]:
+    """Errors of Arrow as errors about the file, with the number of a row that has too few or many cells."""
+    arrow = need("pyarrow")
+    try:
+        yield
+    except arrow.ArrowInvalid as error:
+        ragged = _ragged_row(path)
+        raise ValueError(_no_csv(path, ragged or str(error))) from error
+
+
+def _ragged_row(path: Path) -> str | None:
+    """What is wrong with the first row whose number of cells is not that of the header."""
+    with need("pyarrow").input_stream(str(path)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+        rows = text_rows.reader(text, delimiter=_delimiter(path))
+        try:
+            width = len(next(rows))
+            wrong = next(((len(row), rows.line_num) for row in rows if row and len(row) != width), None)
+        except text_rows.Error:
+            return None
+    return wrong and f"{wrong[0]} cells instead of {width} in line {wrong[1]}"
+
+
+# ---- writing
+
+
+def write_batches(batches: Iterable[Any], output: str | Path) -> int:
+    """Writes Arrow tables one after the other; returns the number of rows. An error leaves no partial file.
+
+    Args:
+        output: a file whose name ends in `.csv` or `.parquet`; `-` is CSV to standard output.
+    """
+    is_parquet = str(output).endswith((".parquet", ".pq"))
+    if not is_parquet and str(output) != _STANDARD_OUTPUT and not str(output).endswith(".csv"):
+        raise ValueError(bad_argument("output", "a name that ends in .csv or .parquet, or -", str(output)))
+    rows, writer = 0, None
+    with _target(output) as target:
+        try:
+            for batch in batches:
+                if writer is None:
+                    module = need("pyarrow.parquet" if is_parquet else "pyarrow.csv")
+                    make = module.ParquetWriter if is_parquet else module.CSVWriter
+                    writer = make(target, batch.schema)
+                    schema = batch.schema
+                writer.write_table(batch.cast(schema))
+                rows += batch.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+    return rows
+
+
+@contextmanager
+def _target(output: str | Path) -> Iterator[Any]:
+    if str(output) == _STANDARD_OUTPUT:
+        yield sys.stdout.buffer
+        return
+    with replacing(Path(output)) as temporary:
+        yield str(temporary)

@@ -1,1 +1,0 @@
-"""The library at work on real data: the demonstration and the paper's experiments."""

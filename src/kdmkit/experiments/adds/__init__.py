@@ -1,5 +1,0 @@
-"""What the KDM adds: paired differences between a KDM and another head, from lines of other experiments."""
-
-from kdmkit.experiments.adds.run import summarize
-
-__all__ = ["summarize"]

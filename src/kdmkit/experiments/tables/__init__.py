@@ -1,5 +1,0 @@
-"""Models of mixed tables: generation, copying, prediction, imputation, intervals, questions; with peers."""
-
-from kdmkit.experiments.tables.run import is_current, run, summarize
-
-__all__ = ["is_current", "run", "summarize"]

@@ -1,0 +1,336 @@
+"""A layer that is a tree of joint KDMs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_generator, check_instance
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.distributions import KDM, TreeKDM
+from kdmkit.distributions.evidence import check_masks
+from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
+from kdmkit.kernels import Kernel
+from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
+from kdmkit.nn.tree_scores import group_kernels, grouped_scores
+from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
+from kdmkit.nn.variable import Variable
+from kdmkit.ops.messages import Indexed, NodeScores, Tables
+
+# ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
+_EDGE_FLOOR = 1e-6
+# Arguments of `initialize` that a variable cannot be named after.
+_RESERVED = ("sample_weight",)
+
+
+class TreeLayer(KDMLayer):
+    """A trainable tree of joint KDMs: every variable has k components of its own, neighbours share a table.
+
+    p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}) with
+    p(z_root) = softmax(root_logits) and p(z_v | z_parent) = (1 − ε)·softmax(edge_logits) + ε/k. The floor
+    ε = 1e-6 keeps messages exact without a check, also in float32.
+
+    `initialize` learns the tree and places the components; `kdmkit.training.fit_tree` trains.
+
+    Args:
+        variables: one for each column.
+        n_components: k, of every variable.
+        parents: by variable, its parent; None for the root. If `parents` is None, `initialize` learns the
+            tree, and until then the variables form a chain.
+        options: as of `JointLayer`.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable("a", kdm.RBF(1.0), 1), kdm.nn.Variable("b", kdm.Categorical(3, 0.1), ())]
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=8)
+    >>> a, b = torch.randn(50, 1), torch.arange(50) % 3
+    >>> layer.initialize(a=a, b=b).log_prob(a=a, b=b).shape
+    torch.Size([50])
+    >>> layer(a=a).probs.shape
+    torch.Size([50, 3])
+    """
+
+    root_logits: nn.Parameter
+    edge_logits: nn.Parameter
+
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        n_components: int = 128,
+        *,
+        parents: Mapping[str, str | None] | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        super().__init__()
+        variables = list(variables)
+        _check_variables(variables)
+        self._learns_tree = parents is None
+        names = [variable.name for variable in variables]
+        chain: dict[str, str | None] = dict(zip(names, [None, *names], strict=False))
+        self._topology = _topology(names, chain if parents is None else parents)
+        self._build(variables, n_components, **options)
+
+    @property
+    def weight_logits(self) -> Tensor:
+        return self.root_logits
+
+    def _make_weights(self, start: Tensor, *, trainable: bool) -> None:
+        self.root_logits = nn.Parameter(start, requires_grad=trainable)
+        edges = start.new_zeros(len(self._topology.nodes) - 1, len(start), len(start))
+        self.edge_logits = nn.Parameter(edges, requires_grad=trainable)
+
+    @property
+    def parents(self) -> dict[str, str | None]:
+        """By variable, its parent; None for the root. Parents come before their children."""
+        nodes, above = self._topology.nodes, self._topology.parents
+        return {name: None if up < 0 else nodes[up] for name, up in zip(nodes, above, strict=True)}
+
+    # ---- the distribution
+
+    def edge_probs(self) -> Float[Tensor, "n_edges k k"]:
+        """p(z_v | z_parent) of all variables but the root, in the order of `parents`."""
+        free = torch.softmax(self.edge_logits, -1)
+        # Filled on the device: a CUDA graph cannot hold a copy from the host.
+        even = torch.full((), 1 / self.n_components, dtype=free.dtype, device=free.device)
+        return torch.lerp(free, even, _EDGE_FLOOR)
+
+    @torch.no_grad()
+    def state_probs(self, edges: Float[Tensor, "n_edges k k"] | None = None) -> Float[Tensor, "v k"]:
+        """p(z_v) of all variables, in the order of `parents`; no gradients.
+
+        Args:
+            edges: `edge_probs()`, where the caller has them.
+        """
+        edges = self.edge_probs() if edges is None else edges
+        above = self._topology.parents
+        found = [torch.softmax(self.root_logits, -1)]
+        while len(found) < len(above):
+            first = len(found)  # all variables whose parents are known: one level of the tree
+            last = next((i for i in range(first, len(above)) if above[i] >= first), len(above))
+            parents = torch.stack([found[above[i]] for i in range(first, last)]).unsqueeze(-2)
+            found += torch.bmm(parents, edges[first - 1 : last - 1]).squeeze(-2).unbind(0)
+        return torch.stack(found)
+
+    def tree(
+        self, *, edges: Float[Tensor, "n_edges k k"] | None = None, validate_args: bool | None = None
+    ) -> TreeKDM:
+        """The layer's distribution; gradients flow to the parameters.
+
+        Args:
+            edges: `edge_probs()`, where the caller has them.
+            validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
+        """
+        states = self._states(self.edge_probs() if edges is None else edges)
+        return TreeKDM._made(
+            dict(self.components), self._kernels(), states, self._checks_values(validate_args)
+        )
+
+    def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
+        return States(self._topology, torch.log_softmax(self.root_logits, -1), Tables.above_floor(edges))
+
+    def _kernels(self) -> dict[str, Kernel]:
+        return {name: self.kernel(name) for name in self.variables}
+
+    def equal_kernels(self) -> list[list[str]]:
+        """Variables with equal kernels, which `row_log_prob` computes together."""
+        return group_kernels(self._kernels(), self.components)
+
+    def row_log_prob(
+        self,
+        values: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor] | None,
+        *,
+        groups: Sequence[Sequence[str]],
+        edges: Float[Tensor, "n_edges k k"],
+    ) -> Float[Tensor, " n"]:
+        """`tree().log_prob` of checked rows, for training: fewer and larger operations.
+
+        Args:
+            values: by variable, `(n, *event)`, or labels `(n,)`.
+            masks: by variable, `(n,)`, False where the value is missing; None where none is.
+            groups: `equal_kernels()`, which does not change while training.
+            edges: `edge_probs()`.
+        """
+        scores, tops = grouped_scores(groups, self._kernels(), self.components, values, masks)
+        by_node = [scores[name] for name in self._topology.nodes]
+        return log_total(self._states(edges), by_node, tops)
+
+    def row_log_conditional(
+        self,
+        values: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor],
+        target: str,
+        *,
+        groups: Sequence[Sequence[str]],
+        edges: Float[Tensor, "n_edges k k"],
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """log p(row) and log p(target | rest of the row), by messages in one direction: towards the target.
+
+        Args:
+            values, masks, groups, edges: as in `row_log_prob`. Where the target is missing, the second is 0.
+            target: a variable.
+        """
+        # The target alone, so that the largest of its scores is known.
+        own, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
+        others = [rest for names in groups if (rest := [name for name in names if name != target])]
+        scores: dict[str, NodeScores] = {}
+        tops = torch.zeros_like(top)
+        if others:
+            scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
+        by_node = [scores.get(name) for name in self._topology.nodes]
+        beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
+        score = own[target]
+        together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
+        return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
+
+    def forward(self, **evidence: Any) -> KDM | TreeKDM:
+        """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""
+        return self.tree().infer(**evidence)
+
+    def log_prob(self, **values: Any) -> Float[Tensor, "*lead"]:
+        """log p(x): `tree().log_prob(…)` with its arguments."""
+        return self.tree().log_prob(**values)
+
+    # ---- starting values
+
+    @torch.no_grad()
+    def initialize(
+        self,
+        *,
+        observed: Mapping[str, Any] | None = None,
+        sample_weight: Any = None,
+        generator: torch.Generator | None = None,
+        **columns: Any,
+    ) -> TreeLayer:
+        """Learns the tree, places components and sets bandwidths; the layer is returned.
+
+        The tree is a maximum spanning tree of pairwise mutual information on binned values, each pair by the
+        rows that have both; a tree that the constructor was given stays. k different rows become components:
+        state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is large. So
+        learning starts from a flat mixture of these rows. Bad data raises before anything changes.
+
+        Args:
+            observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be
+                anything). Variables may be left out. Constant columns and columns without a value work.
+            sample_weight: of the rows, `(n,)`; None: 1.
+            generator: source of randomness.
+            columns: by variable, `(n, *event)`, or labels `(n,)`.
+        """
+        check_generator(generator)
+        data, masks = self._checked(columns, observed)
+        n = len(next(iter(data.values())))
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, n)
+        variables = list(self.variables.values())
+        topology = self._topology
+        if self._learns_tree:
+            topology = _topology(list(self.variables), learn_tree(variables, data, masks, weights))
+        rows = choose_rows(data, masks, self.n_components, weights, generator)
+        found = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
+        self._topology = topology
+        for name, start in found.items():
+            if start is not None:
+                self.components[name].copy_(start)
+                self.kernel(name).initialize_bandwidth(self.components[name], "scott")
+        self.root_logits.zero_()
+        self.edge_logits.copy_(start_edges(len(self.edge_logits), self.n_components, generator))
+        return self
+
+    def _checked(
+        self, columns: Mapping[str, Any], observed: Mapping[str, Any] | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Columns and masks as tensors of equal length, with valid events in place of missing ones."""
+        if set(columns) != set(self.variables):
+            raise ValueError(bad_argument("columns", f"data for {list(self.variables)}", list(columns)))
+        given = {name: torch.as_tensor(mask).cpu() for name, mask in check_masks(observed).items()}
+        unknown = [name for name in given if name not in self.variables]
+        if unknown:
+            raise ValueError(bad_argument("observed", f"variables among {list(self.variables)}", unknown))
+        data, lengths = {}, {}
+        for name, variable in self.variables.items():
+            value = as_tensor(name, columns[name]).detach().cpu()
+            mask = given.get(name)
+            if mask is not None:
+                value = self._without_missing(variable, value, mask)
+            _check_column(variable, value)
+            data[name], lengths[name] = value, len(value)
+        if len(set(lengths.values())) > 1 or 0 in lengths.values():
+            raise ValueError(bad_argument("columns", "one or more rows, as many of every variable", lengths))
+        return data, {name: mask for name, mask in given.items() if not bool(mask.all())}
+
+    def _without_missing(self, variable: Variable, value: Tensor, mask: Tensor) -> Tensor:
+        argument = f"observed[{variable.name!r}]"
+        if mask.dtype != torch.bool:
+            raise TypeError(bad_argument(argument, "a boolean mask", mask.dtype))
+        if mask.shape != value.shape[:1]:
+            raise ValueError(bad_argument(argument, f"shape ({len(value)},)", tuple(mask.shape)))
+        keep = mask.reshape(-1, *([1] * (value.ndim - 1)))
+        return variable.kernel.fill_missing(value, keep, self.components[variable.name].detach().cpu())
+
+    # ---- description
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "layer": "TreeLayer",
+            "variables": [variable.config() for variable in self.variables.values()],
+            # Pairs, since edges are in this order.
+            "parents": [list(pair) for pair in self.parents.items()],
+            "learns_tree": self._learns_tree,
+            **self._common_config(),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], *, encoders: Mapping[str, nn.Module] | None = None
+    ) -> TreeLayer:
+        encoders = {} if encoders is None else encoders
+        variables = [Variable.from_config(v, encoder=encoders.get(v["name"])) for v in config["variables"]]
+        options = options_from(config)
+        layer = cls(variables, config["n_components"], parents=dict(config["parents"]), **options)
+        layer._learns_tree = check_flag("learns_tree", config["learns_tree"])
+        return layer
+
+    def extra_repr(self) -> str:
+        return f"n_components={self.n_components}, parents={self.parents}"
+
+
+def _check_variables(variables: list[Variable]) -> None:
+    for variable in variables:
+        check_instance("variables", variable, Variable, "a sequence of kdmkit.nn.Variable")
+        if variable.name in _RESERVED:
+            wanted = f"a name other than {', '.join(_RESERVED)}"
+            raise ValueError(bad_argument("variables", wanted, repr(variable.name)))
+        if not variable.kernel.has_density:
+            wanted = "kernels that are densities"
+            raise TypeError(bad_argument("variables", wanted, f"{variable.kernel!r} of {variable.name!r}"))
+    names = [variable.name for variable in variables]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(bad_argument("variables", "one or more with different names", names))
+
+
+def _topology(names: list[str], parents: Mapping[str, str | None]) -> Topology:
+    check_instance("parents", parents, Mapping, "a mapping from variable to parent")
+    if set(parents) != set(names):
+        raise ValueError(bad_argument("parents", f"a parent, or None, of each of {names}", list(parents)))
+    return Topology.of(parents)
+
+
+def _check_column(variable: Variable, value: Tensor) -> None:
+    rank = variable.kernel.event_rank(value)
+    shape = variable.shape if rank == len(variable.shape) else torch.Size()
+    if value.ndim != 1 + len(shape) or value.shape[1:] != shape:
+        inside = ", ".join(["n", *map(str, shape)])
+        raise ValueError(bad_argument(variable.name, f"shape ({inside})", tuple(value.shape)))
+    variable.kernel.check_events(variable.name, value, variable.shape)
+
+
+def _check_sample_weight(weights: Any, n: int) -> Float[Tensor, " n"]:
+    tensor = as_tensor("sample_weight", weights).detach().double().cpu()
+    if tensor.shape != (n,):
+        raise ValueError(bad_argument("sample_weight", f"shape ({n},)", tuple(tensor.shape)))
+    if not bool((tensor >= 0).all()) or not 0 < float(tensor.sum()) < math.inf:
+        raise ValueError(bad_argument("sample_weight", "finite values ≥ 0, one of them positive", weights))
+    return tensor

@@ -1,0 +1,177 @@
+"""The fit of a tree of joint KDMs, with settings that suit most tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import as_tensor, check_instance
+from kdmkit._core.tensors import effective_rows
+from kdmkit.nn import TreeLayer
+from kdmkit.nn.tree_start import bin_codes
+from kdmkit.training.loop import fit
+from kdmkit.training.options import FitOptions
+from kdmkit.training.packing import Table, packed_rows
+from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective
+
+# Concentrations that are compared: eight for every factor of ten.
+_GRID = torch.logspace(-2, 4, 49, dtype=torch.float64)
+
+
+def fit_tree(
+    layer: TreeLayer,
+    train: Table,
+    validation: Table | None = None,
+    *,
+    options: FitOptions | None = None,
+    shrinkage: float | Mapping[str, float] | None = None,
+    smoothing: float = TREE_RECIPE.smoothing,
+    masking: float = TREE_RECIPE.masking,
+    fading: float = TREE_RECIPE.fading,
+    masking_fading: float = TREE_RECIPE.fading,
+    targets: Targets | None = None,
+    identity: dict[str, Any] | None = None,
+) -> list[dict[str, float]]:
+    """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
+
+    Rows with missing cells count with their observed part. The layer ends with the averaged weights that are
+    best on the validation rows; without validation rows with the last ones.
+
+    Args:
+        layer: changed in place.
+        train: the rows to learn from.
+        validation: the rows that decide when to stop and which weights are best. They also decide how much
+            regularisation remains where it fades: a fit without them then ends with almost none.
+        options: settings of the loop; None is `tree_options(len(rows))`.
+        shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
+        targets: variables that will be predicted: their conditional likelihoods take part in the loss.
+        identity: what else a checkpoint depends on.
+
+    Returns:
+        The history, one entry per epoch.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
+    >>> columns = {"a": torch.randn(60, 1), "b": torch.randn(60, 1)}
+    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**columns)
+    >>> options = kdm.training.tree_options(60, steps=6)
+    >>> len(kdm.training.fit_tree(layer, kdm.training.Table(columns), options=options))
+    6
+    """
+    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
+    packing, rows, held = packed_rows(layer, train, validation)
+    options = tree_options(len(rows)) if options is None else options
+    check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
+    settings: dict[str, Any] = {
+        "shrinkage": shrinkage,
+        "smoothing": smoothing,
+        "masking": masking,
+        "fading": fading,
+        "masking_fading": masking_fading,
+    }
+    n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
+    has_missing = held is not None and not bool(held.tensors[2].all())
+    objective = TreeObjective(
+        layer, packing, rows, n_steps=n_steps, has_missing=has_missing, targets=targets, **settings
+    )
+    described = {"parents": layer.parents, **settings, **(identity or {})}
+    if targets:
+        described["targets"] = targets.config()
+    return fit(objective, rows, held, options=options, identity=described, description="tree")
+
+
+def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:
+    """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
+
+    Args:
+        n_rows: of the training rows.
+        steps: updates of the parameters.
+        changes: other settings of `FitOptions`.
+
+    Returns:
+        Settings for `fit_tree(..., options=...)`.
+
+    >>> tree_options(1000, steps=40, learning_rate=0.05).max_epochs
+    10
+    """
+    batch = changes.get("batch_size", TREE_RECIPE.batch_size)
+    epochs = max(1, math.ceil(steps / math.ceil(n_rows / batch)))
+    defaults: dict[str, Any] = {
+        "max_epochs": epochs,
+        "batch_size": batch,
+        "learning_rate": TREE_RECIPE.learning_rate,
+        "averaging": TREE_RECIPE.averaging,
+        "patience": max(1, math.ceil(TREE_RECIPE.patience * epochs)),
+        "clip_norm": None,
+    }
+    return FitOptions(**{**defaults, **changes})
+
+
+def edge_concentrations(layer: TreeLayer, table: Table) -> dict[str, float]:
+    """By variable, but the root: the concentration A of its distribution given its parent.
+
+    Values are put into at most 16 bins. Rows of the table p(bin of v | bin of the parent) are taken for draws
+    from a Dirichlet distribution with mean p(bin of v) and concentration A. The A found makes the counts of
+    pairs of bins most probable, of values between .01 and 10,000. It is small where v depends strongly on its
+    parent, and large where both are almost independent. Only rows that have both values count.
+
+    Args:
+        layer: a tree.
+        table: rows of its variables.
+
+    Returns:
+        A by variable.
+
+    >>> import kdmkit as kdm
+    >>> variables = [kdm.nn.Variable(name, kdm.Categorical(2, 0.1), ()) for name in "abc"]
+    >>> layer = kdm.nn.TreeLayer(variables, 4, parents={"a": None, "b": "a", "c": "a"})
+    >>> a = torch.arange(400) % 2
+    >>> table = kdm.training.Table({"a": a, "b": a, "c": torch.arange(400) % 4 // 2})
+    >>> {name: round(found, 2) for name, found in edge_concentrations(layer, table).items()}
+    {'b': 0.01, 'c': 10000.0}
+    """
+    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
+    masks = {name: torch.as_tensor(mask).cpu() for name, mask in (table.observed or {}).items()}
+    bins = {
+        name: bin_codes(variable, as_tensor(name, table.columns[name]).detach().cpu(), masks.get(name))
+        for name, variable in layer.variables.items()
+    }
+    weights = None if table.weights is None else as_tensor("weights", table.weights).detach().cpu().double()
+    return {
+        name: _concentration(_counts(bins[above], bins[name], weights))
+        for name, above in layer.parents.items()
+        if above is not None
+    }
+
+
+def _counts(parent: Tensor, child: Tensor, weights: Float[Tensor, " n"] | None) -> Float[Tensor, "p c"]:
+    """How many rows have a pair of bins; with weights as many as the effective number of rows, (Σw)²/Σw²."""
+    both = (parent >= 0) & (child >= 0)
+    parent, child = parent[both], child[both]
+    if not len(child):
+        return torch.zeros(1, 1, dtype=torch.float64)
+    each = torch.ones(len(child), dtype=torch.float64) if weights is None else weights[both]
+    if weights is not None:
+        each = effective_rows(each) * each / each.sum().clamp_min(torch.finfo(each.dtype).tiny)
+    width = int(child.max()) + 1
+    counts = torch.bincount(parent * width + child, each, minlength=(int(parent.max()) + 1) * width)
+    return counts.reshape(-1, width)
+
+
+def _concentration(counts: Float[Tensor, "p c"]) -> float:
+    """The A of `_GRID` with the largest Π_i Γ(A)/Γ(A + n_i) · Π_j Γ(A·q_j + n_ij)/Γ(A·q_j)."""
+    counts = counts[:, counts.sum(0) > 0]
+    if not counts.numel():
+        return float(_GRID[-1])  # no row has both
+    scale = _GRID.reshape(-1, 1, 1)
+    prior = scale * counts.sum(0) / counts.sum()
+    cells = (torch.lgamma(prior + counts) - torch.lgamma(prior)).sum((-1, -2))
+    rows = (torch.lgamma(scale[..., 0]) - torch.lgamma(scale[..., 0] + counts.sum(1))).sum(-1)
+    # Among equals the largest, as for columns with one value.
+    likelihood = cells + rows
+    return float(_GRID[likelihood >= likelihood.max() - 1e-9][-1])
