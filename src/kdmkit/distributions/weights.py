@@ -221,9 +221,13 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
 
 def as_log_weights(argument: str, tensor: Tensor, is_log: bool, like: Tensor, validate: bool) -> Tensor:
     """Checked logarithms of weights, from the weights or from their logarithms (`is_log`)."""
+    if is_log:
+        if validate:
+            check_log_weights(argument, tensor)
+        return tensor
     if tensor.dtype == torch.bool:
         raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
     tensor = tensor if tensor.is_floating_point() else tensor.to(like.dtype)
     if validate:
-        (check_log_weights if is_log else check_weights)(argument, tensor)
-    return tensor if is_log else safe_log(tensor)
+        check_weights(argument, tensor)
+    return safe_log(tensor)
