@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
 from kdmkit.kernels import RBF
-from kdmkit.kernels.distances import BOUND
+from kdmkit.kernels.bandwidth import BOUND
 from kdmkit.nn import JointLayer
 from kdmkit.training.objectives import squared_error
 
