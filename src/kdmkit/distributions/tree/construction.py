@@ -1,4 +1,4 @@
-"""The parts of a tree as users give them, checked."""
+"""Checks of the parts that users give a tree, and its states from them."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_instance, check_log_weights, check_weights
-from kdmkit._core.logspace import safe_log
-from kdmkit.distributions._validation import check_components, common_batch
-from kdmkit.distributions.tree.states import States
-from kdmkit.distributions.tree.topology import Topology
+from kdmkit._core.checks import as_tensor, bad_argument, check_instance
+from kdmkit.distributions.arguments import check_components, common_batch
+from kdmkit.distributions.tree.states import States, Topology
+from kdmkit.distributions.weights import as_log_weights
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Tables
-
-
-def check_held(topology: Topology, kernels: Mapping[str, Kernel]) -> None:
-    """Raises where the nodes do not hold exactly the variables that have kernels."""
-    held = set(topology.node_of)
-    if held != set(kernels):
-        wanted = f"the variables of components, {list(kernels)}"
-        raise ValueError(bad_argument("parents, nodes", wanted, sorted(held)))
 
 
 def count_states(
     topology: Topology, components: Mapping[str, Tensor], kernels: Mapping[str, Kernel]
 ) -> list[int | None]:
-    """By node, the number of its components; None for a latent node."""
-    found: list[int | None] = []
-    for node, held in zip(topology.nodes, topology.variables, strict=True):
+    """The number of components of every node; None for a latent node.
+
+    Raises unless the nodes have exactly the variables of the kernels.
+    """
+    if set(topology.node_of) != set(kernels):
+        wanted = f"the variables of components, {list(kernels)}"
+        raise ValueError(bad_argument("parents, nodes", wanted, sorted(topology.node_of)))
+    sizes: list[int | None] = []
+    for node, variables in zip(topology.nodes, topology.variables, strict=True):
         counts = {}
-        for name in held:
+        for name in variables:
             dim = check_components(f"components[{name!r}]", components[name], kernels[name])
             counts[name] = components[name].shape[dim]
         if len(set(counts.values())) > 1:
             wanted = f"the same number of components for all variables of node {node!r}"
             raise ValueError(bad_argument("components", wanted, counts))
-        found.append(next(iter(counts.values()), None))
-    return found
+        sizes.append(next(iter(counts.values()), None))
+    return sizes
 
 
 def build_states(
@@ -55,9 +52,9 @@ def build_states(
     """The tree of indices from weights or their logarithms.
 
     Args:
-        counts: by node, the number of its states, where it is known.
+        counts: from `count_states`.
         root, edges: the weights, and their logarithms; one of each pair is None.
-        like: lends plain numbers its dtype and device.
+        like: a tensor with the dtype and device that plain numbers get.
     """
     argument, given, is_log = _either("edge_weights", *edges)
     given = {} if given is None else given
@@ -74,14 +71,14 @@ def build_states(
             name, tensor = f"{argument}[{node!r}]", tensors[node]
             counts[i] = tensor.shape[-1] if counts[i] is None and tensor.ndim else counts[i]
             _check_shape(name, tensor, counts[topology.parents[i]], counts[i])
-            logs.append(_logarithms(name, tensor, is_log, like, validate))
+            logs.append(as_log_weights(name, tensor, is_log, like, validate))
     shapes = {f"{argument}[{n!r}]": log.shape[:-2] for n, log in zip(topology.nodes[1:], logs, strict=True)}
     common_batch({"root_weights": log_root.shape[:-1], **shapes})
     return States(topology, log_root, Tables.of(logs))
 
 
 def _either(argument: str, weights: Any, log_weights: Any) -> tuple[str, Any, bool]:
-    """The name of the form that the user gave, what was given, and whether it is the logarithm."""
+    """The argument that the user gave: its name, its value, and whether it is the logarithm."""
     if weights is not None and log_weights is not None:
         raise ValueError(bad_argument(argument, f"either {argument} or log_{argument}", "both"))
     return (argument, weights, False) if log_weights is None else (f"log_{argument}", log_weights, True)
@@ -101,19 +98,10 @@ def _root(
     if tensor.ndim == 0 or tensor.shape[-1] == 0 or (k is not None and tensor.shape[-1] != k):
         wanted = f"shape (..., {'k' if k is None else k}), one per component of the root"
         raise ValueError(bad_argument(argument, wanted, tuple(tensor.shape)))
-    return _logarithms(argument, tensor, is_log, like, validate)
+    return as_log_weights(argument, tensor, is_log, like, validate)
 
 
 def _check_shape(argument: str, tensor: Tensor, k_parent: int | None, k: int | None) -> None:
     if tensor.ndim < 2 or tensor.shape[-2] != k_parent or tensor.shape[-1] != k or not k:
         wanted = f"shape (..., {k_parent}, {k}), a row per component of the parent"
         raise ValueError(bad_argument(argument, wanted, tuple(tensor.shape)))
-
-
-def _logarithms(argument: str, tensor: Tensor, is_log: bool, like: Tensor, validate: bool) -> Tensor:
-    if tensor.dtype == torch.bool:
-        raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
-    tensor = tensor if tensor.is_floating_point() else tensor.to(like.dtype)
-    if validate:
-        (check_log_weights if is_log else check_weights)(argument, tensor)
-    return tensor if is_log else safe_log(tensor)

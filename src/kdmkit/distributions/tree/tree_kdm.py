@@ -4,46 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
-from kdmkit.distributions._validation import common_batch, is_checked
-from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
-from kdmkit.distributions.joint import JointKDM
-from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.known import Known
-from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.names import (
+from kdmkit._core.tensors import broadcast
+from kdmkit.distributions.arguments import (
     Masks,
-    Target,
-    check_complete,
     check_names,
     check_target,
     check_variables,
-    choose_targets,
+    common_batch,
+    is_checked,
 )
-from kdmkit.distributions.tree.base import TreeBase
+from kdmkit.distributions.base import PartMap, map_values
+from kdmkit.distributions.evidence import Evidence, check_masks, gather_masks
+from kdmkit.distributions.joint import JointKDM, NamedVariables
+from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.completion import Completion, complete
-from kdmkit.distributions.tree.condition import Condition
-from kdmkit.distributions.tree.conditional import log_total
+from kdmkit.distributions.tree.condition import Condition, NodeWeights
+from kdmkit.distributions.tree.construction import build_states, count_states
+from kdmkit.distributions.tree.drawing import draw_states
 from kdmkit.distributions.tree.information import MutualInformation, between_variables
-from kdmkit.distributions.tree.parts import build_states, check_held, count_states
-from kdmkit.distributions.tree.pieces import KnownPieces, NumberPieces
-from kdmkit.distributions.tree.posterior import NodeWeights
-from kdmkit.distributions.tree.sampling import draw_states
-from kdmkit.distributions.tree.sources import by_node, in_blocks
-from kdmkit.distributions.tree.states import States
-from kdmkit.distributions.tree.topology import Topology
-from kdmkit.distributions.weights import PartMap, each
-from kdmkit.kernels import Kernel, Region
+from kdmkit.distributions.tree.sources import EvidencePieces, ScorePieces, by_node, in_blocks
+from kdmkit.distributions.tree.states import States, Topology, log_total
+from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Tables
 
 
-class TreeKDM(TreeBase):
+class TreeKDM(NamedVariables):
     """Joint KDMs composed along a tree: every node has components of its own, and an index that chooses one.
 
     p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}).
@@ -95,7 +88,6 @@ class TreeKDM(TreeBase):
         kernels = check_variables(components, kernels)
         tensors = {name: as_tensor(f"components[{name!r}]", components[name]) for name in kernels}
         topology = Topology.of(parents, nodes)
-        check_held(topology, kernels)
         counts = count_states(topology, tensors, kernels)
         like = _like(tensors)
         validate = is_checked(validate_args, next(iter(tensors.values())))
@@ -103,9 +95,17 @@ class TreeKDM(TreeBase):
         states = build_states(topology, counts, roots, edges, like, validate=validate)
         self._set(tensors, kernels, states, validate)
         if validate:
-            for name, kernel in kernels.items():
-                kernel.check_component_values(f"components[{name!r}]", tensors[name], self.event_shapes[name])
-                kernel.check_components(f"kernels[{name!r}]", tensors[name])
+            self._check_component_values()
+
+    def _set(
+        self,
+        components: dict[str, Tensor],
+        kernels: dict[str, Kernel],
+        tree: States | Condition,
+        validate_args: bool,
+    ) -> None:
+        self._tree = tree
+        self._set_variables(components, kernels, tree.batch_shape, validate_args)
 
     @classmethod
     def from_joint(cls, joint: JointKDM, node: str = "joint") -> TreeKDM:
@@ -119,57 +119,92 @@ class TreeKDM(TreeBase):
         states = States(topology, joint._weights.log_weights, Tables((), (None,), ()))
         return cls._made(dict(joint.components), dict(joint.kernels), states, joint._validate_args)
 
-    # ---- densities
+    # ---- what it is made of
 
-    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
-        """log p(x, y, …).
+    @property
+    def _states(self) -> States:
+        return self._tree.states if isinstance(self._tree, Condition) else self._tree
 
-        Args:
-            observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
-                are integrated out, so the result is the log-density of the observed part of each row.
-            values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
-        """
-        entries = self._entries(values, check_masks(observed))
+    @property
+    def nodes(self) -> dict[str, tuple[str, ...]]:
+        """The variables of every node; the root first, parents before their children."""
+        topology = self._states.topology
+        return dict(zip(topology.nodes, topology.variables, strict=True))
+
+    @property
+    def parents(self) -> dict[str, str | None]:
+        """The parent of every node; None for the root."""
+        names, above = self._states.topology.nodes, self._states.topology.parents
+        return {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
+
+    @property
+    def n_components(self) -> dict[str, int]:
+        """The number of components of every node."""
+        return dict(zip(self._states.topology.nodes, self._states.sizes, strict=True))
+
+    @property
+    def log_root_weights(self) -> Float[Tensor, "*batch k_root"]:
+        """log p(z_root), before any evidence."""
+        return self._states.log_root
+
+    @property
+    def root_weights(self) -> Float[Tensor, "*batch k_root"]:
+        """p(z_root), before any evidence."""
+        return self.log_root_weights.exp()
+
+    @property
+    def log_edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
+        """log p(z_v | z_parent) of every node v except the root, before any evidence."""
+        names, tables = self._states.topology.nodes, self._states.tables
+        return {name: tables.log_table(node) for node, name in enumerate(names) if node}
+
+    @property
+    def edge_weights(self) -> dict[str, Float[Tensor, "*batch k_parent k"]]:
+        """p(z_v | z_parent) of every node v except the root, before any evidence."""
+        return {name: table.exp() for name, table in self.log_edge_weights.items()}
+
+    @property
+    def log_evidence(self) -> Float[Tensor, "*batch"]:
+        """log Σ_l p_l p(evidence_l) of the evidence this was inferred from; −∞ if it is impossible."""
+        if not isinstance(self._tree, Condition):
+            raise AttributeError("log_evidence: only a TreeKDM that `infer` returned has evidence")
+        return self._tree.log_evidence.expand(self.batch_shape)
+
+    def _evidence(self) -> tuple[dict[str, Tensor], Tensor | None, Tensor] | None:
+        """Log-factors `(L, *batch, k)` by node, log-weights `(*batch, L)` of L pieces, log p(evidence)."""
+        if not isinstance(self._tree, Condition):
+            return None
+        names = self._states.topology.nodes
+        factors = {name: f for name, f in zip(names, self._tree.factors, strict=True) if f is not None}
+        return factors, self._tree.pieces.log_weights, self._tree.log_evidence
+
+    def _with_evidence(
+        self, factors: Mapping[str, Tensor], log_weights: Tensor | None, log_evidence: Tensor
+    ) -> TreeKDM:
+        """The tree with evidence, from what `_evidence` gave."""
+        position = {name: node for node, name in enumerate(self._states.topology.nodes)}
+        pieces = ScorePieces({position[name]: factor for name, factor in factors.items()}, log_weights)
+        condition = Condition(self._states, pieces, log_evidence)
+        return TreeKDM._made(self.components, self.kernels, condition, self._validate_args)
+
+    # ---- densities, marginals and inference
+
+    def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
         sources = by_node(self._states.topology.node_of, entries)
-        lead = common_batch({n: e.lead for n, e in entries.items()} | {"batch_shape": self.batch_shape})
+        lead = broadcast(self.batch_shape, *(entry.lead for entry in entries.values()))
         if isinstance(self._tree, Condition):
             return self._tree.log_prob(sources).expand(lead)
         states = self._tree
-        (found,) = in_blocks(
+        (log_prob,) = in_blocks(
             lambda scores, tops: (log_total(states, scores, tops),),
             [sources],
             states.sizes,
             states.batch_shape,
         )
-        return found.expand(lead)
-
-    def _entries(self, values: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Entry]:
-        check_names("values", values, self.kernels)
-        check_complete(values, self.kernels)
-        masks = gather_masks(observed, list(values), next(iter(self.components.values())))
-        return {name: self._entry(name, values[name], masks.get(name)) for name in self.kernels}
-
-    def _entry(self, name: str, value: Any, keep: Tensor | None) -> Entry:
-        region = type(value) if isinstance(value, Region) else None
-        value = gather_values(self, name, value, keep)
-        return Entry(self.kernels[name], value, self.components[name], "density", keep, region)
-
-    # ---- marginals and inference
-
-    @overload
-    def marginal(self, name: str, /) -> KDM: ...
-    @overload
-    def marginal(self, *names: str) -> KDM | TreeKDM: ...
-    def marginal(self, *names: str) -> KDM | TreeKDM:
-        """The distribution of some variables: one name gives a KDM, several a TreeKDM.
-
-        Leaves that hold no variable any more are dropped; nodes between others stay, as latent ones.
-        """
-        check_target(names, self.kernels)
-        return self._over(names, self._tree)
+        return log_prob.expand(lead)
 
     def marginals(self, *names: str) -> dict[str, KDM]:
-        """The distributions of several variables, each by itself; all of them where no name is given.
+        """The distributions of several variables, each by itself; of all variables if no name is given.
 
         One message along every edge in both directions serves all of them. With gradients every variable has
         messages of its own.
@@ -191,84 +226,21 @@ class TreeKDM(TreeBase):
         weights = NodeWeights(tree, self._states.topology.node_of[name])
         return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
 
-    def _over(self, names: Sequence[str], tree: States | Condition) -> KDM | TreeKDM:
-        places = self._states.topology.node_of
+    @property
+    def _prior_batch(self) -> torch.Size:
+        return self._tree.batch_shape
+
+    def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
+        tree, places = self._tree, self._states.topology.node_of
+        if evidence is not None:
+            pieces = EvidencePieces(evidence, places)
+            tree = tree.and_then(pieces) if isinstance(tree, Condition) else Condition(tree, pieces)
         if len(names) == 1:
             return self._one(names[0], tree)
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
         pruned = tree.pruned({places[name] for name in names}, names)
-        return TreeKDM._made(components, kernels, pruned, self._validate_args)
-
-    @overload
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: str,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM: ...
-    @overload
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: Target = None,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM | TreeKDM: ...
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: Target = None,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM | TreeKDM:
-        """The distribution of some variables given others.
-
-        For points Bayes' rule; an input KDM means its weighted components x_l, and the result is
-        Σ_l p_l p(target | x_l), as in the paper's Algorithm 1. Nothing is computed before it is needed.
-
-        Args:
-            given: evidence on several variables at once, a JointKDM over some of them.
-            target: the variable or variables to infer; None is all the rest.
-            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
-                variable is marginalised.
-            noisy: whether the components of input KDMs are noisy measurements, as in `JointKDM.infer`.
-            evidence: by variable, points `(*batch, *event)` (labels `(*batch,)` for discrete kernels), a KDM,
-                or a region: `Interval`, `OneOf`. Separate KDMs mean independence. Leading dimensions
-                broadcast.
-
-        Returns:
-            A KDM for one target, a TreeKDM for several, with `log_evidence`. Evidence of probability zero
-            leaves the tree's own weights and has `log_evidence` −∞.
-        """
-        if given is not None:
-            check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
-        observed = check_masks(observed)
-        known = [*(given.variables if given is not None else ()), *evidence]
-        check_names("evidence", known, self.kernels)
-        targets = choose_targets(target, known, self.kernels)
-        return self._over(targets, self._conditioned(given, evidence, observed, noisy))
-
-    def _conditioned(
-        self, given: JointKDM | None, evidence: Mapping[str, Any], observed: Mapping[str, Any], noisy: bool
-    ) -> Condition:
-        collected = gather_evidence(self, given, evidence, observed, noisy)
-        batch = {"batch_shape": self._tree.batch_shape}
-        places = self._states.topology.node_of
-        pieces = KnownPieces(Known(collected, self.kernels, self.components, batch), places)
-        if isinstance(self._tree, Condition):
-            return self._tree.and_then(pieces)
-        return Condition(self._tree, pieces)
+        return self._made(components, kernels, pruned, self._validate_args)
 
     # ---- other answers
 
@@ -296,17 +268,17 @@ class TreeKDM(TreeBase):
         states = self._states
         if states.batch_shape:
             raise ValueError(bad_argument("mode", "a tree without a batch of weights", "one with a batch"))
-        earlier, log_earlier = self._tree.known() if isinstance(self._tree, Condition) else ((), 0.0)
+        earlier, log_earlier = self._tree.point_sources() if isinstance(self._tree, Condition) else ((), 0.0)
         masks = check_masks(observed)
         check_names("evidence", evidence, self.kernels)
         for name, value in evidence.items():
             if isinstance(value, KDM):
                 raise TypeError(bad_argument(name, "points or a region", "a KDM"))
         masks = gather_masks(masks, list(evidence), next(iter(self.components.values())))
-        entries = {name: self._entry(name, value, masks.get(name)) for name, value in evidence.items()}
+        entries = {n: self._entry(n, value, "density", masks.get(n)) for n, value in evidence.items()}
         common_batch({"batch_shape": self.batch_shape, **{name: e.lead for name, e in entries.items()}})
-        found = complete(states, self.components, self.kernels, entries, earlier)
-        return replace(found, log_prob=found.log_prob - log_earlier)
+        completion = complete(states, self.components, self.kernels, entries, earlier)
+        return replace(completion, log_prob=completion.log_prob - log_earlier)
 
     def mutual_information(
         self,
@@ -336,32 +308,21 @@ class TreeKDM(TreeBase):
 
     # ---- draws and copies
 
-    def sample(
-        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
-        """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
-        shape = as_shape("sample_shape", sample_shape)
-        states = draw_states(self._tree, shape.numel(), generator)
-        drawn = {}
-        with torch.no_grad():
-            for name, kernel in self.kernels.items():
-                index = states[self._states.topology.node_of[name]]
-                index = index.expand(shape.numel(), *self.batch_shape)
-                value = kernel.draw(self.components[name], index, generator)
-                drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
-        return drawn
+    def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:
+        states, places = draw_states(self._tree, n, generator), self._states.topology.node_of
+        return {name: states[places[name]].expand(n, *self.batch_shape) for name in self.kernels}
 
     def expand(self, batch_shape: Any) -> TreeKDM:
         """The same distribution for every element of a batch."""
         tree = self._tree
         if not isinstance(tree, Condition):
             nothing = torch.zeros_like(tree.log_root).unsqueeze(0)
-            tree = Condition(tree, NumberPieces({0: nothing}, None))
+            tree = Condition(tree, ScorePieces({0: nothing}))
         expanded = tree.expand(as_shape("batch_shape", batch_shape))
         return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
 
     def _mapped(self, function: PartMap) -> TreeKDM:
-        components, kernels = each(function, self.components), each(function, self.kernels)
+        components, kernels = map_values(function, self.components), map_values(function, self.kernels)
         return TreeKDM._made(components, kernels, self._tree.mapped(function), self._validate_args)
 
     def __repr__(self) -> str:

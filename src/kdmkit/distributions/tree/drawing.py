@@ -14,9 +14,8 @@ from kdmkit._core.logspace import log_normalize
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.tree.condition import Condition
-from kdmkit.distributions.tree.conditional import possible
-from kdmkit.distributions.tree.pieces import with_rank
-from kdmkit.distributions.tree.states import Scores, States
+from kdmkit.distributions.tree.sources import with_rank
+from kdmkit.distributions.tree.states import Scores, States, possible
 from kdmkit.ops.blocks import slices
 
 # Log-weights that exist at once.
@@ -26,7 +25,7 @@ _NUMBERS = 1 << 22
 def draw_states(
     tree: States | Condition, n: int, generator: torch.Generator | None
 ) -> list[Int[Tensor, "n *batch"]]:
-    """By node, n states for every element of the batch: exact draws from the joint distribution."""
+    """n states of every node for every element of the batch: exact draws from the joint distribution."""
     check_generator(generator)
     with torch.no_grad():
         if isinstance(tree, States) and not tree.batch_shape:
@@ -40,11 +39,11 @@ def _draw_prior(states: States, n: int, generator: torch.Generator | None) -> li
     drawn = [choose(states.log_root, n, generator)]
     for node, parent in enumerate(states.topology.parents):
         if node:
-            drawn.append(choose_given(states.tables.log_table(node), drawn[parent], generator))
+            drawn.append(_choose_given(states.tables.log_table(node), drawn[parent], generator))
     return drawn
 
 
-def choose_given(
+def _choose_given(
     log_table: Float[Tensor, "k_parent k"], parent: Int[Tensor, " n"], generator: torch.Generator | None
 ) -> Int[Tensor, " n"]:
     """One state for each state of the parent, by inversion of the rows' cumulative weights."""
@@ -61,58 +60,56 @@ def choose_given(
 
 
 def _draw_blocks(tree: Condition, n: int, generator: torch.Generator | None) -> list[Int[Tensor, "n *batch"]]:
-    """Draws given one piece of evidence: messages are those of a block of rows."""
+    """Draws given one piece of evidence, with messages for one block of rows after the other."""
     batch = tree.batch_shape
 
     def draw(scores: Scores, _: Any) -> tuple[Tensor, ...]:
         lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
-        found = tree.states.messages(possible(tree.states, scores))
-        known = [None if f is None else f.reshape(-1, f.shape[-1]) for f in found]
+        messages = _as_rows(tree.states.messages(possible(tree.states, scores)))
         row = torch.arange(lead.numel(), device=tree.states.log_root.device).repeat(n)
-        drawn = _draw_given(tree.states, known, row, row, torch.Size([lead.numel()]), generator)
+        drawn = _draw_given(tree.states, messages, row, row, torch.Size([lead.numel()]), generator)
         return tuple(state.reshape(n, -1).mT.reshape(*lead, n) for state in drawn)
 
-    found = tree.in_blocks(draw)
-    return [state.squeeze(0).movedim(-1, 0).expand(n, *batch) for state in found]
+    return [state.squeeze(0).movedim(-1, 0).expand(n, *batch) for state in tree.in_blocks(draw)]
 
 
 def _draw_rows(
     tree: States | Condition, n: int, generator: torch.Generator | None
 ) -> list[Int[Tensor, "n *batch"]]:
-    """Every draw has weights of its own, those of its element of the batch."""
+    """Draws one by one, each with the weights of its element of the batch."""
     states = tree.states if isinstance(tree, Condition) else tree
     batch, size = tree.batch_shape, tree.batch_shape.numel()
     element = torch.arange(size, device=states.log_root.device).repeat(n)
-    known: list[Tensor | None] = [None] * len(states.topology.nodes)
+    messages: list[Tensor | None] = [None] * len(states.topology.nodes)
     row = element
     if isinstance(tree, Condition):
-        known, row = _messages(tree), element + size * _choose_pieces(tree, n, generator)
-    drawn = _draw_given(states, known, row, element, batch, generator)
+        messages, row = _messages(tree), element + size * _choose_pieces(tree, n, generator)
+    drawn = _draw_given(states, messages, row, element, batch, generator)
     return [state.reshape(n, *batch) for state in drawn]
 
 
 def _draw_given(
     states: States,
-    known: Sequence[Tensor | None],
+    messages: Sequence[Tensor | None],
     row: Int[Tensor, " r"],
     element: Int[Tensor, " r"],
     batch: torch.Size,
     generator: torch.Generator | None,
 ) -> list[Int[Tensor, " r"]]:
-    """By node, one state for every row of messages, from the root on.
+    """One state of every node for every draw, from the root on.
 
     Args:
-        known: by node, messages from below; one row for all, or many.
+        messages: for every node, those from below; one row for all draws, or many.
         row: which row of the messages each draw has.
         element: which element of the batch each draw belongs to.
     """
-    drawn: list[list[Tensor]] = [[] for _ in known]
+    drawn: list[list[Tensor]] = [[] for _ in messages]
     for part in slices(len(element), max(1, _NUMBERS // max(states.sizes))):
         one: list[Tensor] = []
         for node, parent in enumerate(states.topology.parents):
             above = one[parent] if node else None
             log_weights = _prior_rows(states, node, above, element[part], batch)
-            message = known[node]
+            message = messages[node]
             if message is not None:
                 log_weights = log_weights + (message if len(message) == 1 else message[row[part]])
             one.append(choose(log_normalize(log_weights), 1, generator).squeeze(0))
@@ -132,7 +129,7 @@ def _prior_rows(
 
 
 def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -> Int[Tensor, "..."]:
-    """Which piece of the evidence each draw is given."""
+    """The piece of the evidence that each draw is given."""
     weights = tree.pieces.log_weights
     if weights is None:
         return torch.zeros((), dtype=torch.long, device=tree.states.log_root.device)
@@ -140,10 +137,13 @@ def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -
 
 
 def _messages(tree: Condition) -> list[Float[Tensor, "..."] | None]:
-    """By node, log p(evidence below it | z) for every piece and element of the batch, or one row for all."""
+    """log p(evidence below a node | z) of every node: one row, or a row per piece and batch element."""
     pieces = tree.pieces.log_weights
     lead = (1 if pieces is None else pieces.shape[-1], *tree.batch_shape)
     rank = len(lead) + 1
     factors = [None if f is None else with_rank(f, rank).expand(*lead, f.shape[-1]) for f in tree.factors]
-    found = tree.states.messages(factors)
-    return [None if f is None else f.reshape(-1, f.shape[-1]) for f in found]
+    return _as_rows(tree.states.messages(factors))
+
+
+def _as_rows(messages: Sequence[Tensor | None]) -> list[Float[Tensor, "r k"] | None]:
+    return [None if message is None else message.reshape(-1, message.shape[-1]) for message in messages]

@@ -1,8 +1,8 @@
-"""Checks of what users pass to KDMs."""
+"""Checks of arguments of distributions: components, values, levels, and names of variables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels import Kernel, Region
+from kdmkit.kernels import Kernel, Region, check_kernel
+
+Target = str | Sequence[str] | None
+Masks = Mapping[str, Any] | None
+
+#: Names that no variable may have, since methods have arguments of these names.
+RESERVED = ("given", "target", "observed", "noisy", "self")
 
 
 def is_checked(validate_args: bool | None, components: Tensor) -> bool:
@@ -55,16 +61,6 @@ def check_region(
     if validate:
         kernel.check_region(argument, region, event_shape)
     return packed
-
-
-def check_value(
-    argument: str, value: Any, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
-) -> Tensor:
-    """`value` as events of `kernel`; plain numbers get the dtype and device of `like`."""
-    value = kernel.as_events(argument, value, event_shape, like)
-    if validate:
-        kernel.check_events(argument, value, event_shape)
-    return value
 
 
 def per_dimension(
@@ -114,8 +110,65 @@ def check_index(index: Any, d: int) -> list[int]:
 
 
 def check_levels(argument: str, q: Tensor) -> None:
-    """Raises where a level is not strictly between 0 and 1."""
+    """Raises if a level is not strictly between 0 and 1."""
     outside = q[~((q > 0) & (q < 1))]
     if outside.numel():
         wanted = "quantiles strictly between 0 and 1"
         raise ValueError(bad_argument(argument, wanted, outside[:3].tolist()))
+
+
+def check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
+    """Kernels by variable, in the order of the components."""
+    if not isinstance(components, Mapping) or not components:
+        raise TypeError(
+            bad_argument("components", "a mapping from variable to tensor", type(components).__name__)
+        )
+    if not isinstance(kernels, Mapping):
+        raise TypeError(bad_argument("kernels", "a mapping from variable to kernel", type(kernels).__name__))
+    if set(components) != set(kernels):
+        raise ValueError(
+            bad_argument("kernels", f"the variables of components, {list(components)}", list(kernels))
+        )
+    bad = [name for name in components if not isinstance(name, str) or name in RESERVED]
+    if bad:
+        raise ValueError(bad_argument("components", f"variables not named {', '.join(RESERVED)}", bad))
+    return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}
+
+
+def check_names(argument: str, names: Iterable[str], variables: Collection[str]) -> None:
+    unknown = [name for name in names if name not in variables]
+    if unknown:
+        raise ValueError(bad_argument(argument, f"variables among {list(variables)}", unknown))
+
+
+def check_complete(values: Mapping[str, Any], variables: Collection[str]) -> None:
+    """Raises if a variable has no value."""
+    missing = [name for name in variables if name not in values]
+    if missing:
+        wanted = f"all of {list(variables)} (marginal() drops variables)"
+        raise ValueError(bad_argument("values", wanted, f"none for {missing}"))
+
+
+def check_target(names: Sequence[str], variables: Collection[str]) -> None:
+    check_names("target", names, variables)
+    if not names or len(set(names)) < len(names):
+        raise ValueError(bad_argument("target", "one or more different variables", list(names)))
+
+
+def choose_targets(target: Target, evidence: Sequence[str], variables: Collection[str]) -> tuple[str, ...]:
+    """The variables to infer: the named ones, or all without evidence."""
+    if not evidence:
+        raise ValueError(bad_argument("evidence", "at least one variable", "none (marginal() needs none)"))
+    if target is None:
+        rest = tuple([name for name in variables if name not in evidence])
+        if not rest:
+            wanted = "a variable left to infer (log_prob scores whole rows)"
+            raise ValueError(bad_argument("evidence", wanted, "all of them"))
+        return rest
+    check_instance("target", target, Iterable, "a name or several")
+    targets = (target,) if isinstance(target, str) else tuple(target)
+    check_target(targets, variables)
+    both = [name for name in targets if name in evidence]
+    if both:
+        raise ValueError(bad_argument("target", "variables without evidence", both))
+    return targets
