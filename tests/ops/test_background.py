@@ -41,7 +41,7 @@ def test_averages_and_coverage(
     monkeypatch.setattr(background, "_COMPONENTS", 64)
     monkeypatch.setattr(near_pairs, "BLOCK", 64)
     x, c, log_weights, v = _problem(dtype, values)
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1).log())
+    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1, dtype=torch.float64).log())
     accuracy = 1e-5 if dtype == torch.float32 else 1e-8
     torch.testing.assert_close(
         [part.double() for part in found],

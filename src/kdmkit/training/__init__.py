@@ -1,17 +1,24 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
-from kdmkit.training.calibration import Calibrated, calibrate
+from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
-from kdmkit.training.losses import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
-from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
+from kdmkit.training.objectives import (
+    ConditionalObjective,
+    DecoderObjective,
+    DenseObjective,
+    cross_entropy,
+    hybrid_nll,
+    joint_nll,
+    nll,
+    squared_error,
+)
 from kdmkit.training.options import Device, FitOptions, Precision, Schedule
 from kdmkit.training.packing import Packing, Table
-from kdmkit.training.phases import PhasedFit, encode_rows
+from kdmkit.training.phases import PhasedFit, Phases, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.seeds import derive_seed
-from kdmkit.training.temperature import fit_temperature
 from kdmkit.training.tree_fit import edge_concentrations, fit_tree, tree_options
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective, TreeRecipe
 
@@ -24,9 +31,9 @@ __all__ = [
     "Device",
     "FitOptions",
     "FlatObjective",
-    "JointObjective",
     "Packing",
     "PhasedFit",
+    "Phases",
     "Precision",
     "Rows",
     "Schedule",
@@ -39,7 +46,6 @@ __all__ = [
     "derive_seed",
     "edge_concentrations",
     "encode_rows",
-    "expected_nll",
     "fingerprint",
     "fit",
     "fit_joint",

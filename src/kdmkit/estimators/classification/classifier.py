@@ -260,9 +260,7 @@ class KDMClassifier(JointClassifier):
     @property
     def predict_proba_uncertain(self) -> NoReturn:
         """Removed: the answer to weighted points is the weighted mean of the answers to the points."""
-        advice = (
-            "np.average(model.predict_proba(points), axis=0, weights=weights) is the answer for one input"
-        )
+        advice = "average over the points, np.average(model.predict_proba(points), 0, weights)"
         raise AttributeError(f"predict_proba_uncertain was removed: {advice}")
 
     def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -37,8 +38,6 @@ _LEAST_STD = 0.01
 # Half the precision of the offsets' prior, about 0.
 _PRIOR_OFFSETS = 2.0
 _TINY = torch.finfo(torch.float64).tiny
-# Proposals per round; rounds after which rejection stops if a round accepts fewer than this, on average.
-_PROPOSALS, _ROUNDS, _FEWEST = 4096, 64, 16
 # Weighted proposals per draw.
 _CANDIDATES = 8
 
@@ -226,15 +225,22 @@ def draw_given_label(
     n: int,
     spread: float,
     generator: torch.Generator,
+    *,
+    proposals: int = 4096,
+    rounds: int = 64,
+    fewest: int = 16,
 ) -> Float[Tensor, "n d"]:
     """Draws of x: a label from `probs`, then x from p(x|y) ∝ p(x)·p(y|x).
 
     A proposal from p(x) is accepted with probability p(y|x): accepted ones have exactly this distribution.
-    For a label that fewer than one in 256 proposals has, the rest is chosen by importance: proposals from the
-    joint KDM's q(x|y), in proportion to p(y|x)/q(y|x).
+    If too few proposals have a label, the rest is chosen by importance: proposals from the joint KDM's
+    q(x|y), in proportion to p(y|x)/q(y|x).
 
     Args:
         spread: factor of the bandwidth of p(x).
+        proposals: per round.
+        rounds, fewest: rejection stops after this number of rounds if a round accepts fewer proposals than
+            `fewest` on average.
     """
     joint = model.joint()
     marginal = joint.marginal("x")
@@ -242,10 +248,13 @@ def draw_given_label(
     drawn = torch.empty(n, *marginal.event_shape, dtype=probs.dtype, device=probs.device)
     for label in labels.unique():
         places = torch.nonzero(labels == label).squeeze(1)
-        accepted = _accepted(model, _spread(marginal, spread), label, len(places), generator)
+        rejection = _rejection(model, _spread(marginal, spread), label, generator, proposals)
+        accepted = _accepted(rejection, len(places), rounds, fewest)
         rest = len(places) - len(accepted)
         if rest:
-            accepted = torch.cat([accepted, _weighted(model, joint, label, rest, spread, generator)])
+            accepted = torch.cat(
+                [accepted, _weighted(model, joint, label, rest, spread, generator, proposals)]
+            )
         drawn[places] = accepted
     return drawn
 
@@ -254,26 +263,40 @@ def _spread(rho: KDM, spread: float) -> KDM:
     return rho.with_kernel(rho.kernel.scaled(spread))
 
 
-def _accepted(model: Predictor, marginal: KDM, label: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """At most n draws, fewer if the label is rare."""
-    draws: list[Tensor] = []
-    missing, rounds = n, 0
-    while missing and not (rounds >= _ROUNDS and n - missing < _FEWEST * rounds):
-        x = marginal.sample((_PROPOSALS,), generator=generator)
+def _rejection(
+    model: Predictor, marginal: KDM, label: Tensor, generator: torch.Generator, proposals: int
+) -> Iterator[Tensor]:
+    """Rounds of proposals, of each the accepted ones."""
+    while True:
+        x = marginal.sample((proposals,), generator=generator)
         share = model(x).probs[:, label]
         chance = torch.rand(share.shape, dtype=share.dtype, device=share.device, generator=generator)
-        draws.append(x[chance < share][:missing])
-        missing, rounds = missing - len(draws[-1]), rounds + 1
+        yield x[chance < share]
+
+
+def _accepted(rejection: Iterator[Tensor], n: int, rounds: int, fewest: int) -> Tensor:
+    """At most n draws, fewer if the label is rare."""
+    draws: list[Tensor] = []
+    missing = n
+    while missing and not (len(draws) >= rounds and n - missing < fewest * len(draws)):
+        draws.append(next(rejection)[:missing])
+        missing -= len(draws[-1])
     return torch.cat(draws)
 
 
 def _weighted(
-    model: Predictor, joint: JointKDM, label: Tensor, n: int, spread: float, generator: torch.Generator
+    model: Predictor,
+    joint: JointKDM,
+    label: Tensor,
+    n: int,
+    spread: float,
+    generator: torch.Generator,
+    block: int,
 ) -> Tensor:
     """n of eight times as many proposals, by their importance."""
     proposals = _spread(joint.infer(y=label, target="x"), spread)
     x = proposals.sample((_CANDIDATES * n,), generator=generator)
-    log_share = torch.cat([model(part).log_weights[:, label] for part in x.split(_PROPOSALS)])
+    log_share = torch.cat([model(part).log_weights[:, label] for part in x.split(block)])
     log_share = log_share - joint.infer(x=x, target="y").log_prob(label)
     chosen = torch.multinomial(log_share.softmax(0), n, replacement=True, generator=generator)
     return x[chosen]

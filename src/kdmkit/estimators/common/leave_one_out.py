@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import check_number
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn import ResidualMemory
 from kdmkit.nn.scaler import normalized_weights
@@ -80,8 +80,8 @@ def _in_two_parts(
 RULES = ("scott", "silverman", "loo")
 # The number of rows that are left out of the density of all, about.
 _ROWS = 1024
-# With more pairs than this, every sixteenth of these rows makes a first choice from the grid.
-_PAIRS, _FEWER = 1 << 22, 16
+# One in this many rows makes the first choice from the grid, if rows are many.
+_FEWER = 16
 # Factors of Scott's bandwidth to try first, and factors of the best of them to try next.
 _FACTORS = torch.logspace(math.log10(0.05), math.log10(5.0), 25, dtype=torch.float64).tolist()
 _REFINEMENT = (1.03 ** torch.arange(-6, 7, dtype=torch.float64)).tolist()
@@ -94,6 +94,8 @@ def choose_sigma(
     x: Float[Tensor, "n d"],
     w: Float[Tensor, " n"],
     labels: Int[Tensor, " n"] | None = None,
+    *,
+    most_pairs: int = 1 << 22,
 ) -> float:
     """σ = √2·s·n^(−1/(d+4)) by Scott's rule with the spread s of x, by another rule, or the number given.
 
@@ -104,6 +106,7 @@ def choose_sigma(
         sigma: a rule or a number.
         x, w: distinct rows and their weights, as `merge_rows` gives them.
         labels: of the rows; here rows may differ in their labels alone.
+        most_pairs: with more pairs of rows, every sixteenth row makes a first choice from the grid.
     """
     if not is_rule(sigma):
         return check_number(
@@ -113,7 +116,7 @@ def choose_sigma(
     n, d = effective_rows(w), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))
     rule = math.sqrt(2) * _spread(x, w) * max(factor, 1e-3)
-    return rule if sigma != "loo" else rule * _best_factor((x - x.mean(0)) / rule, w, labels)
+    return rule if sigma != "loo" else rule * _best_factor((x - x.mean(0)) / rule, w, labels, most_pairs)
 
 
 def is_rule(sigma: Any) -> bool:
@@ -131,7 +134,7 @@ def _spread(x: Tensor, w: Tensor) -> float:
     return unit * math.sqrt(variance) if variance > 1e-24 * float(x.abs().max()) ** 2 else 1.0
 
 
-def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None) -> float:
+def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None, most_pairs: int) -> float:
     """The leave-one-out bandwidth of rows in units of the rule's: from a grid, then from a finer one."""
     if len(x) < 2:
         return 1.0
@@ -142,7 +145,7 @@ def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None) -> f
     def loss(factor: float) -> float:
         return held_out_loss(x, w, labels, rows, factor)
 
-    if len(rows) * len(x) <= _PAIRS:
+    if len(rows) * len(x) <= most_pairs:
         factor = min(_FACTORS, key=loss)
         return min((factor * step for step in _REFINEMENT), key=loss)
     first = min(_FACTORS, key=lambda factor: held_out_loss(x, w, labels, rows[::_FEWER], factor))
@@ -204,8 +207,8 @@ _BACKGROUNDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _LEAST_GAIN = 0.01
 # and by this many standard errors of the mean gain: the best of 42 candidates is better by chance.
 _STANDARD_ERRORS = 3.0
-# At most this many rows in a memory, and to compare candidates by.
-_MOST_ROWS, _JUDGES = 20_000, 2000
+# The number of rows to compare candidates by.
+_JUDGES = 2000
 # Rows per block on a GPU.
 _BLOCK = 500
 
@@ -219,6 +222,8 @@ def search_memory(
     weights: Float[Tensor, " n"] | None,
     generator: torch.Generator,
     losses: Losses,
+    *,
+    most_rows: int = 20_000,
 ) -> tuple[ResidualMemory | None, Int[Tensor, " kept"]]:
     """The memory with the smallest leave-one-out loss, or None if no memory lowers it significantly.
 
@@ -226,11 +231,12 @@ def search_memory(
         x, values, weights: of the rows.
         generator: of a CPU; chooses the rows of the memory if there are many.
         losses: to be lowered.
+        most_rows: of the memory.
 
     Returns:
         The memory, and the numbers of its rows, both in the order of `ResidualMemory.sort`.
     """
-    kept = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
+    kept = torch.randperm(len(x), generator=generator)[:most_rows].to(x.device)
     share = x.new_ones(len(x)) if weights is None else (weights / weights.mean()).to(x)
     memory = ResidualMemory(x[kept], values[kept], share[kept].log())
     judges = torch.arange(min(_JUDGES, len(kept)), device=x.device)

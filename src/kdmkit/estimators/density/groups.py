@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.estimators.common.arrays import Array, first_equal, merge_rows
 from kdmkit.estimators.common.chunks import BLOCK_SIZE, KeptRows, partners, smallest
 from kdmkit.estimators.density.adaptive import (

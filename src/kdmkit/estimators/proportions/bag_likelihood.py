@@ -47,10 +47,7 @@ class LabelRatio(DrawingModule):
         self.register_buffer("log_prior", safe_log(prior))
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        if self.encoder is not None:
-            z = self.encoder(x).float()
-        else:
-            z = x + self.noise * self.normal(x) if self.training and self.noise else x
+        z = self.noisy(x, self.noise) if self.encoder is None else self.encoder(x).float()
         rho = self.head(z)
         log_probs = rho.logits if isinstance(self.head, JointLayer) else torch.log_softmax(rho, -1)
         absent = torch.isneginf(self.log_prior)

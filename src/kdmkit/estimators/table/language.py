@@ -15,59 +15,103 @@ combined.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from kdmkit._core.checks import did_you_mean
-from kdmkit.estimators.table.queries.conditions import Among, Condition, Range, both
-from kdmkit.estimators.table.queries.tokens import QueryError, Token, error_at, tokenize
+from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.estimators.table.conditions import Among, ColumnSyntax, Condition, Query, Range, both
 
-__all__ = ["ColumnSyntax", "Query", "QueryError", "parse_conditions", "parse_query"]
+# A word may be a name, a level, a number or a date: 0.5, 1e-3, -7, hours-per-week, 2024-02-29T12:30.
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<quoted> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | `[^`]*` )
+      | (?P<symbol> <= | >= | != | == | [≤≥≠∈<>=(){}\[\],|&] )
+      | (?P<word> [+-]?[\w.?$€%][\w.:+\-/%?]* )
+    )""",
+    re.VERBOSE,
+)
+# Signs that mean the same.
+_SAME = {"==": "=", "≤": "<=", "≥": ">=", "≠": "!=", "∈": "in", "&": ","}
+
+
+class QueryError(ValueError):
+    """A query that cannot be read; the message shows the query and points at the place."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of a query: what it says, and where it is."""
+
+    kind: Literal["word", "quoted", "symbol", "end"]
+    text: str
+    start: int
+    stop: int
+
+    def is_symbol(self, *symbols: str) -> bool:
+        return self.kind == "symbol" and self.text in symbols
+
+    def is_keyword(self, *words: str) -> bool:
+        return self.kind == "word" and self.text.lower() in words
+
+    @property
+    def is_value(self) -> bool:
+        return self.kind in ("word", "quoted")
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a query, and one more at its end.
+
+    >>> [token.text for token in tokenize("0.5 <= 'price in $' <= 1e3")]
+    ['0.5', '<=', 'price in $', '<=', '1e3', '']
+    """
+    tokens, place = [], 0
+    end = len(text.rstrip())
+    while place < end:
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise _unreadable(text, place + len(text[place:]) - len(text[place:].lstrip()))
+        tokens.append(_token(found))
+        place = found.end()
+    return [*tokens, Token("end", "", end, end + 1)]
+
+
+def _token(found: re.Match[str]) -> Token:
+    quoted, symbol, word = found.group("quoted", "symbol", "word")
+    if quoted:
+        text = quoted[1:-1] if quoted[0] == "`" else re.sub(r"\\(.)", r"\1", quoted[1:-1])
+        return Token("quoted", text, *found.span("quoted"))
+    if symbol:
+        text = _SAME.get(symbol, symbol)
+        return Token("word" if text == "in" else "symbol", text, *found.span("symbol"))
+    return Token("word", word, *found.span("word"))
+
+
+def _unreadable(text: str, place: int) -> QueryError:
+    if text[place] in "\"'`":
+        return error_at(text, Token("end", "", place, len(text)), "a closing quote", "none")
+    return error_at(text, Token("end", "", place, place + 1), "a name, a value or a sign", repr(text[place]))
+
+
+def error_at(text: str, token: Token, wanted: str, got: str | None = None) -> QueryError:
+    """An error that shows the query with marks under the token.
+
+    >>> print(error_at("P(a | b)", Token("word", "b", 6, 7), "a condition"))
+    query: expected a condition, got 'b'
+      P(a | b)
+            ^
+    """
+    if got is None:
+        got = "its end" if token.kind == "end" else repr(token.text)
+    line = re.sub(r"\s", " ", text)
+    marks = " " * token.start + "^" * max(1, token.stop - token.start)
+    return QueryError(f"{bad_argument('query', wanted, got)}\n  {line}\n  {marks}")
+
 
 _ORDER = ("<", "<=", ">", ">=")
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _OPENING, _CLOSING = ("{", "[", "("), ("}", "]", ")")
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if math.isnan(number):
-        raise ValueError(text)
-    return number
-
-
-@dataclass(frozen=True)
-class ColumnSyntax:
-    """How values of a column are written.
-
-    Args:
-        levels: all values of a column of levels; None for numbers and dates.
-        ordered: whether the order of the levels means something.
-        read: makes a value from text, for columns without levels; raises a ValueError.
-        wanted: what `read` takes, for errors.
-    """
-
-    levels: Sequence[Any] | None = None
-    ordered: bool = False
-    read: Callable[[str], Any] = _number
-    wanted: str = "a number"
-
-
-@dataclass(frozen=True)
-class Query:
-    """What a query says.
-
-    Args:
-        target: the column whose distribution is wanted; None where the probability of an event is.
-        event: the event, conditions by column.
-        given: what is known, conditions by column.
-    """
-
-    target: str | None
-    event: dict[str, Condition] = field(default_factory=dict)
-    given: dict[str, Condition] = field(default_factory=dict)
 
 
 def parse_query(

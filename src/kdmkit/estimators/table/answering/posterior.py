@@ -16,10 +16,10 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answers.intervals import Held, LevelSteps, nearest_interval
-from kdmkit.estimators.table.answers.pieces import Pieces
+from kdmkit.estimators.table.answering.component_cache import Pieces
+from kdmkit.estimators.table.answering.intervals import Held, LevelSteps, nearest_interval
 from kdmkit.estimators.table.codecs.base import Known
-from kdmkit.estimators.table.codecs.parts import CirclePart
+from kdmkit.estimators.table.codecs.dates import CirclePart
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -14,15 +13,12 @@ import torch
 
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answers.bins import grid_bins, readable_end, round_edges
-from kdmkit.estimators.table.answers.posterior import Posterior
-from kdmkit.estimators.table.printing import written
-from kdmkit.estimators.table.queries.conditions import Range, as_given
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.conditions import Range, as_given
+from kdmkit.estimators.table.display import SHOWN, grid_bins, plain, readable_end, round_edges, scalar, shown
 
 #: Makes a generator of the model's device from a `random_state`.
 Generators = Callable[[Any], torch.Generator]
-# Levels that a printed answer shows.
-_SHOWN = 10
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
 
@@ -228,7 +224,7 @@ class Answer(BaseAnswer):
     def bars(self) -> dict[str, float]:
         if self._posterior.has_levels:
             probs = self.probs
-            shown_levels = list(probs)[:_SHOWN]
+            shown_levels = list(probs)[:SHOWN]
             if self._posterior.codec.ordered:
                 shown_levels = sorted(shown_levels, key=list(self._posterior.levels or ()).index)
             return {str(level): probs[level] for level in shown_levels}
@@ -337,40 +333,3 @@ class EventAnswer(BaseAnswer):
         from kdmkit.plotting import plot_bars
 
         return plot_bars(self.bars(), title=self.question, x="", ax=ax)
-
-
-def scalar(value: Any) -> Any:
-    """One value as Python has it."""
-    value = np.asarray(value)[()] if isinstance(value, np.ndarray) else value
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        value = value.astype(f"{value.dtype.kind}8[us]")
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def plain(value: Any) -> Any:
-    """A value in the types of JSON; keys become text, infinite numbers their name."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    value = scalar(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else written(value)
-
-
-def shown(value: Any) -> str:
-    """A value as text: four digits are enough to read.
-
-    >>> shown((0.123456, 12345.678)), shown({"a": 0.25})
-    ('(0.1235, 12346)', 'a 25.0%')
-    """
-    if isinstance(value, dict):
-        first = list(value.items())[:_SHOWN]
-        more = f", … {len(value) - len(first)} more" if len(value) > len(first) else ""
-        return ", ".join(f"{shown(key)} {share:.1%}" for key, share in first) + more
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(shown, value)) + ")"
-    if isinstance(value, float):
-        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return written(value)

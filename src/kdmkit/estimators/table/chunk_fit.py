@@ -13,13 +13,13 @@ from torch import Tensor
 
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.model import (
+    TABLE_RECIPE,
     ModelSettings,
     fine_share,
     part_of,
     start_layer,
     train_layer,
 )
-from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import KDMLayer
 from kdmkit.training import Table, derive_seed

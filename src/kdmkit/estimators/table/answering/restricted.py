@@ -12,10 +12,10 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answers.date_posterior import DatePosterior
-from kdmkit.estimators.table.answers.overlaps import codes_of, in_common
-from kdmkit.estimators.table.answers.posterior import Posterior
-from kdmkit.estimators.table.queries.conditions import Range
+from kdmkit.estimators.table.answering.date_posterior import DatePosterior
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.questions import codes_of, in_common
+from kdmkit.estimators.table.conditions import Range
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Interval, Levels, OneOf, cut
 

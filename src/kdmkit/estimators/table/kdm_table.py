@@ -17,29 +17,29 @@ from kdmkit._core.checks import bad_argument, check_choice, check_count, check_n
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
-from kdmkit.estimators.table.answers.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answers.dependence import (
+from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answering.engine import BLOCK
+from kdmkit.estimators.table.answering.insights import (
     Dependence,
+    Explanation,
+    explain_row,
     measure_dependence,
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answers.draws import draw_rows
-from kdmkit.estimators.table.answers.explain import Explanation, explain_row
-from kdmkit.estimators.table.answers.impute import Imputer
-from kdmkit.estimators.table.answers.inference import BLOCK
-from kdmkit.estimators.table.answers.posterior import Posterior
-from kdmkit.estimators.table.answers.questions import (
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.questions import (
+    as_mapping,
     check_target,
     describe,
     describe_query,
-    known_by_column,
     read_given,
     read_query,
 )
+from kdmkit.estimators.table.answering.whole_rows import Imputer, draw_rows
 from kdmkit.estimators.table.learning import TableEstimator
 from kdmkit.estimators.table.schema import Encoded
-from kdmkit.estimators.table.streams import answers_of, batches_for, known_columns, sampled
+from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -93,17 +93,17 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         engine = self._engine()
         if given is None and isinstance(target, str) and target not in engine.schema.columns:
-            query = read_query(engine, target)
-            known = known_by_column(engine, query.given)
+            query = read_query(engine.schema, target)
+            known = as_mapping(engine.schema, query.given)
             text = describe_query(query)
             if query.target is None:
-                probability, log_evidence = engine.event(known_by_column(engine, query.event), known)
+                probability, log_evidence = engine.event(as_mapping(engine.schema, query.event), known)
                 return EventAnswer(probability, text, log_evidence, self._generator)
             target = query.target
         else:
-            known = read_given(engine, given)
+            known = read_given(engine.schema, given)
             text = describe(str(target), known)
-        posterior, log_evidence = engine.query(check_target(engine, target), known)
+        posterior, log_evidence = engine.query(check_target(engine.schema, target), known)
         return Answer(posterior, text, log_evidence, self._generator)
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class KDMTable(DensityMixin, TableEstimator):
         ['x']
         """
         engine = self._engine()
-        known = read_given(engine, given)
+        known = read_given(engine.schema, given)
         names = list(engine.columns) if columns is None else list(columns)
         wanted = [engine.column("columns", name) for name in names]
         found, log_evidence = engine.marginals(wanted, known)
@@ -147,7 +147,7 @@ class KDMTable(DensityMixin, TableEstimator):
         True
         """
         engine = self._engine()
-        return engine.event(read_given(engine, event), read_given(engine, given))[0]
+        return engine.event(read_given(engine.schema, event), read_given(engine.schema, given))[0]
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -159,7 +159,7 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
-        drawn = draw_rows(engine, n, read_given(engine, given), self._generator(random_state))
+        drawn = draw_rows(engine, n, read_given(engine.schema, given), self._generator(random_state))
         return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
 
     # ---- rows
@@ -219,7 +219,7 @@ class KDMTable(DensityMixin, TableEstimator):
     @torch.no_grad()
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
-        column = check_target(engine, self._only_target() if target is None else target)
+        column = check_target(engine.schema, self._only_target() if target is None else target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Encoded]:
@@ -235,7 +235,7 @@ class KDMTable(DensityMixin, TableEstimator):
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, in the order of `predict_proba`."""
-        column = check_target(self._engine(), target)
+        column = check_target(self._engine().schema, target)
         if column.codec.levels is None:
             wanted = "a column with levels"
             raise TypeError(bad_argument("target", wanted, f"{target!r}, of kind {column.kind}"))
@@ -371,7 +371,7 @@ class KDMTable(DensityMixin, TableEstimator):
         n = check_count("n_samples", n_samples, least=2)
         generator = self._generator(random_state)
         return measure_information(
-            engine, check_target(engine, target), read_given(engine, given), n, generator
+            engine, check_target(engine.schema, target), read_given(engine.schema, given), n, generator
         )
 
     def explore(

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.answers.date_posterior import posterior_of
-from kdmkit.estimators.table.answers.overlaps import in_common
-from kdmkit.estimators.table.answers.pieces import Pieces
-from kdmkit.estimators.table.answers.posterior import Posterior, as_region, infer
-from kdmkit.estimators.table.answers.restricted import restrict
+from kdmkit.estimators.table.answering.component_cache import Pieces
+from kdmkit.estimators.table.answering.date_posterior import posterior_of
+from kdmkit.estimators.table.answering.posterior import Posterior, as_region, infer
+from kdmkit.estimators.table.answering.questions import in_common
+from kdmkit.estimators.table.answering.restricted import restrict
 from kdmkit.estimators.table.schema import Column, Encoded, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
 

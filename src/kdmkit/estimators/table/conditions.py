@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -105,3 +106,45 @@ def as_given(condition: Condition, beside: Beside) -> Any:
     low = beside(condition.low, True) if condition.above else condition.low
     high = beside(condition.high, False) if condition.below else condition.high
     return (low, high)
+
+
+# ---- queries
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise ValueError(text)
+    return number
+
+
+@dataclass(frozen=True)
+class ColumnSyntax:
+    """How values of a column are written.
+
+    Args:
+        levels: all values of a column of levels; None for numbers and dates.
+        ordered: whether the order of the levels means something.
+        read: makes a value from text, for columns without levels; raises a ValueError.
+        wanted: what `read` takes, for errors.
+    """
+
+    levels: Sequence[Any] | None = None
+    ordered: bool = False
+    read: Callable[[str], Any] = _number
+    wanted: str = "a number"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a query says.
+
+    Args:
+        target: the column whose distribution is wanted; None where the probability of an event is.
+        event: the event, conditions by column.
+        given: what is known, conditions by column.
+    """
+
+    target: str | None
+    event: dict[str, Condition] = field(default_factory=dict)
+    given: dict[str, Condition] = field(default_factory=dict)
