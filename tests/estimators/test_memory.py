@@ -117,11 +117,10 @@ def test_what_is_left_is_left_of_rows_left_out() -> None:
     assert 0.5 < known.mean() < memory(x)[1].mean() < 1
 
 
-def test_few_of_many_rows_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_MOST_ROWS", 150)
+def test_few_of_many_rows_are_remembered() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0), most_rows=150)
     assert memory is not None
     assert len(memory.rows) == 150
     assert known.shape == (400, 1)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from kdmkit.estimators.proportions.likelihood import BagLikelihood, RowLikelihood
-from kdmkit.estimators.regression.cross_fit import member_errors
 from torch import nn
 
 from kdmkit.estimators.common.cross_fit import CrossFitting
 from kdmkit.estimators.density.maximum_likelihood import Likelihood
-from kdmkit.estimators.proportions.bags import BagLoss, Bags
+from kdmkit.estimators.proportions.bag_likelihood import BagLikelihood, BagLoss, LabelRatio, RowLikelihood
+from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.regression.residuals import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
 from kdmkit.training import ConditionalObjective, DecoderObjective, DenseObjective

@@ -203,6 +203,7 @@ def fit_memory(
     weights: Float[Tensor, " n"] | None,
     generator: torch.Generator,
     *,
+    most_rows: int = 20_000,
     block: int = 2000,
 ) -> tuple[ResidualMemory | None, Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
     """The memory with the smallest leave-one-out squared error, or None if none lowers it significantly.
@@ -210,6 +211,7 @@ def fit_memory(
     Args:
         x, r, weights: rows, residuals, sample weights.
         generator: of a CPU; chooses the rows of the memory if there are many.
+        most_rows: of the memory.
         block: rows per block of the final answers.
 
     Returns:
@@ -219,7 +221,7 @@ def fit_memory(
     def losses(rows: Tensor, answers: Tensor, _: Tensor) -> Tensor:
         return (r[rows] - answers).double().square().mean(1)
 
-    memory, kept = search_memory(x, r, weights, generator, losses)
+    memory, kept = search_memory(x, r, weights, generator, losses, most_rows=most_rows)
     if memory is None:
         return None, r, r.new_zeros(len(x), 1)
     answers, coverage = torch.empty_like(r), r.new_empty(len(x), 1)
