@@ -13,7 +13,8 @@ from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.prepared_weights import PreparedWeights
 from kdmkit.kernels import check_continuous
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
-from kdmkit.ops import PrunedSum, Term
+from kdmkit.ops import Term
+from kdmkit.ops.pruned import PrunedSum
 
 _RTOL = "None, or a number between 0 and 1"
 

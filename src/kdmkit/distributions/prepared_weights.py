@@ -15,7 +15,7 @@ from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, mix_prepared
 from kdmkit.distributions.weights import Given, Mixed, Weights
 from kdmkit.kernels import Kernel
-from kdmkit.ops import PreparedSum
+from kdmkit.ops.prepared import PreparedSum
 
 # What is kept takes at most this much of the components' memory.
 _SHARE = 1.5

@@ -17,7 +17,8 @@ from kdmkit._core.tensors import pick
 from kdmkit.kernels.atoms import WithAtoms
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region
-from kdmkit.ops import Term, whole
+from kdmkit.ops import Term
+from kdmkit.ops.terms import whole
 
 
 class Kernel(WithAtoms, ABC):

@@ -22,7 +22,8 @@ from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.masses import first_occurrences, log_sum
 from kdmkit.kernels.regions import OneOf, Region
-from kdmkit.ops import Amplitudes, Lookup, Score, Term
+from kdmkit.ops import Lookup, Score, Term
+from kdmkit.ops.terms import Amplitudes
 from kdmkit.ops.terms.amplitudes import log_probs, log_square
 
 # A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.

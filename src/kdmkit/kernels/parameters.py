@@ -12,7 +12,7 @@ from torch import Tensor
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.regions import Interval
-from kdmkit.ops import whole
+from kdmkit.ops.terms import whole
 
 
 class WithBandwidth(Kernel, ABC):

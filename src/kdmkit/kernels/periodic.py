@@ -28,7 +28,8 @@ from kdmkit.kernels.masses import first_occurrences, log_sum
 from kdmkit.kernels.parameters import WithBandwidth
 from kdmkit.kernels.pieces import in_pieces, sum_last
 from kdmkit.kernels.regions import Interval, OneOf, Region
-from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
+from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
+from kdmkit.ops.terms import score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
 _TABLE = 1 << 22

@@ -26,7 +26,8 @@ from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
+from kdmkit.ops import LogSum, Lookup, Restricted, Term
+from kdmkit.ops.terms import InDtype, common_dtype, whole
 
 # Moments are sums over at most this many cells of a component. Beyond, and where its middle half alone has
 # so many, rounding hardly moves them.

@@ -22,7 +22,8 @@ from kdmkit.kernels.regions import Interval, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transforms import Change, QuantileNormal, as_float64
 from kdmkit.kernels.truncated import Truncated, check_per_dimension
-from kdmkit.ops import InDtype, Term, common_dtype, restricted
+from kdmkit.ops import Term
+from kdmkit.ops.terms import InDtype, common_dtype, restricted
 
 
 class Transformed(Around):
