@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import full_precision
-from kdmkit.ops.dense import LARGEST_ON_CPU, reduce_scores_given, sum_scores
+from kdmkit.ops import dense
 from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
 from kdmkit.ops.scaled_points import ScaledPoints, narrow_product_transposed
 from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
@@ -66,7 +66,7 @@ def _are_matrices(query: Tensor, components: Tensor, table: Tensor, codes: Tenso
         and query.device.type == components.device.type == table.device.type == "cpu"
         and table.ndim == codes.ndim == 2
         and table.shape[1] <= MAX_LABELS
-        and 0 < query.shape[0] * components.shape[0] <= LARGEST_ON_CPU
+        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -130,5 +130,5 @@ def _differentiable(are_amplitudes: bool, *inputs: Any) -> tuple[Tensor]:
     """The same by differentiable operations, for second derivatives."""
     query, components, scale, log_weights, table, codes = inputs
     labels = Amplitudes(codes, table) if are_amplitudes else Lookup(codes, table)
-    scores = sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
-    return (reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)
+    scores = dense.sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
+    return (dense.reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)
