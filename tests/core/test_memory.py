@@ -8,7 +8,7 @@ import pytest
 
 _STEPS = """
 import resource, torch
-from kdmkit._core.memory import keep_freed_memory
+from kdmkit._core.runtime import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

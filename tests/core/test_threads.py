@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kdmkit._core.threads import map_in_threads
+from kdmkit._core.runtime import map_in_threads
 
 
 @pytest.fixture

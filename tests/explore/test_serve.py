@@ -22,7 +22,7 @@ import torch
 from typer.testing import CliRunner
 
 import kdmkit as kdm
-from kdmkit._core.threads import in_one_thread
+from kdmkit._core.runtime import in_one_thread
 from kdmkit.cli.commands import app
 from kdmkit.explore import Server, example_models
 from kdmkit.explore import serve as serving

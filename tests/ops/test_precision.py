@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdmkit._core.precision import compute_dtype
+from kdmkit._core.tensors import compute_dtype
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, attend, log_mix
 from kdmkit.ops.terms import distance
 from ops.cases import BACKENDS, TERMS, Case, Draw, bump, evaluate, make_case

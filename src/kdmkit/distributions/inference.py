@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.known import Evidence, Known

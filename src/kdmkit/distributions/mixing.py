@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.layout import Layout
 from kdmkit.kernels import Kernel, Region
 from kdmkit.ops import (

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, mix_prepared
 from kdmkit.distributions.weights import Given, Mixed, Weights

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
-from kdmkit._core.shapes import pick
+from kdmkit._core.tensors import pick
 from kdmkit.kernels import LocationScale
 
 

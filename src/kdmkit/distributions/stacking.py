@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, relative_matrices, relative_scores
 
 # Scores of a variable that take much longer than calls: stacks of more would only take more memory.

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.quantiles import Bracket, Knots, Reached, precision, search
 from kdmkit.kernels import Kernel
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kdmkit._core.threads import in_one_thread
+from kdmkit._core.runtime import in_one_thread
 from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, openapi
 from kdmkit.explore.errors import InvalidError, RequestError
 from kdmkit.explore.models import Models

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 
 _NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(16))
 # Beyond a fall of the logarithm by this much an integral changes by less than 1e-10 of itself.

@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
-from kdmkit._core.shapes import pick
+from kdmkit._core.tensors import pick
 from kdmkit.kernels.atoms import WithAtoms
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Region

@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_label, check_number, is_integer
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.masses import first_occurrences
 from kdmkit.kernels.regions import OneOf, Region

@@ -18,7 +18,7 @@ from kdmkit._core.checks import (
     check_label,
     is_integer,
 )
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.masses import first_occurrences, log_sum
 from kdmkit.kernels.regions import OneOf, Region

@@ -18,8 +18,7 @@ from kdmkit._core.checks import (
     check_floating,
 )
 from kdmkit._core.logspace import log_add
-from kdmkit._core.precision import at_least_float32
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.exact import ExactBuffers

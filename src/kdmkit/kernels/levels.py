@@ -22,8 +22,7 @@ from kdmkit._core.checks import (
     is_integer,
 )
 from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
-from kdmkit._core.precision import at_least_float32
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import check_size, smoothing_logit
 from kdmkit.kernels.cosine import LABEL_SMOOTHING

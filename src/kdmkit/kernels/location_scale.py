@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
-from kdmkit._core.precision import compute_dtype
-from kdmkit._core.shapes import broadcast, pick
+from kdmkit._core.tensors import broadcast, compute_dtype, pick
 from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth, as_bandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_log
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 
 _ROOT_HALF = math.sqrt(0.5)
 LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)

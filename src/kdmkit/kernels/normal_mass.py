@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.masses import LEGENDRE, LOG_ROOT_2PI, interval_units, log_normal_mass_parts
 
 _ROOT_HALF = math.sqrt(0.5)

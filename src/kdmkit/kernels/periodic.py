@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number, is_integer
-from kdmkit._core.precision import at_least_float32, compute_dtype
-from kdmkit._core.shapes import broadcast, pick
+from kdmkit._core.tensors import at_least_float32, broadcast, compute_dtype, pick
 from kdmkit.kernels.arcs import log_arc_mass, mean_length, turned
 from kdmkit.kernels.bandwidth import (
     Bandwidth,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 
 # Numbers in a piece: some hundred tensors of this size exist at once.
 _PIECE = 1 << 16

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_finite
-from kdmkit._core.precision import full_precision
+from kdmkit._core.tensors import full_precision
 from kdmkit.kernels.bandwidth import (
     Bandwidth,
     FixedBandwidth,

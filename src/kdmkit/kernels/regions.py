@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 
 
 class Region(ABC):

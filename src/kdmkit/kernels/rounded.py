@@ -16,7 +16,7 @@ from kdmkit._core.checks import (
     check_floating,
     check_number,
 )
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.masses import first_occurrences

@@ -12,7 +12,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import AffineTransform, ExpTransform, SigmoidTransform
 
 from kdmkit._core.checks import bad_argument, check_event
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.parameters import Around

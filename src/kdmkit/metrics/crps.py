@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions import KDM
 from kdmkit.metrics._mixture import Mixture
 from kdmkit.metrics.inputs import as_values, check_density

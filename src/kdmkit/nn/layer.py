@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count, check_device, check_dtype, in_memory
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels import Kernel
 from kdmkit.nn.variable import Variable
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.modes import is_exporting, only_reverse_mode
+from kdmkit._core.runtime import is_exporting, only_reverse_mode
 from kdmkit.nn.draws import Dropout
 from kdmkit.nn.scaler import soft_clip
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.modes import is_exporting
+from kdmkit._core.runtime import is_exporting
 
 # No limit: a number that is finite, as saved tensors have to be.
 _NO_LIMIT = 1e300

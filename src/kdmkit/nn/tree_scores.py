@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from kdmkit._core.checks import is_integer
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, relative_scores
 from kdmkit.distributions.stacking import scores_of_each
 from kdmkit.kernels import Kernel

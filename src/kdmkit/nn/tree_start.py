@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import is_integer
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.nn.variable import Variable
 
 # Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import check_choice
-from kdmkit._core.precision import full_precision
+from kdmkit._core.tensors import full_precision
 from kdmkit.ops.blocks import Block
 from kdmkit.ops.implementations import BACKENDS, Backend, choose, reduce, reduce_given
 from kdmkit.ops.reduction import Reduction, Result

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import LOG2_E
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.api import attend
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.near_pairs import FLOAT32_REACH, sums_of_near_pairs

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kdmkit._core.precision import at_least_float32, compute_dtype
+from kdmkit._core.tensors import at_least_float32, compute_dtype
 from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.terms import Term, total_shape
 

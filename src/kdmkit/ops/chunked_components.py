@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.logspace import LOG2_E
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import ComponentDistance, robust_centre

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.block_gradients import (
     TermGradients,
     accumulate,

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term
 

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.precision import at_least_float32, full_precision
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import at_least_float32, full_precision
 from kdmkit.ops.dense import (
     add_row,
     log_ratio,

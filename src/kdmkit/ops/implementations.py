@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kdmkit._core.modes import is_exporting
+from kdmkit._core.runtime import is_exporting
 from kdmkit.ops import chunked, chunked_components, chunked_cpu, chunked_given, dense, dense_explicit
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.precision import full_precision
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import full_precision
 from kdmkit.ops.dense import reduce_scores_given, sum_scores
 from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
 from kdmkit.ops.implementations import fits_dense

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from kdmkit._core.precision import full_precision
+from kdmkit._core.tensors import full_precision
 from kdmkit.ops.blocks import vmap_one_by_one
 
 #: Tensors, some of them None.

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 from kdmkit.ops.dense import sum_rows, sum_scores
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.terms import Term

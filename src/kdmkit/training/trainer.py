@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.memory import keep_freed_memory
+from kdmkit._core.runtime import keep_freed_memory
 from kdmkit.training.averaging import MovingAverage
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.graphs import Replayed

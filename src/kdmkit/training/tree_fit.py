@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, check_instance
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.tree_start import bin_codes
 from kdmkit.training.loop import fit

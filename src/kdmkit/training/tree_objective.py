@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_number
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
 from kdmkit.training.packing import Packing
 from kdmkit.training.rows import Rows

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast, pick
+from kdmkit._core.tensors import broadcast, pick
 from kdmkit.distributions._validation import event_shape_of
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.sources import Numbers, Source, by_node, in_blocks

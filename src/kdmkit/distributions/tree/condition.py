@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions._lazy import cached_per_grad_mode
 from kdmkit.distributions.tree.conditional import (
     log_conditional,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.tree.states import AnyScores, Scores, States
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.known import Known
 from kdmkit.distributions.tree.sources import Numbers, Source, by_node
 from kdmkit.distributions.weights import PartMap

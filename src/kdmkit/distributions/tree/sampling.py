@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.tree.condition import Condition
 from kdmkit.distributions.tree.conditional import possible

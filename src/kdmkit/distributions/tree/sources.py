@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.mixing import Entry, RowScores, relative_scores
 from kdmkit.distributions.stacking import scores_of_each
 from kdmkit.ops.blocks import slices

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.tree.topology import Topology
 from kdmkit.distributions.weights import PartMap
 from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all, collect_everywhere

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import check_number
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.estimators.common.leave_one_out import log_overlap_with_others
 from kdmkit.kernels import RBF
 from kdmkit.nn.scaler import normalized_weights

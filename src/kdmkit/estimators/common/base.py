@@ -19,8 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit._core.memory import keep_freed_memory
-from kdmkit._core.threads import map_in_threads
+from kdmkit._core.runtime import keep_freed_memory, map_in_threads
 from kdmkit.estimators.common.arrays import Array, CheckedRows, checked_rows, plain, to_tensor
 from kdmkit.estimators.common.arrow import (
     BatchAnswer,

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit._core.logspace import exp_
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions

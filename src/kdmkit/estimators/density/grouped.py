@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit._core.weights import effective_rows
+from kdmkit._core.tensors import effective_rows
 from kdmkit.estimators.common.arrays import merge_rows
 from kdmkit.estimators.density.adaptive import (
     EXPONENTS,

@@ -10,10 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.memory import keep_freed_memory
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.precision import compute_dtype, full_precision
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.runtime import keep_freed_memory, only_reverse_mode
+from kdmkit._core.tensors import broadcast, compute_dtype, full_precision
 from kdmkit.ops.messages.both_ways import pass_both_ways
 from kdmkit.ops.messages.indexed import Indexed, NodeScores, expanded
 from kdmkit.ops.messages.maximised import max_product

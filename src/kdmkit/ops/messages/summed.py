@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import exp_, finite_max, safe_logsumexp
-from kdmkit._core.precision import full_precision
+from kdmkit._core.tensors import full_precision
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.messages.plain import collect_plainly
 from kdmkit.ops.messages.schedule import Step

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 
 #: Where the tables of an edge lie: which stack, and which table of it.
 Place = tuple[int, int]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from kdmkit._core.modes import only_reverse_mode
+from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.terms.base import Roles, Term
 from kdmkit.ops.terms.lookup import Lookup
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.shapes import broadcast
+from kdmkit._core.tensors import broadcast
 
 Role = Literal["query", "component", "shared"]
 Roles = dict[str, Role]

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.modes import is_exporting, only_reverse_mode
-from kdmkit._core.precision import at_least_float32, compute_dtype
+from kdmkit._core.runtime import is_exporting, only_reverse_mode
+from kdmkit._core.tensors import at_least_float32, compute_dtype
 from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
 _CENTRE_SAMPLE = 32

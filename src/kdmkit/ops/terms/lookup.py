@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from kdmkit._core.modes import only_reverse_mode
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.terms.base import Roles, Term
 
 

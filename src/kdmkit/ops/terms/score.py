@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.precision import at_least_float32
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.terms.base import Role, Term
 
 BlockScore = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
