@@ -14,7 +14,7 @@ from typing import Any
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table import Answer
-from kdmkit.estimators.table.answers.questions import describe
+from kdmkit.estimators.table.answering.questions import describe
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
 from kdmkit.explore import requests as r

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from kdmkit.estimators.table.answers.answer import plain as plain
-from kdmkit.estimators.table.answers.answer import shown as _shown
+from kdmkit.estimators.table.display import plain as plain
+from kdmkit.estimators.table.display import shown as _shown
 
 
 def shown(value: Any) -> str:

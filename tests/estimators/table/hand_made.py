@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from kdmkit.estimators.table.answers.inference import Inference
+from kdmkit.estimators.table.answering.engine import Inference
 from kdmkit.estimators.table.codecs.base import Cells, Codec, Known
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Column, Encoded, Schema

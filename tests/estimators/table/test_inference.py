@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from estimators.table.hand_made import hand_made
-from kdmkit.estimators.table.answers.answer import Answer
-from kdmkit.estimators.table.answers.draws import draw_rows
+from kdmkit.estimators.table.answering.answer import Answer
+from kdmkit.estimators.table.answering.whole_rows import draw_rows
 
 N = 200_000
 Frame = dict[str, np.ndarray]

@@ -4,14 +4,8 @@ import datetime as dt
 
 import pytest
 
-from kdmkit.estimators.table.queries.conditions import Among, Range, both
-from kdmkit.estimators.table.queries.language import (
-    ColumnSyntax,
-    Query,
-    QueryError,
-    parse_conditions,
-    parse_query,
-)
+from kdmkit.estimators.table.conditions import Among, ColumnSyntax, Query, Range, both
+from kdmkit.estimators.table.language import QueryError, parse_conditions, parse_query
 
 COLUMNS = {
     "price": ColumnSyntax(),

@@ -9,8 +9,8 @@ import torch
 
 import kdmkit as kdm
 import typecheck
-from kdmkit.estimators.table.answers.date_posterior import DatePosterior
-from kdmkit.estimators.table.answers.turns import Turn
+from kdmkit.estimators.table.answering.component_cache import Turn
+from kdmkit.estimators.table.answering.date_posterior import DatePosterior
 
 pd = pytest.importorskip("pandas")
 

@@ -12,13 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.common.arrays import Array, plain
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.table.answers.inference import Inference
-from kdmkit.estimators.table.chunks import KeptRows, learn_chunk
-from kdmkit.estimators.table.columns import Columns
+from kdmkit.estimators.table.answering.engine import Inference
+from kdmkit.estimators.table.chunk_fit import KeptRows, learn_chunk
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
-from kdmkit.estimators.table.sampling import chunk_weights, sample_frame, sampled_weights
-from kdmkit.estimators.table.schema import Encoded, Schema
+from kdmkit.estimators.table.row_sample import chunk_weights, sample_frame, sampled_weights
+from kdmkit.estimators.table.schema import Columns, Encoded, Schema
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the columns of a table are, and how rows become events of variables and come back."""
+"""The columns of a table: how rows become events of variables and come back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.codecs.base import Codec, LeftOut
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
-from kdmkit.estimators.table.printing import text_table
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 
@@ -368,3 +368,30 @@ def _absent(column: Column, n_rows: int) -> RawColumn:
     """A column of which every cell is missing."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
+
+
+class Columns(dict[str, Column]):
+    """What columns were taken for, by name; prints as a table. `KDMTable.columns_` has it.
+
+    Attributes:
+        origin: which rows they were recognised by; empty where those are all rows.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> {name: column.kind for name, column in table.columns_.items()}
+    {'x': 'float', 'big': 'boolean'}
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema.columns)
+        self._text, self.origin = str(schema), schema.origin
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __rich__(self) -> Any:
+        return rich_table(
+            COLUMN_HEADER, [column.line for column in self.values()], caption=self.origin or None
+        )

@@ -1,4 +1,4 @@
-"""What the numbers of a column are like: few values or many, a grid, atoms, bounds."""
+"""The numbers of a column: few values or many, a grid, atoms, bounds."""
 
 from __future__ import annotations
 

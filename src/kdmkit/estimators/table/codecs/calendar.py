@@ -1,15 +1,19 @@
-"""Dates as numbers with several digits: weeks and weekdays, years and months, and the time of day."""
+"""Dates as digits, texts and times of zones."""
 
 from __future__ import annotations
 
 import datetime
 import math
 import re
+import zoneinfo
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.frames.storage import RawColumn
 
 DAY = 86_400_000_000  # microseconds
 _MONDAY = np.datetime64("1970-01-05", "D")
@@ -210,3 +214,145 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
     if np.datetime_data(start.dtype)[0] in ("ns", "ps", "fs", "as"):
         start = start.astype("datetime64[us]")
     return start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
+
+
+#: Ways to write dates, those of ISO 8601 first.
+PATTERNS = (
+    "%Y-%m-%d",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d %H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%SZ",
+    "%Y-%m-%dT%H:%M:%S.%fZ",
+    "%Y/%m/%d",
+    "%Y/%m/%d %H:%M:%S",
+    "%d.%m.%Y",
+    "%d.%m.%Y %H:%M",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y %H:%M",
+    "%d/%m/%Y %H:%M",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+)
+#: Pairs that read the same text as different dates.
+_AMBIGUOUS = ({"%m/%d/%Y", "%d/%m/%Y"}, {"%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"})
+
+
+@dataclass(frozen=True)
+class DateFormat:
+    """A way to write dates, in the signs of `strptime`."""
+
+    pattern: str
+
+    @classmethod
+    def find(cls, column: RawColumn) -> DateFormat:
+        """The format of all texts of a column. Raises a ValueError where there is none, or more than one."""
+        found = cls.matching(column)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            got = f"texts that are dates both as {found[0].pattern} and as {found[1].pattern}"
+            raise ValueError(bad_argument(f"column {column.name!r}", "dates of one meaning", got))
+        raise ValueError(bad_argument(f"column {column.name!r}", "dates", _first_that_is_none(column)))
+
+    @classmethod
+    def matching(cls, column: RawColumn) -> list[DateFormat]:
+        """The formats in which all texts are written: one, none, or two where day and month may swap."""
+        texts = list(dict.fromkeys(column.present.tolist()))
+        found = [
+            cls(pattern)
+            for pattern in PATTERNS
+            if all(cls(pattern).read_one(text) is not None for text in texts)
+        ]
+        ambiguous = {form.pattern for form in found} in _AMBIGUOUS
+        return found if ambiguous else found[:1]
+
+    def read_one(self, text: str) -> np.datetime64 | None:
+        """The date of a text, None where it is written otherwise."""
+        try:
+            date = datetime.datetime.strptime(text.strip(), self.pattern)
+        except ValueError:
+            return None
+        return np.datetime64(date, "us")
+
+    def read(self, column: RawColumn) -> np.ndarray:
+        """Dates of a column of texts. Raises a ValueError that names the first one that does not parse."""
+        known: dict[str, np.datetime64] = {}
+        dates = np.full(len(column.values), np.datetime64("NaT"), "datetime64[us]")
+        for row in np.flatnonzero(~column.missing):
+            text = column.values[row]
+            if text not in known:
+                date = self.read_one(text)
+                if date is None:
+                    wanted = f"dates written as {self.pattern}"
+                    raise ValueError(
+                        bad_argument(f"column {column.name!r}", wanted, f"{text!r} in row {row}")
+                    )
+                known[text] = date
+            dates[row] = known[text]
+        return dates
+
+    def write(self, dates: np.ndarray) -> np.ndarray:
+        """Texts of dates `datetime64[us]`."""
+        texts = np.empty(len(dates), dtype=object)
+        texts[:] = [date.strftime(self.pattern) for date in dates.astype("datetime64[us]").tolist()]
+        return texts
+
+
+def _first_that_is_none(column: RawColumn) -> str:
+    """The first text that is no date in any format, or in that of the first text."""
+    rows = np.flatnonzero(~column.missing)
+    first = [p for p in PATTERNS if DateFormat(p).read_one(column.values[rows[0]]) is not None]
+    for row in rows:
+        if all(DateFormat(p).read_one(column.values[row]) is None for p in first or PATTERNS):
+            return f"{column.values[row]!r} in row {row}"
+    return "texts in several formats"
+
+
+_OFFSET = re.compile(r"(?:UTC)?([+-])(\d\d):?(\d\d)$")
+_WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*(Z|[+-]\d\d:?\d\d)$")
+
+
+def zone_of(name: str) -> datetime.tzinfo:
+    """The zone of a name, or of a difference from UTC.
+
+    >>> zone_of("UTC+02:00").utcoffset(None)
+    datetime.timedelta(seconds=7200)
+    """
+    offset = _OFFSET.match(name)
+    if offset is None:
+        return zoneinfo.ZoneInfo(name)
+    sign, hours, minutes = offset.groups()
+    delta = datetime.timedelta(hours=int(hours), minutes=int(minutes))
+    return datetime.timezone(delta if sign == "+" else -delta)
+
+
+def between_zones(dates: np.ndarray, own: str, wanted: str) -> np.ndarray:
+    """Times of clocks in zone `own` as times of clocks in zone `wanted`.
+
+    >>> between_zones(np.array(["2024-07-01T12:00"], "M8[us]"), "UTC", "Europe/Berlin")
+    array(['2024-07-01T14:00:00.000000'], dtype='datetime64[us]')
+    """
+    source, target = zone_of(own), zone_of(wanted)
+    distinct, place = np.unique(dates, return_inverse=True)
+    clocks = [
+        date and date.replace(tzinfo=source).astimezone(target).replace(tzinfo=None)
+        for date in distinct.tolist()
+    ]
+    found: np.ndarray = np.array(clocks, "datetime64[us]")[place.reshape(-1)]
+    return found
+
+
+def in_zone(value: Any, zone: str) -> Any:
+    """A date-time that has a zone as clocks in another zone show it; every other value as it is."""
+    if isinstance(value, str) and zone and _WITH_OFFSET.match(value.strip()):
+        value = datetime.datetime.fromisoformat(value.strip())
+    if zone and isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(zone_of(zone)).replace(tzinfo=None)
+    return value

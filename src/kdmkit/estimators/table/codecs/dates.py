@@ -1,22 +1,33 @@
-"""Dates and date-times."""
+"""Dates, date-times and times of day."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.analysis import code_part, count, number_part
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
-from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
-from kdmkit.estimators.table.codecs.parts import CirclePart, Known, Part, part_from_config
-from kdmkit.estimators.table.codecs.texts import DateFormat
-from kdmkit.estimators.table.codecs.zones import between_zones, in_zone
-from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.kernels import Resolution
+from kdmkit.estimators.table.codecs.calendar import (
+    DAY,
+    Calendar,
+    DateFormat,
+    between_zones,
+    clock_of,
+    digit_ranges,
+    in_zone,
+    parse_span,
+)
+from kdmkit.estimators.table.codecs.parts import Events, Known, Part, part_from_config, stack_numbers
+from kdmkit.estimators.table.frames.storage import RawColumn, microseconds, time_of_day
+from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
 
 Span = tuple[np.datetime64, np.datetime64]
 # Digits with so many values have levels: always, and where every value has rows enough.
@@ -24,6 +35,53 @@ _FEW_VALUES = 60
 _MANY_VALUES = 288
 _ROWS_PER_VALUE = 50
 _MICROSECOND = np.timedelta64(1, "us")
+# κ that learning starts from, where the layer does not set it.
+_KAPPA = 10.0
+
+
+@dataclass(frozen=True)
+class CirclePart(Part):
+    """Whole numbers 0 … period − 1 that go round, such as minutes of the day.
+
+    There are many of them: they have densities, not masses, and a draw is the nearest whole number.
+    """
+
+    kind = "circle"
+    period: int
+
+    def kernel(self, n_components: int | None) -> Kernel:
+        shape = () if n_components is None else (n_components, 1)
+        return Periodic(torch.full(shape, _KAPPA), self.period)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size([1])
+
+    def encode(self, numbers: np.ndarray) -> Events:
+        inside = (numbers >= 0) & (numbers < self.period)
+        events = torch.from_numpy(np.where(inside, np.round(numbers), 0.0)).unsqueeze(-1)
+        return Events(events, inside, np.zeros(len(numbers)))
+
+    def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
+        numbers = events.detach().cpu().double().squeeze(-1).numpy()
+        return np.mod(np.round(numbers), self.period) if rounded else numbers
+
+    def interval(self, low: float, high: float) -> Known:
+        low, high = max(low, 0.0), min(high, self.period - 1.0)
+        if low > high:
+            raise ValueError(bad_argument("range", f"numbers from 0 to {self.period - 1}", (low, high)))
+        if (low, high) == (0, self.period - 1):
+            return None
+        return Interval(torch.tensor([low - 0.5]).double(), torch.tensor([high + 0.5]).double())
+
+    def one_of(self, events: Sequence[Tensor]) -> list[Known]:
+        return list(events)
+
+    def stack(self, known: Sequence[Known]) -> Tensor | Region:
+        return stack_numbers(known, (-0.5, self.period - 0.5))
+
+    def describe(self) -> str:
+        return f"0…{self.period - 1}, periodic"
 
 
 class DateCodec(Codec):
@@ -214,3 +272,104 @@ def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
     own = column.storage.zone
     return dates if not zone or not own or own == zone else between_zones(dates, own, zone)
+
+
+class TimeCodec(Codec):
+    """A column of times of day, in units of its clock.
+
+    Args:
+        clock: microseconds of one unit.
+        part: how units since midnight are events.
+        share: the probability of a time that the column cannot have.
+    """
+
+    codec = "times"
+
+    def __init__(self, name: str, clock: int, part: Part, *, share: float) -> None:
+        self.name, self.kind = name, "time"
+        self.clock, self.share = clock, share
+        self.part, self.parts = part, (part,)
+
+    @classmethod
+    def fit(cls, column: RawColumn) -> TimeCodec:
+        times = column.present
+        clock = clock_of(times)
+        part = digit_part(times // clock, DAY // clock)
+        return cls(column.name, clock, part, share=0.5 / (len(times) + 1))
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def levels(self) -> Sequence[Any] | None:
+        values = self.part.values
+        return None if values is None else [time_of_day(int(value) * self.clock) for value in values]
+
+    def encode(self, column: RawColumn) -> Cells:
+        units = np.zeros(len(column.missing), np.int64)
+        if not column.missing.all():
+            if column.storage.base != "time":
+                raise TypeError(bad_argument(f"column {self.name!r}", "times of day", column.example))
+            units = np.where(column.missing, 0, column.values) // self.clock
+        return self._cells([self.part.encode(units.astype(np.float64))], column.missing)
+
+    def decode(self, *parts: Tensor) -> np.ndarray:
+        return np.rint(self.part.decode(parts[0])).astype(np.int64) * self.clock
+
+    def numbers(self, *parts: Tensor) -> np.ndarray:
+        """Times of day on the column's clock."""
+        decoded = self.decode(*parts)
+        times = np.empty(decoded.shape, dtype=object)
+        times.reshape(-1)[:] = [time_of_day(int(time)) for time in decoded.reshape(-1)]
+        return times
+
+    def event(self, value: Any) -> tuple[Tensor, ...]:
+        events = self.part.encode(np.array([float(self._units(value))]))
+        if not events.inside[0]:
+            raise self._no_value("a time of day of the column", value)
+        return (events.values[0],)
+
+    def _microseconds(self, value: Any) -> int:
+        time = value
+        if isinstance(value, str):
+            with suppress(ValueError):
+                time = datetime.time.fromisoformat(value.strip())
+        if not isinstance(time, datetime.time):
+            raise self._no_value("a time of day such as '18:30'", value)
+        return microseconds(time)
+
+    def _units(self, value: Any) -> int:
+        return self._microseconds(value) // self.clock
+
+    def _one_of(self, values: list[Any]) -> list[Box]:
+        return [(known,) for known in self.part.one_of([self.event(value)[0] for value in values])]
+
+    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
+        """From the first to the last; a range that ends before it starts goes over midnight."""
+        last = DAY // self.clock - 1
+        low = 0 if ends[0] is None else self._units(ends[0])
+        high = last if ends[1] is None else self._units(ends[1])
+        pairs = [(low, high)] if low <= high else [(low, last), (0, high)]
+        try:
+            return [(known_digit(self.part, pair),) for pair in pairs]
+        except ValueError as error:
+            raise self._no_value("a range that holds times of the column", ends) from error
+
+    def beside(self, value: Any, up: bool) -> datetime.time:
+        """One unit later or earlier; the ends of the day are as far as it goes."""
+        time = self._microseconds(value)
+        moved = time + (self.clock if up else -self.clock)
+        return time_of_day(moved if 0 <= moved < DAY else time)
+
+    def describe(self) -> str:
+        return f"step {datetime.timedelta(microseconds=self.clock)}"
+
+    def config(self) -> dict[str, Any]:
+        fields = {"name": self.name, "clock": self.clock, "share": self.share}
+        return {"codec": self.codec, **fields, "part": self.part.config()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> TimeCodec:
+        part = part_from_config(config["part"])
+        return cls(config["name"], config["clock"], part, share=config["share"])

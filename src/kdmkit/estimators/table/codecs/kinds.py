@@ -10,11 +10,10 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.table.codecs.base import Codec, LeftOut
-from kdmkit.estimators.table.codecs.dates import DateCodec
-from kdmkit.estimators.table.codecs.levels import LevelsCodec
+from kdmkit.estimators.table.codecs.calendar import DateFormat
+from kdmkit.estimators.table.codecs.categories import LevelsCodec
+from kdmkit.estimators.table.codecs.dates import DateCodec, TimeCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
-from kdmkit.estimators.table.codecs.texts import DateFormat
-from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.frames.storage import RawColumn
 
 #: Kinds that `types` may name.

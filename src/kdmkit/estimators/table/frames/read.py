@@ -13,8 +13,7 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.csv_parquet import read_file
-from kdmkit.estimators.table.frames.objects import check_finite, from_objects
-from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, check_finite, from_objects
 
 #: What may hold a table.
 WANTED = (

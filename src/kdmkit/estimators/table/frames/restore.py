@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit.estimators.common.arrow import need
-from kdmkit.estimators.table.frames.objects import time_of_day
-from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage, time_of_day
 
 
 def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any], index: Any = None) -> Any:

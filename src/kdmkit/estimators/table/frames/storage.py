@@ -1,13 +1,17 @@
-"""How a frame stores a column: what is needed to give it back as it came."""
+"""Columns as arrays, and how a frame stores them: all that is needed to give a column back as it came."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+import decimal
+import numbers
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+from kdmkit._core.checks import bad_argument
 
 #: What the values of a column are, whatever the frame: each has one dtype of arrays that codecs read.
 BASES = {
@@ -110,3 +114,118 @@ class RawColumn:
         """The first value as Python writes it."""
         value = self.present[0]
         return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn:
+    """A column of objects. None, NaN, NaT and the like are missing; values of several kinds raise."""
+    missing = missing | np.fromiter((is_missing(cell) for cell in array), bool, len(array))
+    rows = np.flatnonzero(~missing)
+    kinds: dict[str, int] = {}
+    for row in rows:
+        kinds.setdefault(_kind(array[row]), int(row))
+    if set(kinds) == {"int", "float"} or (set(kinds) == {"int"} and _are_long(array[rows])):
+        kinds = {"float": 0}
+    if len(kinds) > 1:
+        got = ", ".join(f"{kind} in row {row} ({array[row]!r})" for kind, row in kinds.items())
+        raise TypeError(bad_argument(f"column {name!r}", "values of one type", got))
+    kind = next(iter(kinds), "str")
+    base, read = _READERS.get(kind, ("other", lambda cell: cell))
+    values = _filled(array, missing, base, read)
+    if base == "float":
+        check_finite(name, values, missing)
+    return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
+
+
+def _are_long(cells: np.ndarray) -> bool:
+    """Whether whole numbers do not fit into 64 bits."""
+    return any(not -(2**63) <= cell < 2**63 for cell in cells)
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, NaT or pandas' NA."""
+    if cell is None:
+        return True
+    try:
+        return not isinstance(cell, str) and bool(cell != cell)
+    except (TypeError, ValueError):  # pandas.NA has no truth; an array in a cell has several
+        return type(cell).__name__ == "NAType"
+
+
+def _kind(cell: Any) -> str:
+    for kind, types in _TYPES.items():
+        if isinstance(cell, types):
+            return kind
+    return type(cell).__name__
+
+
+#: In this order: a bool is a number, a date-time is a date.
+_TYPES: dict[str, Any] = {
+    "str": str,
+    "bool": (bool, np.bool_),
+    "int": numbers.Integral,
+    "Decimal": decimal.Decimal,
+    "float": numbers.Real,
+    "datetime": (datetime.datetime, np.datetime64),
+    "date": datetime.date,
+    "time": datetime.time,
+    "timedelta": (datetime.timedelta, np.timedelta64),
+}
+
+
+def _instant(cell: Any) -> np.datetime64:
+    wall = cell.replace(tzinfo=None) if isinstance(cell, datetime.datetime) else cell
+    return np.datetime64(wall, "us")
+
+
+def microseconds(time: datetime.time) -> int:
+    """Microseconds since midnight."""
+    seconds = (time.hour * 60 + time.minute) * 60 + time.second
+    return seconds * 1_000_000 + time.microsecond
+
+
+def time_of_day(microseconds: int) -> datetime.time:
+    """The time so many microseconds after midnight."""
+    return (datetime.datetime.min + datetime.timedelta(microseconds=microseconds)).time()
+
+
+def _duration(cell: Any) -> int:
+    return int(np.timedelta64(cell, "us").astype(np.int64))
+
+
+_READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "str": ("string", str),
+    "bool": ("boolean", bool),
+    "int": ("integer", int),
+    "Decimal": ("float", float),
+    "float": ("float", float),
+    "datetime": ("datetime", _instant),
+    "date": ("datetime", _instant),
+    "time": ("time", microseconds),
+    "timedelta": ("duration", _duration),
+}
+
+
+def _filled(array: np.ndarray, missing: np.ndarray, base: str, read: Callable[[Any], Any]) -> np.ndarray:
+    values = np.zeros(len(array), BASES[base]) if base not in ("string", "other") else array.copy()
+    for row in np.flatnonzero(~missing):
+        values[row] = read(array[row])
+    return values
+
+
+def check_finite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+    """Numbers of a column are finite or missing."""
+    infinite = np.flatnonzero(np.isinf(values) & ~missing)
+    if len(infinite):
+        got = f"{values[infinite[0]]} in row {infinite[0]}"
+        raise ValueError(bad_argument(f"column {name!r}", "finite numbers or missing cells", got))
+
+
+def _storage(kind: str, base: str, native: str, present: np.ndarray) -> Storage:
+    unit = {"date": "D", "datetime": "us", "time": "us", "timedelta": "us"}.get(kind, "")
+    zone = ""
+    if kind == "datetime" and getattr(present[0], "tzinfo", None) is not None:
+        zone = str(present[0].tzinfo)
+    scale = None
+    if kind == "Decimal":
+        scale = max(0, *(-int(cell.as_tuple().exponent) for cell in present))
+    return Storage(base, native, kind, unit=unit, zone=zone, scale=scale)

@@ -1,0 +1,335 @@
+"""Answers: distributions of columns and probabilities of events, as people read them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdmkit._core.checks import bad_argument, check_count, check_number
+from kdmkit.estimators.common.arrays import Array
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.conditions import Range, as_given
+from kdmkit.estimators.table.display import SHOWN, grid_bins, plain, readable_end, round_edges, scalar, shown
+
+#: Makes a generator of the model's device from a `random_state`.
+Generators = Callable[[Any], torch.Generator]
+# Bars of a histogram, and the quantiles between which they lie.
+_BARS, _TAIL = 12, 0.005
+
+
+class BaseAnswer(ABC):
+    """What a query returns.
+
+    Attributes:
+        question: the query, as text.
+        log_evidence: log p of what is given (a density where values of continuous columns are given); 0
+            where nothing is.
+    """
+
+    def __init__(self, question: str, log_evidence: float) -> None:
+        self.question, self.log_evidence = question, log_evidence
+
+    @property
+    @abstractmethod
+    def probs(self) -> dict[Any, float]:
+        """The probability of every value, the most probable first."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Numbers that describe the answer, by name."""
+
+    @abstractmethod
+    def bars(self) -> dict[str, float]:
+        """What a histogram shows: probabilities of levels or of ranges, by label."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer in the types of JSON."""
+        known = {"log_evidence": self.log_evidence}
+        return {"query": self.question, **{k: plain(v) for k, v in self.summary().items()}, **known}
+
+    def __repr__(self) -> str:
+        lines = [self.question, *(f"  {name}: {shown(value)}" for name, value in self.summary().items())]
+        return "\n".join(lines)
+
+    def __rich__(self) -> Any:
+        """The summary and a histogram, for `rich.print` and the command line."""
+        from rich.bar import Bar
+        from rich.console import Group
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table("", "", title=escape(self.question), title_justify="left", show_header=False)
+        for name, value in self.summary().items():
+            table.add_row(name, escape(shown(value)))
+        bars = self.bars()
+        drawn = Table("", "", "", box=None, show_header=False)
+        top = max(bars.values(), default=0.0) or 1.0
+        for label, share in bars.items():
+            drawn.add_row(escape(label), f"{share:.1%}", Bar(top, 0, share, width=30))
+        return Group(table, drawn)
+
+
+class Answer(BaseAnswer):
+    """The distribution of one column given what is known of others. `KDMTable.query` returns it.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> answer = table.query("x", given={"big": True})
+    >>> low, high = answer.interval(0.9)
+    >>> bool(low < answer.median < high)
+    True
+    """
+
+    def __init__(
+        self, posterior: Posterior, question: str, log_evidence: float, generators: Generators
+    ) -> None:
+        super().__init__(question, log_evidence)
+        self._posterior, self._generators = posterior, generators
+        self._intervals: dict[float, tuple[Any, Any]] = {}
+
+    @property
+    def column(self) -> str:
+        """The name of the column."""
+        return self._posterior.column.name
+
+    @property
+    def levels(self) -> list[Any] | None:
+        """All values in their order, where they are finitely many."""
+        levels = self._posterior.levels
+        return None if levels is None else list(levels)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether values are ordered: then there are quantiles and ranges."""
+        return bool(self._posterior.codec.ordered)
+
+    # ---- summaries
+
+    @cached_property
+    def mean(self) -> Any:
+        """The mean, of numeric columns."""
+        return scalar(self._posterior.mean())
+
+    @cached_property
+    def std(self) -> float:
+        """The standard deviation, of numeric columns."""
+        return float(self._posterior.std())
+
+    @property
+    def median(self) -> Any:
+        """The median, of ordered columns."""
+        return self.quantile(0.5)
+
+    @property
+    def mode(self) -> Any:
+        """The most probable value."""
+        return scalar(self._posterior.mode())
+
+    def quantile(self, q: float) -> Any:
+        """The smallest value that is reached with probability q."""
+        q = check_number("q", q, "0 < q < 1", positive=True, below=1)
+        return scalar(self._posterior.quantile(q))
+
+    def interval(self, coverage: float = 0.9) -> Any:
+        """An interval (low, high) that holds a given probability, with about as much below it as above.
+
+        Of a density it is the central interval. Single values with probabilities of their own are inside or
+        outside as a whole: the interval is the one near the central one whose probability is nearest to
+        `coverage`, and `probability(interval(coverage))` tells what it holds: where one value has 97 %, no
+        interval holds less. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least
+        the coverage. Of levels without an order it is a list, the most probable ones with at least as much.
+
+        Args:
+            coverage: the probability that the value lies inside.
+        """
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        if self._posterior.codec.ordered:
+            if coverage not in self._intervals:
+                low, high = self._posterior.interval(coverage)
+                self._intervals[coverage] = scalar(low), scalar(high)
+            return self._intervals[coverage]
+        probs = self.probs
+        needed = int(np.searchsorted(np.cumsum(list(probs.values())), coverage)) + 1
+        return list(probs)[:needed]
+
+    @cached_property
+    def probs(self) -> dict[Any, float]:
+        levels = self._posterior.levels
+        probs = self._posterior.probs().tolist()
+        assert levels is not None
+        found = [(scalar(level), p) for level, p in zip(levels, probs, strict=True)]
+        return dict(sorted(found, key=lambda pair: -pair[1]))
+
+    def probability(self, value: Any) -> float:
+        """How probable a value, a range `(low, high)` or a set `[a, b]` is."""
+        return float(self._posterior.probability(value))
+
+    def histogram(self, bins: Sequence[tuple[Any, Any]]) -> Array:
+        """The probability of every one of some ranges `(low, high)`, of ordered columns.
+
+        The ranges are closed. Where several answers about one column are asked for the same ranges, the
+        later ones are quick.
+
+        >>> import kdmkit as kdm
+        >>> frame = {"x": np.linspace(0, 1, 200)}
+        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
+        >>> table.query("x").histogram([(None, 0.5), (0.5, None)]).sum().round(6)
+        np.float64(1.0)
+        """
+        return self._posterior.histogram(tuple((low, high) for low, high in bins))
+
+    def log_density(self, value: Any) -> float:
+        """log p(value): of a density, or of the probability of values that have one."""
+        return float(self._posterior.log_density(value))
+
+    def density(self, values: Any) -> Array:
+        """p of many values at once: densities, or probabilities of values that have one.
+
+        >>> import kdmkit as kdm
+        >>> frame = {"x": np.linspace(0, 1, 200)}
+        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
+        >>> float(table.query("x").density([0.5, 7.0])[1])
+        0.0
+        """
+        return self._posterior.density(values)
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        """Independent draws, as values of the column."""
+        n = check_count("n", n)
+        return self._posterior.sample(n, self._generators(random_state))
+
+    # ---- reading
+
+    def summary(self) -> dict[str, Any]:
+        codec = self._posterior.codec
+        found: dict[str, Any] = {}
+        if codec.numeric:
+            found["mean"] = self.mean
+        if codec.ordered:
+            found |= {"median": self.median, "90 % interval": self.interval(0.9)}
+        if self._posterior.has_masses:
+            found["probability inside"] = float(self._posterior.interval_mass(0.9))
+        if self._posterior.levels is not None and not codec.numeric:
+            found["probs"] = self.probs
+        return found
+
+    def bars(self) -> dict[str, float]:
+        if self._posterior.has_levels:
+            probs = self.probs
+            shown_levels = list(probs)[:SHOWN]
+            if self._posterior.codec.ordered:
+                shown_levels = sorted(shown_levels, key=list(self._posterior.levels or ()).index)
+            return {str(level): probs[level] for level in shown_levels}
+        ranges = self.bins()
+        masses = self.histogram(ranges).tolist()
+        ends = [(low, readable_end(low, high, after)) for (low, high), (after, _) in pairwise(ranges)]
+        labels = [f"{shown(low)} – {shown(high)}" for low, high in [*ends, ranges[-1]]]
+        return dict(zip(labels, masses, strict=True))
+
+    def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:
+        """Adjacent closed ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.
+
+        They have one width but for the ends. Of levels and of numbers on a grid, they have equally many.
+
+        Args:
+            n: how many ranges at most.
+
+        >>> import kdmkit as kdm
+        >>> frame = {"n": np.arange(200) % 50}
+        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
+        >>> first, second, *_ = table.query("n").bins(10)
+        >>> second[0] - first[1]
+        1
+        """
+        n, posterior = check_count("n", n), self._posterior
+        if posterior.has_levels:
+            levels = list(posterior.levels or ())
+            width = -(-len(levels) // n)
+            groups = [levels[i : i + width] for i in range(0, len(levels), width)]
+            return [(group[0], group[-1]) for group in groups]
+        low, high = self.quantile(tail), self.quantile(1 - tail)
+        step = getattr(getattr(posterior.codec, "part", None), "step", 0.0)
+        if low == high:
+            return [(low, high)]
+        if step:
+            return grid_bins(low, high, step, n)
+        *pairs, last = pairwise(round_edges(low, high, n))
+        beside = posterior.codec.beside
+        return [*((a, scalar(as_given(Range(a, b, below=True), beside)[1])) for a, b in pairs), last]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the distribution: a histogram of exact probabilities. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x=self.column, ax=ax)
+
+
+class EventAnswer(BaseAnswer):
+    """The probability of an event given what is known: the distribution of a boolean.
+
+    `KDMTable.query` returns it for questions such as `P(price > 1000 | cut = Ideal)`.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> answer = table.query("P(x > 0.5 | big = True)")
+    >>> answer.mode, 0.5 < float(answer) <= 1
+    (True, True)
+    """
+
+    def __init__(
+        self, probability: float, question: str, log_evidence: float, generators: Generators
+    ) -> None:
+        super().__init__(question, log_evidence)
+        self._probability, self._generators = probability, generators
+
+    def __float__(self) -> float:
+        return self._probability
+
+    @property
+    def mean(self) -> float:
+        """The probability of the event."""
+        return self._probability
+
+    @property
+    def mode(self) -> bool:
+        """Whether the event is more probable than not."""
+        return self._probability >= 0.5
+
+    @property
+    def probs(self) -> dict[Any, float]:
+        both = {True: self._probability, False: 1 - self._probability}
+        return dict(sorted(both.items(), key=lambda pair: -pair[1]))
+
+    def probability(self, value: bool = True) -> float:
+        """How probable the event is; of False, how probable it is that the event does not happen."""
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(bad_argument("value", "True or False", repr(value)))
+        return self._probability if value else 1 - self._probability
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        """Draws of whether the event happens."""
+        generator = self._generators(random_state)
+        draws = torch.rand(check_count("n", n), generator=generator, device=generator.device)
+        return np.asarray((draws < self._probability).cpu())
+
+    def summary(self) -> dict[str, Any]:
+        return {"probability": self._probability}
+
+    def bars(self) -> dict[str, float]:
+        return {"yes": self._probability, "no": 1 - self._probability}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws both probabilities. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_bars
+
+        return plot_bars(self.bars(), title=self.question, x="", ax=ax)

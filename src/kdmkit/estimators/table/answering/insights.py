@@ -1,0 +1,246 @@
+"""Which columns depend on each other, and which cells of a row are surprising."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.common.arrays import Array
+from kdmkit.estimators.table.answering.engine import Inference, boxes
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
+from kdmkit.estimators.table.frames.read import read_frame
+from kdmkit.estimators.table.frames.restore import to_objects
+from kdmkit.estimators.table.schema import Column, Encoded
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Mutual information between columns. `KDMTable.dependence` returns it.
+
+    Attributes:
+        names: of the columns.
+        information: `(n, n)`, in nats: 0 for independent columns. Exact between levels, else an estimate by
+            draws, which may be a little below 0. The diagonal is NaN.
+        links: pairs of columns that are neighbours in the tree.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> [(a, b)] = [(a, b) for a, b, _ in table.dependence().pairs()]
+    >>> sorted((a, b))
+    ['big', 'x']
+    """
+
+    names: tuple[str, ...]
+    information: Array
+    links: tuple[tuple[str, str], ...]
+
+    def pairs(self) -> list[tuple[str, str, float]]:
+        """All pairs, the most dependent first."""
+        n = len(self.names)
+        found = [
+            (self.names[i], self.names[j], float(self.information[i, j])) for i in range(n) for j in range(i)
+        ]
+        return sorted(found, key=lambda pair: -pair[2])
+
+    def _lines(self) -> list[tuple[str, str, str, str]]:
+        links = {frozenset(link) for link in self.links}
+        return [(a, b, f"{v:.3f}", "yes" if {a, b} in links else "") for a, b, v in self.pairs()]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{a} – {b}: {value}" for a, b, value, _ in self._lines())
+
+    def __rich__(self) -> Any:
+        header = ("column", "column", "mutual information", "neighbours in the tree")
+        return rich_table(header, self._lines())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the matrix; neighbours in the tree are framed. Returns matplotlib's Axes."""
+        from kdmkit.plotting import plot_matrix
+
+        label = "mutual information (nats)"
+        return plot_matrix(self.information, self.names, links=self.links, label=label, ax=ax)
+
+
+def measure_dependence(engine: Inference, n_samples: int, generator: torch.Generator) -> Dependence:
+    """Mutual information between all pairs of columns.
+
+    A column with several variables, a date, tells as much as the most telling of them.
+    """
+    columns = list(engine.columns.values())
+    information = np.full((len(columns), len(columns)), np.nan)
+    for i, first in enumerate(columns):
+        for j, second in enumerate(columns[:i]):
+            found = _between(engine.joint, first, second, n_samples, generator)
+            information[i, j] = information[j, i] = found
+    return Dependence(tuple(column.name for column in columns), information, links(engine))
+
+
+def measure_links(
+    engine: Inference, n_samples: int, generator: torch.Generator
+) -> list[tuple[str, str, float]]:
+    """Mutual information between neighbours in the tree."""
+    columns = engine.columns
+    return [
+        (a, b, _between(engine.joint, columns[a], columns[b], n_samples, generator)) for a, b in links(engine)
+    ]
+
+
+def measure_information(
+    engine: Inference, target: Column, given: Mapping[str, Any], n_samples: int, generator: torch.Generator
+) -> dict[str, float]:
+    """I(target; column | given) of every column that is not given, the largest first.
+
+    Where the evidence is a union of boxes, it is the mean over the boxes by their probabilities.
+    """
+    if given.get(target.name) is not None:
+        raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
+    others = [c for n, c in engine.columns.items() if n != target.name and given.get(n) is None]
+    evidence = engine.evidence(given)
+    trees, shares = [engine.joint], [1.0]
+    if evidence and others:
+        free = [name for column in (target, *others) for name in column.variables]
+        trees = [engine.joint.infer(target=free, **box) for box in boxes(evidence)]
+        shares = engine.box_shares(given).exp().tolist()
+    found = {column.name: 0.0 for column in others}
+    for tree, share in zip(trees, shares, strict=True):
+        for column in others:
+            found[column.name] += share * _between(tree, target, column, n_samples, generator)
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.Generator) -> float:
+    """I(first; second): that of the most telling pair of their variables."""
+    pairs = [(a, b) for a in first.variables for b in second.variables]
+    found = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
+    return max(float(one.value) for one in found)
+
+
+def links(engine: Inference) -> tuple[tuple[str, str], ...]:
+    """Neighbours in the tree, column by column; none where all columns share one node."""
+    owner = {variable: column.name for column in engine.columns.values() for variable in column.variables}
+    nodes = engine.joint.nodes
+    found: dict[tuple[str, str], None] = {}
+    for node, parent in engine.joint.parents.items():
+        if parent is not None and nodes[node] and nodes[parent]:
+            a, b = owner[nodes[node][0]], owner[nodes[parent][0]]
+            if a != b:
+                found[(b, a)] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a row, compared with its distribution given the other cells: an element of an `Explanation`.
+
+    Attributes:
+        column: the name of the column.
+        value: the cell.
+        expected: what was expected in its place: the mean of numbers, the most probable level.
+        probability: of a value that is at least as surprising: the two-sided tail probability of ordered
+            values, the probability of all levels that are not more probable than this one.
+        log_density: log p(value | other cells).
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> cell = table.explain({"x": 0.9, "big": False})[0]
+    >>> 0 <= cell.probability <= 1
+    True
+    """
+
+    column: str
+    value: Any
+    expected: Any
+    probability: float
+    log_density: float
+
+
+class Explanation(Sequence[Cell]):
+    """The cells of a row, the most surprising first; prints as a table. `KDMTable.explain` returns it.
+
+    >>> import kdmkit as kdm
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    >>> sorted(cell.column for cell in table.explain({"x": 0.9, "big": False}))
+    ['big', 'x']
+    """
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cells = sorted(cells, key=lambda cell: cell.probability)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._cells[index]
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells)
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        return [(c.column, shown(c.value), shown(c.expected), f"{c.probability:.2%}") for c in self._cells]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The cells in the types of JSON."""
+        return [{name: plain(value) for name, value in vars(cell).items()} for cell in self._cells]
+
+    def __repr__(self) -> str:
+        return text_table(_HEADER, self._lines())
+
+    def __rich__(self) -> Any:
+        return rich_table(_HEADER, self._lines())
+
+
+_HEADER = ("column", "value", "expected", "as surprising or more")
+
+
+def explain_row(engine: Inference, row: Any) -> Explanation:
+    """Compares every cell of a row with its distribution given the others."""
+    raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
+    rows = engine.schema.encode(raw)
+    if rows.n_rows != 1:
+        raise ValueError(bad_argument("row", "one row", f"{rows.n_rows} rows"))
+    known = {name: to_objects(column)[0] for name, column in raw.columns.items()}
+    columns = [column for name, column in engine.columns.items() if known.get(name) is not None]
+    return Explanation([_compared(engine, column, rows, known[column.name]) for column in columns])
+
+
+def is_row(row: Any) -> bool:
+    """Whether a row is a mapping from column to one value, or a Series of pandas."""
+    if isinstance(row, Mapping):
+        return not any(isinstance(value, list | tuple | np.ndarray) for value in row.values())
+    return hasattr(row, "to_frame") and hasattr(row, "items")
+
+
+def _compared(engine: Inference, column: Column, rows: Encoded, value: Any) -> Cell:
+    posterior = engine.posterior(column, rows)
+    expected = scalar(posterior.expected()[0])
+    if not all(bool(rows.observed[name][0]) for name in column.variables):
+        # A level or a number that the column was not fitted to.
+        share = column.codec.share
+        return Cell(column.name, value, expected, share, math.log(share) if share else -math.inf)
+    tail = tail_probability(posterior, value)
+    return Cell(column.name, value, expected, tail, float(posterior.log_density(value)[0]))
+
+
+def tail_probability(posterior: Posterior, value: Any) -> float:
+    """The probability of values that are at least as surprising as this one."""
+    codec = posterior.codec
+    if codec.ordered:
+        below = float(posterior.probability((None, value)).squeeze())
+        above = float(posterior.probability((value, None)).squeeze())
+        return min(1.0, 2 * min(below, above))
+    probs = posterior.probs()[0]
+    own = probs[int(codec.event(value)[0])]
+    return float(min(1.0, probs[probs <= own * (1 + 1e-9)].sum()))

@@ -1,0 +1,391 @@
+"""Tables: one model of all columns that answers any question about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
+from kdmkit.estimators.common.arrays import Array
+from kdmkit.estimators.common.arrow import BatchAnswer
+from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
+from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
+from kdmkit.estimators.table.answering.engine import BLOCK
+from kdmkit.estimators.table.answering.insights import (
+    Dependence,
+    Explanation,
+    explain_row,
+    measure_dependence,
+    measure_information,
+    measure_links,
+)
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.questions import (
+    as_mapping,
+    check_target,
+    describe,
+    describe_query,
+    read_given,
+    read_query,
+)
+from kdmkit.estimators.table.answering.whole_rows import Imputer, draw_rows
+from kdmkit.estimators.table.learning import TableEstimator
+from kdmkit.estimators.table.schema import Encoded
+from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KDMTable(DensityMixin, TableEstimator):
+    """A model of a whole table: numbers, categories, dates and missing cells, asked in any direction.
+
+    Args:
+        types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
+            recognised. `columns_` tells what every column was taken for.
+        model: `"tree"`: every column has components of its own, and a tree connects the columns. `"flat"`:
+            all columns share their components.
+        targets: columns that will be predicted (model `"tree"`). They have more neighbours in the tree, and
+            the loss contains their conditional likelihood given random subsets of the others. All answers
+            stay exact and agree with each other.
+        n_components: components of every column; `"auto"` by the number of rows.
+        max_rows: how many rows to learn from: a uniform sample of a larger table; None takes all. With the
+            default, the automatic number of training steps sees no row twice.
+        max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
+        checkpoint_dir: where every epoch is saved and a killed fit resumes.
+        device: `"auto"`, `"cpu"` or `"cuda"`.
+        random_state: seed of the fit and of draws.
+        verbose: whether to show progress.
+
+    Attributes:
+        columns_: what every column was taken for, and why.
+        schema_: the codecs of the columns.
+        history_: one entry per epoch.
+        n_samples_seen_: rows of the tables that it was fitted to.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> size = rng.choice(["small", "large"], 300)
+    >>> weight = np.where(size == "large", 5.0, 1.0) + rng.normal(0, 0.3, 300)
+    >>> table = KDMTable(n_components=8, max_epochs=10, random_state=0).fit({"size": size, "weight": weight})
+    >>> table.query("P(size | weight > 4)").mode
+    'large'
+    """
+
+    # ---- one question
+
+    @torch.no_grad()
+    def query(self, target: str, given: Any = None) -> Answer | EventAnswer:
+        """The distribution of a column given what is known of others, or the probability of an event.
+
+        Args:
+            target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
+                or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
+                Conditions on the target itself are allowed: `P(price | price > 1000)`.
+            given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
+                for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
+        """
+        engine = self._engine()
+        if given is None and isinstance(target, str) and target not in engine.schema.columns:
+            query = read_query(engine.schema, target)
+            known = as_mapping(engine.schema, query.given)
+            text = describe_query(query)
+            if query.target is None:
+                probability, log_evidence = engine.event(as_mapping(engine.schema, query.event), known)
+                return EventAnswer(probability, text, log_evidence, self._generator)
+            target = query.target
+        else:
+            known = read_given(engine.schema, given)
+            text = describe(str(target), known)
+        posterior, log_evidence = engine.query(check_target(engine.schema, target), known)
+        return Answer(posterior, text, log_evidence, self._generator)
+
+    @torch.no_grad()
+    def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
+        """The distribution of every column given what is known, by column: `query` for many columns at once.
+
+        One pass of messages through the tree serves all columns.
+
+        Args:
+            given: what is known, as in `query`.
+            columns: the columns wanted; None is all of the model.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> sorted(table.marginals(given={"big": True}, columns=["x"]))
+        ['x']
+        """
+        engine = self._engine()
+        known = read_given(engine.schema, given)
+        names = list(engine.columns) if columns is None else list(columns)
+        wanted = [engine.column("columns", name) for name in names]
+        found, log_evidence = engine.marginals(wanted, known)
+        return {
+            name: Answer(posterior, describe(name, known), log_evidence, self._generator)
+            for name, posterior in found.items()
+        }
+
+    @torch.no_grad()
+    def probability(self, event: Any, given: Any = None) -> float:
+        """P(event | given): how probable it is that several conditions hold together.
+
+        Args:
+            event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
+            given: what is known, in the same form.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+        >>> table.probability({"x": (0.7, None), "big": True}, given="x > 0.6") <= 1
+        True
+        """
+        engine = self._engine()
+        return engine.event(read_given(engine.schema, event), read_given(engine.schema, given))[0]
+
+    @torch.no_grad()
+    def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
+        """New complete rows, without missing cells, as a frame like the one that the table was fitted to.
+
+        Args:
+            given: what the rows have in common, as in `query`.
+            random_state: None: other rows in every call.
+        """
+        n = check_count("n_samples", n_samples)
+        engine = self._engine()
+        drawn = draw_rows(engine, n, read_given(engine.schema, given), self._generator(random_state))
+        return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
+
+    # ---- rows
+
+    @torch.no_grad()
+    def score_samples(self, X: Any) -> Array:
+        """log p of the observed part of each row: densities of continuous columns, in their units."""
+        engine = self._engine()
+        return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The mean of log p over the rows; `sample_weight` weighs them."""
+        return float(np.average(self.score_samples(X), weights=sample_weight))
+
+    def predict(self, X: Any, target: str | None = None) -> Array:
+        """The mean of a numeric column given the rest of each row; the most probable level of others.
+
+        A column of dates is predicted by its median.
+
+        Args:
+            target: the column; None is the only one of `targets`.
+        """
+        return self._rows_of(X, target, Posterior.expected)
+
+    def predict_proba(self, X: Any, target: str | None = None) -> Array:
+        """The probability of every level of a column given the rest of each row, `(rows, levels)`.
+
+        `levels(target)` has the levels in the order of the columns.
+        """
+        return self._rows_of(X, target, Posterior.probs)
+
+    def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
+        """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`.
+
+        `interval_probability` tells what each holds.
+        """
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        return self._rows_of(X, target, lambda rho: np.moveaxis(rho.interval(coverage), 0, -1))
+
+    def interval_probability(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
+        """What each interval of `predict_interval` holds according to the model, `(rows,)`.
+
+        Of a density it is the coverage. Values with a probability of their own are inside or outside as a
+        whole: no interval holds less than one of them. Compare its mean with the share of true values inside.
+
+        >>> import numpy as np
+        >>> fee = np.repeat([0.0, 3.5], [195, 5])
+        >>> table = KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"fee": fee})
+        >>> answer = table.query("fee")
+        >>> (held,) = table.interval_probability({"fee": [np.nan]}, "fee")
+        >>> bool(abs(held - answer.probability(answer.interval(0.9))) < 1e-6)
+        True
+        """
+        coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
+        return self._rows_of(X, target, lambda rho: rho.interval_mass(coverage))
+
+    @torch.no_grad()
+    def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
+        engine = self._engine()
+        column = check_target(engine.schema, self._only_target() if target is None else target)
+        return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
+
+    def _blocks(self, X: Any) -> Iterator[Encoded]:
+        """Rows as events, in blocks; files and iterators are read batch by batch."""
+        for batch in batches_of(X) if is_streamed(X) else [X]:
+            yield from self.schema_.encode(batch).blocks(BLOCK)
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
+
+    def levels(self, target: str) -> list[Any]:
+        """The levels of a column, in the order of `predict_proba`."""
+        column = check_target(self._engine().schema, target)
+        if column.codec.levels is None:
+            wanted = "a column with levels"
+            raise TypeError(bad_argument("target", wanted, f"{target!r}, of kind {column.kind}"))
+        return list(column.codec.levels)
+
+    @torch.no_grad()
+    def impute(
+        self,
+        X: Any,
+        *,
+        how: Literal["cells", "rows"] = "cells",
+        n: int | None = None,
+        random_state: Any = None,
+    ) -> Any:
+        """The frame with its missing cells filled in; other cells are as they were.
+
+        Args:
+            how: `"cells"`: the conditional mean of numbers, the most probable level of categories, cell by
+                cell. `"rows"`: the most probable values of all missing cells of a row together.
+            n: that many frames in a list, with independent draws of the missing cells of each row together.
+            random_state: of draws.
+        """
+        check_choice("how", how, ("cells", "rows"))
+        imputer = Imputer(self._engine(), X)
+        if n is None:
+            return imputer.expected() if how == "cells" else imputer.most_probable()
+        generator = self._generator(random_state)
+        return [imputer.drawn(generator) for _ in range(check_count("n", n))]
+
+    def stream(
+        self,
+        what: str,
+        data: Any = None,
+        *,
+        batch_size: int = 1 << 16,
+        columns: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Passes batches of rows through the table; only one batch is in memory.
+
+        `kdmkit.BatchFunction` is the same for one batch, as a function that other processes can be sent.
+
+        Args:
+            what: `"score"`; `"predict"` with `target=`, and if wanted `interval=0.9` and `proba=True`;
+                `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=` and if wanted `given=`.
+            data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
+                `"sample"`.
+            batch_size: rows of a batch, where the table makes the batches: of files and of new rows.
+            columns: the columns that the table is told; None: all of them.
+            keep: columns that answers repeat, in front of their own.
+            options: those of `what`, and `random_state=` of draws.
+
+        Returns:
+            Arrow tables, one for each batch, in order.
+
+        >>> frame = {"size": ["small", "large"] * 20, "weight": [1.0, 5.0] * 20}
+        >>> table = KDMTable(n_components=2, max_epochs=2, random_state=0).fit(frame)
+        >>> [batch.num_rows for batch in table.stream("sample", n=25, batch_size=10)]
+        [10, 10, 5]
+        >>> scores = table.stream("score", iter([frame, frame]))
+        >>> [batch.column_names for batch in scores]
+        [['log_prob'], ['log_prob']]
+        """
+        check_is_fitted(self)
+        check_choice("what", what, [*self._batch_answers(), "sample"])
+        batch_size = check_count("batch_size", batch_size)
+        if options.get("random_state") is not None:
+            # One stream of random numbers for all batches: with a seed each would draw the same numbers.
+            options["random_state"] = check_random_state(options["random_state"])
+        if what == "sample":
+            if data is not None:
+                raise ValueError(bad_argument("data", "None for new rows", type(data).__name__))
+            return sampled(self, batch_size=batch_size, **options)
+        batches = None if data is None else batches_for(self, data, batch_size)
+        return super().stream(what, batches, columns=columns, keep=keep, **options)
+
+    def _batch_answers(self) -> dict[str, BatchAnswer]:
+        return answers_of(self)
+
+    def _batch_rows(self, columns: Sequence[str] | None, keep: Sequence[str]) -> Any:
+        return partial(known_columns, self, columns, keep)
+
+    @torch.no_grad()
+    def explain(self, row: Any) -> Explanation:
+        """How surprising every cell of a row is given the other cells, and what was expected there.
+
+        Args:
+            row: a frame of one row, or a mapping from column to value.
+        """
+        return explain_row(self._engine(), row)
+
+    @torch.no_grad()
+    def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:
+        """Mutual information between columns, with the tree.
+
+        Args:
+            n_samples: draws for each pair of columns that are not both of levels.
+            random_state: of the draws.
+        """
+        n = check_count("n_samples", n_samples)
+        return measure_dependence(self._engine(), n, self._generator(random_state))
+
+    @torch.no_grad()
+    def links(self, n_samples: int = 2000, random_state: Any = 0) -> list[tuple[str, str, float]]:
+        """Neighbours in the tree with their mutual information in nats: `dependence` of these pairs alone."""
+        n = check_count("n_samples", n_samples, least=2)
+        return measure_links(self._engine(), n, self._generator(random_state))
+
+    @torch.no_grad()
+    def information(
+        self, target: str, given: Any = None, *, n_samples: int = 2000, random_state: Any = 0
+    ) -> dict[str, float]:
+        """How much every other column would tell about a column, given what is known; the most first.
+
+        This is the mutual information I(target; column | given) in nats: by how much the entropy of the
+        target falls on average when the column becomes known. It is exact between levels, else an estimate
+        by draws.
+
+        Args:
+            given: what is known of other columns than the target, as in `query`.
+            n_samples: draws for each column where draws are needed.
+            random_state: of the draws.
+
+        >>> import numpy as np
+        >>> x = np.linspace(0, 1, 200)
+        >>> frame = {"x": x, "big": x > 0.5, "coin": np.arange(200) % 2 > 0}
+        >>> table = KDMTable(n_components=4, max_epochs=5, random_state=0).fit(frame)
+        >>> next(iter(table.information("big")))
+        'x'
+        """
+        engine = self._engine()
+        n = check_count("n_samples", n_samples, least=2)
+        generator = self._generator(random_state)
+        return measure_information(
+            engine, check_target(engine.schema, target), read_given(engine.schema, given), n, generator
+        )
+
+    def explore(
+        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
+    ) -> Any:
+        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
+
+        Args:
+            port: of the local server; 0 is any free one.
+            host: the address that the server listens on.
+            open_browser: whether to open the page; its address is in `.url` in any case.
+            block: whether to wait until the server is stopped. Otherwise it runs in a thread until
+                `.stop()` or the end of the process.
+        """
+        from kdmkit.explore import show
+
+        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)

@@ -1,1 +1,0 @@
-"""Questions as people write them: the query language, and conditions on columns."""

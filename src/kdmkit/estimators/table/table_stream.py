@@ -1,0 +1,88 @@
+"""What a fitted table makes of batches of rows, Arrow in and Arrow out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from kdmkit._core.checks import check_count
+from kdmkit.estimators.common.arrow import BatchAnswer, as_arrow, need, select_columns
+from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
+
+
+def answers_of(table: Any) -> dict[str, BatchAnswer]:
+    """What batches can be asked."""
+    answers: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
+    return {name: partial(answer, table) for name, answer in answers.items()}
+
+
+def scored(table: Any, batch: Any) -> Any:
+    """log p of every row, as the column `log_prob`."""
+    return {"log_prob": table.score_samples(batch)}
+
+
+def predicted(
+    table: Any, batch: Any, *, target: str, interval: float | None = None, proba: bool = False
+) -> Any:
+    """Predictions of a column.
+
+    Args:
+        interval: the coverage of intervals, in the columns `<target> low` and `<target> high`.
+        proba: whether to add the probability of every level, in the columns `P(<level>)`.
+    """
+    columns: dict[str, Any] = {target: table.predict(batch, target)}
+    if interval is not None:
+        ends = table.predict_interval(batch, target, coverage=interval)
+        columns |= {f"{target} low": ends[:, 0], f"{target} high": ends[:, 1]}
+    if table.schema_.columns[target].storage.unit == "D":
+        columns = {name: dates.astype("datetime64[D]") for name, dates in columns.items()}
+    if proba:
+        probs = table.predict_proba(batch, target)
+        columns |= {f"P({level})": probs[:, i] for i, level in enumerate(table.levels(target))}
+    return columns
+
+
+def imputed(table: Any, batch: Any, *, draw: bool = False, random_state: Any = None) -> Any:
+    """The rows with their missing cells filled in, by their expectation or by draws."""
+    return table.impute(batch, n=1, random_state=random_state)[0] if draw else table.impute(batch)
+
+
+def sampled(
+    table: Any, *, n: int, given: Any = None, random_state: Any = None, batch_size: int
+) -> Iterator[Any]:
+    """New rows."""
+    n = check_count("n", n)
+    for start in range(0, n, batch_size):
+        drawn = table.sample(min(batch_size, n - start), given=given, random_state=random_state)
+        yield as_arrow(drawn)
+
+
+def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:
+    """The columns of a batch that the table is told: those that were chosen, or all.
+
+    Columns that are kept and that the table does not know are not told.
+    """
+    if columns is not None:
+        return select_columns("columns", batch, columns)
+    unknown = [name for name in keep if name not in table.schema_.columns]
+    return batch.drop_columns(unknown) if unknown else batch
+
+
+def batches_for(table: Any, data: Any, batch_size: int) -> Iterable[Any]:
+    """Batches of a file or an iterable, in types that the table can fill in."""
+    batches = batches_of(data, batch_size)
+    if isinstance(data, str | os.PathLike) and not is_parquet(data):
+        return map(partial(_with_fractions, table), batches)
+    return batches
+
+
+def _with_fractions(table: Any, batch: Any) -> Any:
+    """A batch of a CSV file: whole numbers that the table knows with fractions have them here, too."""
+    arrow = need("pyarrow")
+    for i, field in enumerate(batch.schema):
+        known = table.schema_.columns.get(field.name)
+        if known is not None and known.storage.base == "float" and arrow.types.is_integer(field.type):
+            batch = batch.set_column(i, field.name, batch.column(i).cast(arrow.float64()))
+    return batch
