@@ -155,8 +155,8 @@ def report(old: list[dict[str, float]], new: list[dict[str, float]], arguments: 
         "",
         f"`python scripts/compare_speed.py {' '.join(arguments)}`",
         "",
-        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={threads}, "
-        f"{len(old)} rounds. Ratio: new/old of the smallest times.",
+        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"OMP_NUM_THREADS={threads}, {len(old)} rounds. Ratio: new/old of the smallest times.",
         "",
         "| call | old, s | new, s | ratio | rounds |",
         "|:--|--:|--:|--:|:--|",

@@ -21,12 +21,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests run in the order of the files, or in a random order that the seed decides."""
+    """Tests run in the order of the files, or with `--shuffle` in a random order."""
     seed = config.getoption("--shuffle")
     if seed is not None:
         random.Random(seed).shuffle(items)
-    # The longest test comes first: workers then end at about the same time.
-    items.sort(key=lambda item: item.path.name != "test_compiled.py")
 
 
 @pytest.fixture
