@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -126,7 +125,5 @@ class Checkpoint:
         try:
             with replacing(self.path) as temporary, temporary.open("wb") as file:
                 torch.save({**state, "version": _VERSION, "identity": self.identity}, file)
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
             raise OSError(bad_argument("checkpoint_dir", "a folder to write to", error)) from error

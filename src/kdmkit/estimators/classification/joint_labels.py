@@ -16,7 +16,8 @@ from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, make_linear
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import DecoderObjective, DenseObjective, PhasedFit, Rows, fit
+from kdmkit.training import PhasedFit, Rows, fit
+from kdmkit.training.objectives import DecoderObjective, DenseObjective
 
 
 def component_per_row(

@@ -16,7 +16,7 @@ from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.estimators.common.arrays import Array, checked_weights
 from kdmkit.nn import Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
-from kdmkit.ops import block_order
+from kdmkit.ops.blocks import block_order
 
 # Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
 _STREAM = 0x6B646D

@@ -27,7 +27,7 @@ from kdmkit.estimators.density.adaptive import (
     scaler_without_outliers,
 )
 from kdmkit.nn import DensityLayer, Scaler
-from kdmkit.ops import block_order
+from kdmkit.ops.blocks import block_order
 
 # The size of the uniform sample of rows that is kept beside the groups.
 _SAMPLE = 4096

@@ -21,11 +21,12 @@ from kdmkit.estimators.common.clusters import (
 from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, trend_options
 from kdmkit.estimators.common.leave_one_out import answers_without_row, search_memory
 from kdmkit.kernels import RBF
-from kdmkit.kernels.distances import BOUND
+from kdmkit.kernels.bandwidth import BOUND
 from kdmkit.nn import JointLayer, MLPEnsemble, Predictor, ResidualMemory, Scaler, Trend
 from kdmkit.nn.scaler import fences, normalized_weights
 from kdmkit.nn.trend import with_background
-from kdmkit.training import Rows, squared_error
+from kdmkit.training import Rows
+from kdmkit.training.objectives import squared_error
 
 # The least share of the residuals' variance that is kept: with few rows, a larger cut is not justified.
 _LEAST_KEPT = 0.64
