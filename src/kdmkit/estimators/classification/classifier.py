@@ -160,7 +160,7 @@ class KDMClassifier(JointClassifier):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(bad_argument("y", f"labels of {self.classes_.tolist()}", unknown.tolist()))
-        rows = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows)
+        rows: KeptRows = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows)
         assert rows.y is not None
         self._learn(rows.X, rows.y, rows.sample_weight, self.classes_)
         # All rows first: an encoder may fail on them.

@@ -78,9 +78,9 @@ def fit_joint_labels(
         phases.fit_jointly()
     phases.fit_head("head-after")
     decoder = _fit_decoder(phases, estimator.decoder, inputs)
-    parts = {"encoder": phases.encoder, "decoder": decoder}
-    parts = {name: None if module is None else module.cpu() for name, module in parts.items()}
-    return Predictor.from_standardized(phases.layer.cpu(), scalers, **parts), phases.histories
+    encoder, decoder = (None if part is None else part.cpu() for part in (phases.encoder, decoder))
+    layer = phases.layer.cpu()
+    return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder), phases.histories
 
 
 def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,13 +90,8 @@ def smallest(keys: Array, most: int) -> Array:
     return np.arange(len(keys)) if len(keys) <= most else np.sort(np.argpartition(keys, most)[:most])
 
 
-Kept = TypeVar("Kept", bound=Any)
-
-
-def add_chunk(
-    estimator: Any, X: Array, y: Array | None, sample_weight: Any, *, kept: Kept | None, most: Any
-) -> Kept | KeptRows:
-    """The rows at hand with one more chunk.
+def add_chunk(estimator: Any, X: Array, y: Array | None, sample_weight: Any, *, kept: Any, most: Any) -> Any:
+    """The rows at hand with one more chunk: `KeptRows`, or the class of `kept`.
 
     Args:
         estimator: its `random_state` seeds all draws.
@@ -126,7 +121,8 @@ def _stand_ins(estimator: Any, most: int | None) -> KeptRows:
         raise ValueError(bad_argument("partial_fit", wanted, "a file of an earlier version"))
     n = n_seen if most is None else min(n_seen, most)
     rng = np.random.default_rng(estimator._seed)
-    drawn = KeptRows.of(*estimator._draw_rows(n), None, rng)
+    X, y = estimator._draw_rows(n)
+    drawn = KeptRows.of(X, y, None, rng)
     # If fewer are kept than there were, their keys are the smallest of as many.
     keys = np.sort(rng.random(n_seen))[:n]
     return replace(drawn, keys=keys, factors=np.full(n, n_seen / n), n_seen=n_seen)

@@ -138,7 +138,9 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """
         self._check_choices()
         X = checked_rows(self, X, reset=not hasattr(self, "module_"))
-        rows = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows)
+        rows: KeptRows | GroupedRows = add_chunk(
+            self, X, None, sample_weight, kept=self._kept, most=self.max_rows
+        )
         in_groups = self.method == "nonparametric" or isinstance(rows, GroupedRows)
         kept = group_rows(rows, self.max_rows) if in_groups else rows.at_most(self.max_rows)
         if self.method == "nonparametric" and isinstance(kept, GroupedRows):
