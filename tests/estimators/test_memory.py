@@ -15,6 +15,7 @@ from kdmkit.estimators.common import memory as fitting
 from kdmkit.estimators.common.leave_one_out import average_over_others, log_overlap_with_others
 from kdmkit.estimators.regression.memory import fit_memory
 from kdmkit.nn import ResidualMemory
+from kdmkit.ops.blocks import block_order
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -98,7 +99,7 @@ def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close((memory.rows, memory.residuals), (x[kept], r[kept]))
     torch.testing.assert_close(memory.log_weights, (weights / weights.mean()).log()[kept])
     chosen = torch.randperm(400, generator=torch.Generator().manual_seed(0))[:300]
-    assert torch.equal(kept, chosen[kdm.ops.block_order(x[chosen], 32, parts=2)])
+    assert torch.equal(kept, chosen[block_order(x[chosen], 32, parts=2)])
 
 
 def test_noise_is_not_remembered() -> None:

@@ -36,7 +36,11 @@ from torch import Tensor
 
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import Lookup, Masked, Term, attend, log_labels_given, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import Lookup, Term, attend, log_mix
+from kdmkit.ops.api import log_mix_given
+from kdmkit.ops.dense import log_posterior
+from kdmkit.ops.log_labels import log_labels_given
+from kdmkit.ops.terms import Masked
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
 #: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.

@@ -18,7 +18,9 @@ from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel, check_continuous
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
-from kdmkit.ops import PreparedSum, PrunedSum, Term
+from kdmkit.ops import Term
+from kdmkit.ops.prepared import PreparedSum
+from kdmkit.ops.pruned import PrunedSum
 
 _RTOL = "None, or a number between 0 and 1"
 # Kept tensors take at most this multiple of the components' memory.

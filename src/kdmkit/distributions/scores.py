@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, terms_and_bias
-from kdmkit.ops import RelativeScores
+from kdmkit.ops.dense import RelativeScores
 
 # Above this many scores of a variable, computing takes much longer than calling: stacking would only take
 # more memory.

@@ -11,7 +11,7 @@ from kdmkit.estimators.common.chunks import KeptRows
 from kdmkit.estimators.common.partners import SIZE, Pairs, partners
 from kdmkit.nn import Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
-from kdmkit.ops import block_order
+from kdmkit.ops.blocks import block_order
 
 # Added to the uncertainty of labels, so that distances count where all labels are certain.
 _LEAST_UNCERTAINTY = 0.02

@@ -14,7 +14,7 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.chunks import KeptRows, smallest
 from kdmkit.estimators.common.partners import SIZE, partners
 from kdmkit.nn import Scaler
-from kdmkit.ops import block_order
+from kdmkit.ops.blocks import block_order
 
 #: Rows of which a uniform sample is kept beside the groups.
 SAMPLE = 4096
