@@ -22,7 +22,6 @@ CLASSES: dict[str, type] = {"KDMTable": KDMTable}
 _PARAMETERS: dict[str, Any] = {
     "types": dict[str, str] | None,
     "targets": list[str] | None,
-    "model": str,
     "max_rows": int | None,
     "checkpoint_dir": None,
     "random_state": int | None,
@@ -52,6 +51,9 @@ def pack(table: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def unpack(config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
     parameters = {name: decode(value) for name, value in config["parameters"].items()}
+    if parameters.pop("model", "tree") != "tree":  # version 0.2 had others
+        wanted = "a tree; tables with model='flat' load in kdmkit 0.2"
+        raise ValueError(bad_argument("model", wanted, "'flat'"))
     check_types(parameters, _PARAMETERS)
     table = KDMTable(**parameters)
     fitted = {name: decode(value) for name, value in config["fitted"].items()}
