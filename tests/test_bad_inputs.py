@@ -75,7 +75,7 @@ def rows(n: int = 9) -> training.Rows:
 
 
 def fit(data: Any = None, options: Any = None) -> Any:
-    objective = training.JointObjective(layer())
+    objective = training.ConditionalObjective(None, layer())
     options = training.FitOptions(max_epochs=1) if options is None else options
     return training.fit(objective, rows() if data is None else data, options=options)
 
@@ -262,8 +262,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "layer",
     ),
     "cross_entropy": (lambda: training.cross_entropy(kdm.KDM.from_probs(P), torch.ones(2, 2)), "probs"),
-    "expected_nll": (lambda: training.expected_nll(rho(), None), "target"),
-    "expected_nll rho": (lambda: training.expected_nll(None, rho()), "rho"),
     "nll": (lambda: training.nll(None, 0), "rho"),
     "generative_weight": (
         lambda: training.hybrid_nll(layer(), torch.zeros(2), 0, generative_weight="a"),
@@ -338,7 +336,6 @@ LEGAL: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: training.cross_entropy(kdm.KDM.from_probs(P), [[1.0, 0.0], [1.0, 0.0]]).exp().tolist(),
         pytest.approx([1 / 0.3, 1 / 0.6]),
     ),
-    "squared_error of lists": (lambda: training.squared_error(rho(), [[1.5], [2.5]]).tolist(), [0.0, 1.0]),
     "coverage, several": (lambda: fitted(regressor).predict_interval(X, [0.5, 0.9]).shape, (40, 2, 2)),
     "coverage, one": (lambda: fitted(regressor).predict_interval(X, np.float32(0.9)).shape, (40, 2)),
     "coverage, two outputs": (

@@ -21,7 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from kdmkit.estimators import KDMClassifier
+from kdmkit import KDMClassifier
 from kdmlab.common import (
     Mean,
     Part,

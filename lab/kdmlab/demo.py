@@ -12,11 +12,10 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from kdmkit import plotting
-from kdmkit._core.files import make_folder
-from kdmkit.estimators import KDMClassifier
+from kdmkit import KDMClassifier, plotting
 from kdmkit.metrics import expected_calibration_error
 from kdmlab.common import Report
+from kdmlab.common.files import make_folder
 
 Array = NDArray[Any]
 _SIDE, _WHITE = 8, 16.0

@@ -20,8 +20,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from sklearn.preprocessing import StandardScaler
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators import KDMDensity
+from kdmkit import KDMDensity
 from kdmlab.common import (
     Mean,
     Report,
@@ -34,6 +33,7 @@ from kdmlab.common import (
     select,
     write_report,
 )
+from kdmlab.common.checks import bad_argument
 
 Array = NDArray[Any]
 

@@ -24,8 +24,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from kdmkit._core.checks import check_choice
-from kdmkit.estimators import KDMClassifier, KDMRegressor
+from kdmkit import KDMClassifier, KDMRegressor
 from kdmkit.metrics import expected_calibration_error, interval_coverage
 from kdmlab.common import (
     Claim,
@@ -38,6 +37,7 @@ from kdmlab.common import (
     select,
     write_report,
 )
+from kdmlab.common.checks import check_choice
 
 Array = NDArray[Any]
 

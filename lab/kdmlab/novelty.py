@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
-from kdmkit.estimators import KDMDensity
+from kdmkit import KDMDensity
 from kdmlab.common import (
     Claim,
     Mean,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_moons, make_swiss_roll
 from sklearn.metrics import log_loss
 
-from kdmkit.estimators import KDMClassifier, KDMDensity
+from kdmkit import KDMClassifier, KDMDensity
 from kdmlab.classifiers import load
 from kdmlab.common import (
     Claim,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.datasets import load_wine
 
-from kdmkit.estimators import KDMTable
+from kdmkit import KDMTable
 from kdmlab.common import Report
 
 _COLUMNS = ("alcohol", "malic_acid", "flavanoids", "color_intensity", "proline")

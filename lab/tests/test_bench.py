@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from kdmkit.estimators import KDMRegressor
+from kdmkit import KDMRegressor
 from kdmlab.bench import peers, whole_fits
 from kdmlab.bench.cases import Case
 from kdmlab.bench.fitting import EpochCase

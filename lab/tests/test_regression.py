@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import kdmkit as kdm
 from kdmlab import regression
-from kdmlab.regression import dense, figures, gp, methods, others, report, tuned
+from kdmlab.regression import cross_fit, dense, figures, gp, methods, others, report, tuned
 from kdmlab.regression.data import Split, load
 from kdmlab.regression.problems import N_TEST, PROBLEMS
 from kdmlab.regression.scores import Gaussians, Mixtures, scores
@@ -110,9 +110,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         methods, "KDMRegressor", lambda **options: real(max_epochs=40, n_members=4, **options)
     )
-    committee = partial(dense.CommitteeWithDenseHead, max_epochs=15, n_members=3)
-    monkeypatch.setattr(dense, "CommitteeWithDenseHead", committee)
-    monkeypatch.setattr(dense.cross_fit, "trend_epochs", lambda n, batch: 25)
+    monkeypatch.setattr(dense, "KDMRegressor", partial(real, max_epochs=15, n_members=3))
+    monkeypatch.setattr(cross_fit, "trend_epochs", lambda n, batch: 25)
     monkeypatch.setattr(dense, "MEMBERS", 3)
     monkeypatch.setattr(gp, "ITERATIONS", 8)
     monkeypatch.setattr(gp, "INDUCING", 32)
@@ -215,7 +214,7 @@ def test_unknown_and_missing_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"method: expected one of kdm, .*, gp, .*, got 'svm'"):
         methods.check_methods(["svm"])
     monkeypatch.setattr(methods.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"benchmarks-regression"):
+    with pytest.raises(ValueError, match=r"lab\[regression\]"):
         methods.check_methods(["ngboost"])
 
 

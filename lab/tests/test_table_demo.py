@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdmkit.estimators import KDMTable
+from kdmkit import KDMTable
 from kdmlab import table_demo
 
 

@@ -8,7 +8,7 @@ import torch
 
 import kdmkit as kdm
 from helpers import close, grid, normal, real, seeded, simplex
-from kdmkit.distributions.inference import Inferred
+from kdmkit.distributions.weights import Inferred
 
 M = 6
 CX, CY = normal(M, 2, seed=0), normal(M, 3, seed=1)

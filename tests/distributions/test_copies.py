@@ -10,7 +10,7 @@ import torch
 
 import kdmkit as kdm
 from helpers import close, normal, real, simplex
-from kdmkit.distributions.inference import Inferred
+from kdmkit.distributions.weights import Inferred
 
 
 def test_expand_repeats_without_copying_components():

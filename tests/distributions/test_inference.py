@@ -160,7 +160,7 @@ def test_padded_bags_equal_ragged_ones():
 def test_weights_by_blocks_of_evidence(monkeypatch):
     joint, rho = _joint(), _kdm("x", (B,), count=9)
     whole = joint.infer(x=rho).weights
-    monkeypatch.setattr("kdmkit.distributions.inference._PAIRS", 2 * M * B)
+    monkeypatch.setattr("kdmkit.distributions.weights._PAIRS", 2 * M * B)
     close(joint.infer(x=rho).weights, whole)
 
 

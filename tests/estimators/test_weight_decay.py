@@ -11,8 +11,8 @@ from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowL
 from kdmkit.estimators.regression.cross_fit import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
-from kdmkit.training import ConditionalObjective, DecoderObjective, DenseObjective, JointObjective
-from kdmkit.training.optimizer import decayed_parameters
+from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective
+from kdmkit.training.steps import decayed_parameters
 
 ENCODER, DENSE = MLP([3, 5, 2]), nn.Linear(2, 3)
 BAGS = Bags(torch.zeros(4, 3), torch.tensor([0, 0, 1, 1]))
@@ -28,7 +28,7 @@ OBJECTIVES: dict[str, tuple[nn.Module, set[str]]] = {
     "dense": (DenseObjective(ENCODER, DENSE), {"encoder.0.weight", "encoder.3.weight", "dense.weight"}),
     "conditional": (ConditionalObjective(ENCODER, layer()), {"encoder.0.weight", "encoder.3.weight"}),
     "conditional without an encoder": (ConditionalObjective(None, layer(3)), set()),
-    "joint": (JointObjective(layer()), set()),
+    "joint": (ConditionalObjective(None, layer(), generative_weight=1.0), set()),
     "density": (Likelihood(DensityLayer(3, 4, kernel=RBF(torch.ones(3), shear=torch.zeros(3, 3)))), set()),
     "decoder": (DecoderObjective(MLP([2, 5, 3])), {"decoder.0.weight", "decoder.3.weight"}),
     "rows with a dense head": (

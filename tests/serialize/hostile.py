@@ -1,16 +1,14 @@
-"""Files and folders that are no saved models, although most look like one.
+"""Files that are no saved models, although most look like one.
 
-Each comes with a digest that fits, where it has one: what has to be found is the damage itself.
+Most come with a digest that fits: what has to be found is the damage itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
 import random
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -18,23 +16,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.nn import JointLayer, Variable
-from kdmkit.serialize.io import _KINDS
-from kdmkit.serialize.weights import digest, read_tensors
+from kdmkit.serialize.io import KINDS
+from kdmkit.serialize.model_file import digest, read_tensors
 
-MODELS = Path(__file__).parent / "models_0_1"
-#: Models of version 0.1 whose every entry is replaced.
-NAMES = ("classifier-mlp", "regressor-memory", "density-full", "proportions", "joint", "kdm-per-component")
+MODELS = Path(__file__).parent / "models_0_2"
+#: Saved models whose every entry is replaced.
+NAMES = (
+    "proportions-mlp",
+    "regressor-memory",
+    "density-full",
+    "proportions",
+    "joint",
+    "kdm-rbf-per-component",
+)
 HUGE = (10**6, 10**9, 10**12, 2**63, -1, 0, 10**30)
 
 #: Entries with a default value.
 _OPTIONAL = ("layer", "trend", "dropout", "normalize", "shape", "clip")
-#: Tensors with a default value: models of version 0.1 were saved without them.
-_OPTIONAL_TENSORS = ("limit",)
 
 #: The oldest safetensors does not write complex numbers.
 _SAVES_COMPLEX = tuple(map(int, version("safetensors").split(".")[:2])) >= (0, 6)
@@ -52,8 +55,8 @@ def mixed_layer() -> JointLayer:
 
 def contents(path: Path) -> tuple[Config, Tensors]:
     """Description and tensors of a saved file."""
-    metadata, tensors, _ = read_tensors(path)
-    config = json.loads(metadata["kdmkit"])
+    text, tensors = read_tensors(path)
+    config = json.loads(text)
     del config["sha256"]
     return config, tensors
 
@@ -71,15 +74,6 @@ def write_text(path: Path, text: str, tensors: Tensors) -> None:
     if text.startswith("{"):
         text = f'{{"sha256":"{checksum}",{text[1:]}'
     path.write_bytes(save(plain, {"kdmkit": text}))
-
-
-def write_folder(path: Path, text: str | bytes, tensors: Tensors | bytes) -> None:
-    """A folder of version 0.1; `DIGEST` in the text becomes the digest of the tensors."""
-    data = tensors if isinstance(tensors, bytes) else save(tensors)
-    raw = text if isinstance(text, bytes) else text.encode()
-    path.mkdir()
-    (path / "config.json").write_bytes(raw.replace(b"DIGEST", hashlib.sha256(data).hexdigest().encode()))
-    (path / "model.safetensors").write_bytes(data)
 
 
 # ---- places in a description
@@ -143,7 +137,7 @@ def _descriptions(name: str, config: Config, tensors: Tensors) -> Iterator[Case]
 
 def _classes(name: str, config: Config, tensors: Tensors) -> Iterator[Case]:
     same = {config["class"], "JointKDM"}  # a KDM is a joint of one variable
-    for other in [*sorted(set(_KINDS) - same), "nn.Module", "os.system", "", [], None, 3]:
+    for other in [*sorted(set(KINDS) - same), "nn.Module", "os.system", "", [], None, 3]:
         bad = {**config, "class": other}
         yield f"{name}: class {other!r}", lambda target, bad=bad: write(target, bad, tensors)
     for number in (0, -1, 1, 3, 10**30, "2", 2.5, True, None, [2]):
@@ -161,8 +155,7 @@ def _tensors(name: str, config: Config, tensors: Tensors) -> Iterator[Case]:
         return f"{name}: {key} {kind}", lambda target: write(target, config, bad)
 
     for key, tensor in tensors.items():
-        if key.split(".")[-1] not in _OPTIONAL_TENSORS:
-            yield case("is missing", key, None)
+        yield case("is missing", key, None)
         yield case("has one row more", key, torch.zeros(tensor.shape[0] + 1 if tensor.ndim else 1))
         yield case("is empty", key, torch.zeros(0))
         if _SAVES_COMPLEX:
@@ -326,107 +319,28 @@ def _tricks(config: Config) -> Iterator[tuple[str, Config]]:
         yield f"a memory of {n} rows", changed(config, ("module", "trend"), trend)
 
 
-# ---- folders of version 0.1
-
-
-def _folders(rng: random.Random) -> Iterator[Case]:
-    source = MODELS / "classifier"
-    config = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"sha256": "DIGEST"}
-    tensors = load_file(source / "model.safetensors")
-    text = json.dumps(config)
-
-    def case(name: str, text: str | bytes, data: Tensors | bytes = tensors) -> Case:
-        return f"folder: {name}", lambda target: write_folder(target, text, data)
-
-    for name, bad in _texts(config):
-        yield case(name, bad.encode("utf-8", "surrogatepass"))
-    for number in (0, -1, 2, 3, "1", 1.5, True, None):
-        yield case(f"format {number!r}", json.dumps({**config, "format": number}))
-    yield case("bytes that are no text", b"\xff\xfe\x00")
-    yield case("another digest", json.dumps({**config, "sha256": "0" * 64}))
-    yield case("no digest", json.dumps(changed(config, ("sha256",), ...)))
-    yield case("40 MB of spaces", text + " " * (40 << 20))
-    data = (source / "model.safetensors").read_bytes()
-    for name, bad_data in _bytes(data, rng):
-        if "flipped" not in name:
-            yield case(name, text, bad_data)
-    for number in HUGE:
-        yield case(
-            f"{number} components", json.dumps(changed(config, ("module", "layer", "n_components"), number))
-        )
-    yield case(
-        "NaN in a tensor", text, {**tensors, "layer.logits": _with(tensors["layer.logits"], torch.nan)}
-    )
-    for links in _LINKS:
-        yield f"folder: {links.__name__}", links
-
-
-def _copied(target: Path) -> Path:
-    shutil.copytree(MODELS / "classifier", target)
-    return target
-
-
-def link_to_a_file_outside(target: Path) -> None:
-    weights = _copied(target) / "model.safetensors"
-    weights.unlink()
-    weights.symlink_to(MODELS / "classifier" / "model.safetensors")
-
-
-def link_to_a_configuration_outside(target: Path) -> None:
-    config = _copied(target) / "config.json"
-    config.unlink()
-    config.symlink_to(os.path.relpath(MODELS / "classifier" / "config.json", target))
-
-
-def link_to_itself(target: Path) -> None:
-    config = _copied(target) / "config.json"
-    config.unlink()
-    config.symlink_to(config)
+# ---- other things than files
 
 
 def link_to_nothing(target: Path) -> None:
     target.symlink_to(target.parent / "nowhere")
 
 
-def pipe_in_place_of_weights(target: Path) -> None:
-    weights = _copied(target) / "model.safetensors"
-    weights.unlink()
-    os.mkfifo(weights)
-
-
 def pipe(target: Path) -> None:
     os.mkfifo(target)
-
-
-def folders_in_place_of_files(target: Path) -> None:
-    (target / "config.json").mkdir(parents=True)
-    (target / "model.safetensors").mkdir()
 
 
 def empty_folder(target: Path) -> None:
     target.mkdir()
 
 
-def no_weights(target: Path) -> None:
-    (_copied(target) / "model.safetensors").unlink()
+def folder_of_version_0_1(target: Path) -> None:
+    target.mkdir()
+    (target / "config.json").write_text('{"format": 1, "kdmkit": "0.1.0", "class": "KDMDensity"}')
+    (target / "model.safetensors").write_bytes(save({"x": torch.zeros(3)}))
 
 
-def no_configuration(target: Path) -> None:
-    (_copied(target) / "config.json").unlink()
-
-
-_LINKS: tuple[Callable[[Path], None], ...] = (
-    link_to_a_file_outside,
-    link_to_a_configuration_outside,
-    link_to_itself,
-    link_to_nothing,
-    pipe_in_place_of_weights,
-    pipe,
-    folders_in_place_of_files,
-    empty_folder,
-    no_weights,
-    no_configuration,
-)
+_OTHER_THINGS = (link_to_nothing, pipe, empty_folder, folder_of_version_0_1)
 
 
 def cases(scratch: Path, seed: int = 0) -> list[Case]:
@@ -436,18 +350,18 @@ def cases(scratch: Path, seed: int = 0) -> list[Case]:
         scratch: a folder for the models that they are made from.
     """
     rng = random.Random(seed)
-    found: list[Case] = []
+    every: list[Case] = [(thing.__name__, thing) for thing in _OTHER_THINGS]
     for name in (*NAMES, "mixed"):
         kdm.save(mixed_layer() if name == "mixed" else kdm.load(MODELS / name), scratch / name)
         config, tensors = contents(scratch / name)
         for part in (_descriptions, _classes, _tensors):
-            found += part(name, config, tensors)
-    data = (scratch / "classifier-mlp").read_bytes()
+            every += part(name, config, tensors)
+    data = (scratch / "proportions-mlp").read_bytes()
     for name, bad in [*_bytes(data, rng), *_headers(data)]:
-        found.append((f"bytes: {name}", lambda target, bad=bad: target.write_bytes(bad) and None))
+        every.append((f"bytes: {name}", lambda target, bad=bad: target.write_bytes(bad) and None))
     config, tensors = contents(scratch / "proportions")
     for name, text in _texts(config):
-        found.append((f"text: {name}", lambda target, text=text: write_text(target, text, tensors)))
+        every.append((f"text: {name}", lambda target, text=text: write_text(target, text, tensors)))
     for name, trick in _tricks(config):
-        found.append((f"trick: {name}", lambda target, trick=trick: write(target, trick, tensors)))
-    return found + list(_folders(rng))
+        every.append((f"trick: {name}", lambda target, trick=trick: write(target, trick, tensors)))
+    return every

@@ -1,8 +1,6 @@
 """Bad files, what cannot be saved, and saves that are interrupted."""
 
-import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import ConvNet, Deconv, blobs
-from serialize.hostile import MODELS, contents, write
+from serialize.hostile import contents, folder_of_version_0_1, write
 
 X, y = blobs(40)
 
@@ -28,17 +26,6 @@ def model(sigma: float = 1.0) -> kdm.KDMClassifier:
 def file(tmp_path: Path) -> Path:
     kdm.save(model(), tmp_path / "model")
     return tmp_path / "model"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model of version 0.1."""
-    return Path(shutil.copytree(MODELS / "classifier", tmp_path / "folder"))
-
-
-def change(folder: Path, **entries: Any) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
 
 
 def rewrite(file: Path, **entries: Any) -> None:
@@ -91,48 +78,6 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text": (lambda f: f.write_text("precious"), "model: expected a safetensors file, got"),
 }
 
-FOLDERS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no folder": (shutil.rmtree, "path: expected a model that kdmkit.save wrote, got .*folder"),
-    "no weights": (
-        lambda f: (f / "model.safetensors").unlink(),
-        "a folder with config.json and model.safetensors, got a folder without model.safetensors",
-    ),
-    "no configuration": (
-        lambda f: (f / "config.json").unlink(),
-        "a folder with config.json and model.safetensors, got a folder without config.json",
-    ),
-    "half a configuration": (
-        lambda f: (f / "config.json").write_text((f / "config.json").read_text()[:50]),
-        "config.json: expected JSON within bounds, got ",
-    ),
-    "no text": (
-        lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
-        "config.json: expected JSON, got",
-    ),
-    "another configuration": (
-        lambda f: (f / "config.json").write_text("[1, 2]"),
-        "config.json: expected an object that describes a model, got list",
-    ),
-    "another format": (lambda f: change(f, format=3), "config.json: expected format 1, got format 3"),
-    "an unknown class": (lambda f: change(f, **{"class": "Magic"}), "expected class one of .*'Magic'"),
-    "no module": (
-        lambda f: change(f, module={}),
-        "expected the description and the tensors of a KDM",
-    ),
-    "damaged weights": (
-        lambda f: flip(f / "model.safetensors"),
-        "model.safetensors: expected the file that config.json was written with, got another or a damaged",
-    ),
-    "half of the weights": (
-        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:100]),
-        "model.safetensors: expected a safetensors file, got 100 bytes",
-    ),
-    "no safetensors": (
-        lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04pickle"),
-        "model.safetensors: expected a safetensors file, got",
-    ),
-}
-
 
 @pytest.mark.parametrize("name", FILES)
 def test_bad_files(name: str, file: Path) -> None:
@@ -142,12 +87,12 @@ def test_bad_files(name: str, file: Path) -> None:
         kdm.load(file)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_bad_folders(name: str, folder: Path) -> None:
-    damage, message = FOLDERS[name]
-    damage(folder)
-    with pytest.raises(ValueError, match=message):
-        kdm.load(folder)
+def test_models_of_version_0_1(tmp_path: Path) -> None:
+    folder_of_version_0_1(tmp_path / "folder")
+    with pytest.raises(
+        ValueError, match=r"got a folder saved by kdmkit 0\.1: load and save it with kdmkit 0\.2"
+    ):
+        kdm.load(tmp_path / "folder")
 
 
 def test_tensors_of_another_shape(file: Path) -> None:
@@ -179,16 +124,12 @@ def test_places_that_cannot_be_written(file: Path) -> None:
             kdm.save(model(), path)
 
 
-def test_a_folder_for_checkpoints_is_not_taken_from_a_file(file: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_for_checkpoints_is_not_taken_from_a_file(file: Path, tmp_path: Path) -> None:
     config, tensors = contents(file)
     config["parameters"]["checkpoint_dir"] = str(tmp_path / "elsewhere")
     write(file, config, tensors)
     with pytest.raises(ValueError, match="checkpoint_dir"):
         kdm.load(file)
-    # Version 0.1 saved them.
-    parameters = json.loads((folder / "config.json").read_text())["parameters"]
-    change(folder, parameters={**parameters, "checkpoint_dir": str(tmp_path / "elsewhere")})
-    assert kdm.load(folder).checkpoint_dir is None
 
 
 def test_numbers_that_are_nan_are_not_saved(tmp_path: Path) -> None:
@@ -345,9 +286,3 @@ def test_interrupted_saves(step: str, after: bool, file: Path, monkeypatch: pyte
     # One of the two, whole; and nothing is left beside it.
     assert sigma_of(file) in (1.0, 2.0)
     assert [p.name for p in file.parent.iterdir()] == ["model"]
-
-
-def test_a_model_that_version_0_1_put_aside(folder: Path) -> None:
-    """Killed between the two renames of a save, it left the earlier model under another name."""
-    folder.rename(folder.parent / ".folder.earlier")
-    assert isinstance(kdm.load(folder), kdm.KDMClassifier)

@@ -9,7 +9,7 @@ from torch import nn
 from kdmkit.kernels import RBF, Categorical
 from kdmkit.nn import JointLayer, Variable
 from kdmkit.training import Rows, fit, joint_nll
-from kdmkit.training.averaging import MovingAverage
+from kdmkit.training.steps import MovingAverage
 from training.problems import Objective, fitted, furthest, options, rows, same
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from helpers import normal, seeded
 from kdmkit.nn import DensityLayer
 from kdmkit.training import FitOptions, Rows, fit, nll
-from kdmkit.training.progress import Progress
+from kdmkit.training.checkpoint import Progress
 from training.problems import N, Objective, data, fitted, furthest, options, rows, same
 
 
@@ -196,7 +196,7 @@ def test_a_batch_whose_rows_count_nothing():
 
 def test_evaluation_by_blocks(monkeypatch):
     wanted = fitted(validation=rows(50, seed=9, weighted=True))[1]
-    monkeypatch.setattr("kdmkit.training.trainer._EVALUATION_ROWS", 7)
+    monkeypatch.setattr("kdmkit.training.loop._EVALUATION_ROWS", 7)
     got = fitted(validation=rows(50, seed=9, weighted=True))[1]
     assert [e["validation_loss"] for e in got] == pytest.approx(
         [e["validation_loss"] for e in wanted], rel=1e-12

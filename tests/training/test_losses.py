@@ -9,7 +9,8 @@ from torch import nn
 import kdmkit as kdm
 from helpers import close, mixture_density, normal, real, simplex
 from kdmkit.nn import DensityLayer, JointLayer
-from kdmkit.training import cross_entropy, expected_nll, hybrid_nll, joint_nll, nll, squared_error
+from kdmkit.training import cross_entropy, hybrid_nll, joint_nll, nll
+from kdmkit.training.objectives import squared_error
 
 M = 5
 X, C, W = normal(6, 2, seed=0), normal(M, 2, seed=1), simplex(M, seed=2)
@@ -79,44 +80,6 @@ def test_squared_error():
     close(squared_error(layer(X), wanted), (weights @ layer.components["y"] - wanted).square().mean(-1))
 
 
-def test_expected_nll_is_the_average_over_the_targets_components():
-    rho = kdm.KDM(C, W, kdm.RBF(0.7))
-    points, q = normal(4, 3, 2, seed=5), simplex(4, 3, seed=6)
-    target = kdm.KDM(points, q, kdm.RBF(99.0))
-    wanted = sum(q[:, i] * nll(rho, points[:, i]) for i in range(3))
-    close(expected_nll(rho, target), wanted)
-
-
-def test_expected_nll_row_against_row():
-    layer = JointLayer(2, 1, M, out_kernel=kdm.RBF(0.5), dtype=torch.float64)
-    points, q = normal(6, 3, 1, seed=5), simplex(6, 3, seed=6)
-    rows = [sum(q[i, j] * nll(layer(X[i]), points[i, j]) for j in range(3)) for i in range(6)]
-    close(expected_nll(layer(X), kdm.KDM(points, q, kdm.RBF(1.0))), torch.stack(rows))
-    # One target for all rows.
-    shared = kdm.KDM(points[0], q[0], kdm.RBF(1.0))
-    wanted = torch.stack([expected_nll(layer(X[i]), shared) for i in range(6)])
-    close(expected_nll(layer(X), shared), wanted)
-
-
-def test_expected_nll_of_a_batch_of_densities_and_one_target():
-    rho = kdm.KDM(C, simplex(4, M, seed=3), kdm.RBF(0.7))
-    target = kdm.KDM(normal(3, 2, seed=5), simplex(3, seed=6), kdm.RBF(1.0))
-    wanted = [expected_nll(kdm.KDM(C, rho.weights[i], kdm.RBF(0.7)), target) for i in range(4)]
-    close(expected_nll(rho, target), torch.stack(wanted))
-
-
-def test_expected_nll_of_labels():
-    layer, p = _layer(), simplex(6, 3, seed=3)
-    close(expected_nll(layer(X), kdm.KDM.from_probs(p)), cross_entropy(layer(X), p))
-    wanted = sum(p[:, y] * nll(layer(X), torch.full((6,), y)) for y in range(3))
-    close(expected_nll(layer(X), kdm.KDM.from_probs(p)), wanted)
-
-
-def test_expected_nll_of_a_certain_target_is_the_nll():
-    rho = kdm.KDM(C, W, kdm.RBF(0.7))
-    close(expected_nll(rho, kdm.KDM.pure(X, kdm.RBF(1.0))), nll(rho, X))
-
-
 def test_hybrid():
     layer = _layer()
     for alpha in (0.0, 0.3, 1.0, 2.5):
@@ -174,7 +137,6 @@ LOSSES = {
     "cross_entropy, zeros": lambda layer, x: cross_entropy(
         layer(x), real([[1, 0, 0], [0, 0.5, 0.5], [0, 1, 0]])
     ),
-    "expected_nll": lambda layer, x: expected_nll(layer(x), kdm.KDM.from_probs(simplex(3, 3, seed=3))),
     "hybrid_nll": lambda layer, x: hybrid_nll(layer, x, Y[:3], generative_weight=0.3),
     "hybrid_nll, 1": lambda layer, x: hybrid_nll(layer, x, Y[:3], generative_weight=1.0),
 }
@@ -188,9 +150,6 @@ def test_gradients(name):
 REGRESSION = {
     "squared_error": lambda layer, x: squared_error(layer(x), normal(3, 2, seed=4)),
     "nll": lambda layer, x: nll(layer(x), normal(3, 2, seed=4)),
-    "expected_nll": lambda layer, x: expected_nll(
-        layer(x), kdm.KDM(normal(3, 4, 2, seed=5), simplex(3, 4, seed=6), kdm.RBF(1.0))
-    ),
 }
 
 
@@ -238,18 +197,6 @@ def test_cross_entropy_of_impossible_labels():
     assert not bool(gradient.isnan().any())
 
 
-def test_padding_of_an_uncertain_target():
-    """Components of weight 0 count nothing, even outside a compact kernel's support: no NaN gradient."""
-    rho = kdm.KDM(C, W, kdm.Epanechnikov(4.0))
-    points = torch.stack([C[0], torch.full((2,), 1e3).double()])
-    logits = real([0.0, -math.inf]).requires_grad_()
-    target = kdm.KDM(points, None, kdm.Epanechnikov(1.0), log_weights=logits)
-    loss = expected_nll(rho, target)
-    close(loss, nll(rho, C[0]))
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert torch.isfinite(gradient).all()
-
-
 # ---- shapes and errors
 
 
@@ -262,7 +209,6 @@ def test_one_loss_per_row(lead):
     assert nll(layer(x), y).shape == lead
     assert joint_nll(layer.joint(), x=x, y=y).shape == lead
     assert cross_entropy(layer(x), t).shape == lead
-    assert expected_nll(layer(x), kdm.KDM.from_probs(t)).shape == lead
     assert hybrid_nll(layer, x, y, generative_weight=0.5).shape == lead
     regressor = JointLayer(2, 1, M, out_kernel=kdm.RBF(1.0), dtype=torch.float64)
     assert squared_error(regressor(x), x[..., :1]).shape == lead
@@ -289,17 +235,6 @@ def test_shapes_of_targets():
     regressor = JointLayer(2, 1, M, out_kernel=kdm.RBF(1.0), dtype=torch.float64)
     with pytest.raises(ValueError, match=r"value: expected shape \(..., 1\)"):
         squared_error(regressor(X), normal(6, seed=0))
-
-
-def test_kernels_of_targets():
-    density = DensityLayer(2, M, dtype=torch.float64)()
-    with pytest.raises(ValueError, match=r"target: expected events of shape \(2,\), got \(1,\)"):
-        expected_nll(density, kdm.KDM.pure(torch.zeros(1), kdm.RBF(1.0)))
-    # Points of a density are no amplitudes.
-    with pytest.raises(ValueError, match=r"target: expected a KDM with the kernel Cosine\(\)"):
-        expected_nll(_layer()(X), kdm.KDM.pure(torch.zeros(3), kdm.RBF(1.0)))
-    with pytest.raises(ValueError, match="target: expected a KDM with the kernel RBF"):
-        expected_nll(density, kdm.KDM.from_probs(real([0.5, 0.5])))
 
 
 def test_losses_that_need_a_kind_of_kernel():

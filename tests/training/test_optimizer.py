@@ -7,7 +7,7 @@ from helpers import close
 from kdmkit.kernels import RBF, Composed
 from kdmkit.nn import DensityLayer, JointLayer
 from kdmkit.training import Rows, fit
-from kdmkit.training.optimizer import decayed_parameters
+from kdmkit.training.steps import decayed_parameters
 from training.problems import Objective, options
 
 

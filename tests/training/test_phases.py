@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from helpers import normal, seeded
 from kdmkit.kernels import RBF, Categorical
 from kdmkit.nn import JointLayer
-from kdmkit.training import PhasedFit, Rows, encode_rows, fit
+from kdmkit.training import PhasedFit, Phases, Rows, encode_rows, fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective
 from training.problems import data, furthest, options, same
 
@@ -161,7 +161,7 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_ends(tmp_path, victim):
 
 
 def test_a_subclass_changes_what_it_names():
-    class Own(PhasedFit):
+    class Own(Phases):
         def place_components(self) -> None:
             z, y = self.encode(self.train.tensors[0]), self.train.tensors[1]
             self.layer = JointLayer(z.shape[1], 3, 5).initialize(z, y, generator=seeded(0))
@@ -176,7 +176,7 @@ def test_a_subclass_changes_what_it_names():
             self.dense = self.make_dense()
             self.minimize("pretraining", DenseObjective(self.encoder, self.dense))
 
-    phases = Own(_encoder(), None, _rows(), options=options())
+    phases = Own(_encoder(), _rows(), options=options())
     histories = phases.run()
     assert phases.layer.n_components == 5
     assert "validation_loss" not in histories["pretraining"][0]

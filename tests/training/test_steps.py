@@ -8,9 +8,9 @@ from torch import nn
 
 from kdmkit.nn import Dropout
 from kdmkit.training import FitOptions, Rows, fit
-from kdmkit.training import graphs as graphs_module
+from kdmkit.training import devices as devices_module
 from kdmkit.training import steps as steps_module
-from kdmkit.training.graphs import Replayed
+from kdmkit.training.devices import Replayed
 from kdmkit.training.seeds import is_replayable
 from training.problems import Objective, fitted, furthest, options, rows, same
 
@@ -126,7 +126,7 @@ def test_modules_of_others_are_not_captured():
 
 
 def test_no_graphs_on_a_cpu():
-    assert not graphs_module.can_replay(CPU)
+    assert not devices_module.can_replay(CPU)
 
 
 # ---- on a CUDA device

@@ -14,9 +14,7 @@ from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from kdmkit.estimators import KDMClassifier
-from kdmkit.estimators.common import automatic_batch
-from kdmkit.kernels import RBF
+from kdmkit import RBF, KDMClassifier
 from kdmkit.nn import JointLayer
 from kdmkit.training import FitOptions, Rows, fit
 from kdmlab.bench.measure import Timing
@@ -108,7 +106,7 @@ def _materialised(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
     layer.initialize(x, labels, generator=torch.Generator().manual_seed(0))
     options = FitOptions(
         max_epochs=repetitions + 1,
-        batch_size=automatic_batch(len(x)),
+        batch_size=max(64, min(512, len(x) // 64)),  # that of estimators
         learning_rate=_RATE,
         patience=None,
         device="cpu",

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 from torch.nn.functional import scaled_dot_product_attention
 
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM
-from kdmkit.kernels import RBF, Cosine
+from kdmkit import KDM, RBF, Cosine, JointKDM, PreparedKDM
 from kdmkit.nn import JointLayer
 from kdmkit.ops import attend
 from kdmkit.training import nll

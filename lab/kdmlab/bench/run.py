@@ -9,13 +9,13 @@ from typing import Literal
 
 import torch
 
-from kdmkit._core.checks import bad_argument
 from kdmlab.bench.cases import Case, cpu_cases, cuda_cases, growth_cases
 from kdmlab.bench.fitting import EpochCase, epoch_cases
 from kdmlab.bench.history import keep
 from kdmlab.bench.report import report, save_growth
 from kdmlab.bench.whole_fits import FitCase, PredictCase, fit_cases, predict_cases
 from kdmlab.common import Report, Task, read_rows, run_tasks, write_report
+from kdmlab.common.checks import bad_argument
 
 # Seconds of repetitions of each measurement of how cost grows, at most.
 _GROWTH_SECONDS = 0.5

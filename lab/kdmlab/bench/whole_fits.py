@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits, make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from kdmkit.estimators import KDMClassifier, KDMRegressor
+from kdmkit import KDMClassifier, KDMRegressor
 from kdmkit.nn import ResidualMemory, Trend
 from kdmlab.bench.measure import extra_memory, time_calls
 

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 
-from kdmkit.estimators import KDMDensity
+from kdmkit import KDMDensity
 from kdmlab.columns.data import DEVELOPMENT, TEST, Columns, rows_of
 from kdmlab.columns.mass import Mixture, cell_width, log_mass
 from kdmlab.common import (

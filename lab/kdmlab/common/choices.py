@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import torch
 
-from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.training import Device
+from kdmlab.common.checks import bad_argument, check_choice
 
 _Name = TypeVar("_Name", bound=str)
 _DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda")

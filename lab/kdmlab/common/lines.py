@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import replacing
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import replacing
 
 Row = dict[str, Any]
 

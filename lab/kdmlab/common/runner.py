@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from kdmkit._core.files import make_folder
+from kdmlab.common.files import make_folder
 from kdmlab.common.lines import (
     FORMAT,
     Row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kdmkit._core.checks import check_choice, check_path
+from kdmlab.common.checks import check_choice, check_path
 from kdmlab.datasets import images, openml, tables
 from kdmlab.datasets._types import NAMES, Dataset, Name
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import read_arrays, write_arrays
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import read_arrays, write_arrays
 from kdmlab.datasets._types import Array, Dataset
 
 #: Shapes of the official training and test images.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 from kdmlab.datasets._types import Array, Dataset
 from kdmlab.datasets.uci import NUMERIC
 

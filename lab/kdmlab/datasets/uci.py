@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 from kdmlab.datasets._types import Array
 
 __all__ = ["Census", "read_adult", "read_magic"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 
 DROPOUT = 0.2
 

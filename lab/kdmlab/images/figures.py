@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdmkit import plotting
-from kdmkit._core.files import read_arrays
+from kdmlab.common.files import read_arrays
 from kdmlab.images.generation import MIXED, NARROW, NEIGHBOURS, SHOWN
 
 Array = NDArray[Any]

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import write_arrays
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import write_arrays
 from kdmlab.images.architectures import paper_decoder
 from kdmlab.images.data import CLASSES, Pictures, pixels
 from kdmlab.images.jobs import Job, Trained

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
 from kdmkit.metrics import expected_calibration_error
+from kdmlab.common.checks import bad_argument
 from kdmlab.images.models import DenseModel, KDMModel, in_parts
 
 

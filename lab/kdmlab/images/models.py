@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit.distributions import KDM
+from kdmkit import KDM
 from kdmkit.nn import JointLayer
 from kdmlab.images.architectures import Shape, dense_head, paper_encoder
 from kdmlab.images.data import CLASSES, pixels

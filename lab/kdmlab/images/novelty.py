@@ -12,8 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kdmkit.distributions import KDM
-from kdmkit.kernels import RBF
+from kdmkit import KDM, RBF
 from kdmkit.nn import Scaler
 from kdmlab.images.data import pixels
 from kdmlab.images.models import DenseModel, KDMModel, in_parts

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kdmkit.training import Device, FitOptions, PhasedFit, Precision, Rows, fit
+from kdmkit.training import Device, FitOptions, Phases, Precision, Rows, fit
 from kdmlab.images.augment import Augment
 from kdmlab.images.data import CLASSES, Pictures, pixels
 from kdmlab.images.models import DenseModel, KDMModel, encode
@@ -79,7 +79,7 @@ class Latents(NamedTuple):
     noise: Float[Tensor, "n e"]
 
 
-class ImageFit(PhasedFit):
+class ImageFit(Phases):
     """The phases of a classifier of images; the dense head goes on as the KDM's teacher.
 
     Args:
@@ -94,13 +94,14 @@ class ImageFit(PhasedFit):
     ) -> None:
         super().__init__(
             model.encoder,
-            model.layer if isinstance(model, KDMModel) else None,
             Rows((data.x_train, data.y_train)),
             options=FitOptions(seed=setting.seed),
             dense=None if start is None else start.head,
             head_epochs=setting.recipe.head_epochs,
         )
         self.model, self.start, self.setting, self.recipe = model, start, setting, setting.recipe
+        if isinstance(model, KDMModel):
+            self.layer = model.layer
 
     def options_for(self, phase: str) -> FitOptions:
         recipe, wide = self.recipe, _WIDE * self.recipe.batch_size

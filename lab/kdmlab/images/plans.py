@@ -9,8 +9,8 @@ from tempfile import TemporaryFile
 
 import torch
 
-from kdmkit._core.checks import bad_argument, check_choice
 from kdmlab.common import chosen_device, read_rows
+from kdmlab.common.checks import bad_argument, check_choice
 from kdmlab.images.data import check_data
 from kdmlab.images.jobs import Job, Place
 from kdmlab.images.recipes import DATASETS, ENCODERS, MODELS, Encoder, Model, recipe_for

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 
 Encoder = Literal["paper", "resnet"]
 Kind = Literal["dense", "kdm", "ml-kdm"]

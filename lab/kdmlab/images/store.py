@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import replacing
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import replacing
 
 M = TypeVar("M", bound=nn.Module)
 

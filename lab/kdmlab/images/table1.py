@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-from kdmkit._core.files import make_folder
 from kdmlab.common import Report, Task, processes, read_rows, remove_rows, run_tasks, write_report
+from kdmlab.common.files import make_folder
 from kdmlab.images import figures, report, searches
 from kdmlab.images.generation import (
     DRAWING,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.preprocessing import OneHotEncoder
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 from kdmlab.datasets import read_adult, read_magic
 
 Array = NDArray[Any]

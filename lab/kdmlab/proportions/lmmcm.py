@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 
 Array = NDArray[Any]
 

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from kdmkit.estimators import KDMProportionClassifier
-from kdmkit.estimators.common import split_rows
-from kdmkit.estimators.proportions import (
-    BagPretraining,
-    CountLikelihood,
-    Labels,
-    RowLikelihood,
-    predicted_labels,
-)
-from kdmkit.estimators.proportions import Bags as RowsInBags
-from kdmkit.kernels import RBF, typical_distance
+from kdmkit import RBF, KDMProportionClassifier
+from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, make_linear
 from kdmkit.training import Device, FitOptions, Rows, encode_rows, fit
+from kdmlab.proportions.likelihood import (
+    BaggedRows,
+    CountLikelihood,
+    Labels,
+    MeanOfBag,
+    RowLikelihood,
+    predicted_labels,
+    split_rows,
+)
 from kdmlab.proportions.lmmcm import LMMCM
 
 Array = NDArray[Any]
@@ -141,9 +141,9 @@ def two_phases(
         batch_size: rows per step; whole bags where counts are learned from.
         device: where to compute.
     """
-    ids, held = split_rows((torch.arange(len(training.share)),), None, 0.1, seed)
-    labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)), 0.0)
-    bags = RowsInBags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    ids, held = split_rows((torch.arange(len(training.share)),), 0.1, seed)
+    labels = Labels(encoder, make_linear(LATENT, 2, torch.Generator().manual_seed(seed)))
+    bags = BaggedRows(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
     prior = torch.from_numpy(training.proportions[ids.tensors[0]].mean(0)).float()
     settings: dict[str, Any] = {
@@ -172,7 +172,6 @@ def two_phases(
 
 def _kdm_head(labels: Labels, rows: Rows, n_components: int, sigma_factor: float, seed: int) -> JointLayer:
     """Random latent vectors as components, with the labels that the dense head predicts for their bags."""
-    assert labels.encoder is not None
     x, proportions = rows.tensors
     z = encode_rows(labels.encoder, x)
     amplitudes = predicted_labels(proportions, labels.head, z).sqrt()
@@ -182,13 +181,13 @@ def _kdm_head(labels: Labels, rows: Rows, n_components: int, sigma_factor: float
     return layer.initialize(z, amplitudes, method="random", sigma=sigma, generator=generator)
 
 
-def _rows_with_proportions(bags: RowsInBags, shares: Tensor, some: Rows) -> Rows:
+def _rows_with_proportions(bags: BaggedRows, shares: Tensor, some: Rows) -> Rows:
     """The rows of some bags, each with the proportions of its bag."""
     (ids,) = some.tensors
     return Rows((bags.inside(ids), shares[ids].repeat_interleave(bags.size[ids], 0)))
 
 
-def _bags_with_counts(bags: RowsInBags, shares: Tensor, some: Rows) -> Rows:
+def _bags_with_counts(bags: BaggedRows, shares: Tensor, some: Rows) -> Rows:
     """Some bags, each with its number of positives."""
     (ids,) = some.tensors
     size = bags.size[ids]
@@ -213,9 +212,9 @@ def network(
 ) -> Scorer:
     """A network whose mean answer over a bag is fitted to the bag's proportions."""
     encoder = small_encoder(training.X.shape[1], hidden=hidden, latent=2, dropout=0.1, seed=seed)
-    bags = RowsInBags(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
+    bags = BaggedRows(torch.from_numpy(training.X).float(), torch.from_numpy(training.bags))
     shares = torch.from_numpy(training.proportions).float()
-    train, validation = split_rows((bags.first, bags.size, shares), None, 0.1, seed)
+    train, validation = split_rows((bags.first, bags.size, shares), 0.1, seed)
     options = FitOptions(
         max_epochs=max_epochs,
         batch_size=batch_size,
@@ -224,7 +223,7 @@ def network(
         seed=seed,
         device=device,
     )
-    fit(BagPretraining(bags, encoder, nn.Identity()), train, validation, options=options)
+    fit(MeanOfBag(bags, encoder, nn.Identity()), train, validation, options=options)
     encoder.cpu().eval()
     return lambda X: _positive(encoder, torch.from_numpy(X).float())
 

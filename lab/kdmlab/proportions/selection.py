@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import bad_argument
 from kdmlab.common import (
     Mean,
     Report,
@@ -23,6 +22,7 @@ from kdmlab.common import (
     run_tasks,
     write_report,
 )
+from kdmlab.common.checks import bad_argument
 from kdmlab.proportions.data import DATASETS
 from kdmlab.proportions.methods import LEARN, TrainingBags
 from kdmlab.proportions.settings import BAG_SIZES, FURTHER, GRID, INTERVALS, settings

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from kdmkit._core.checks import bad_argument
 from kdmlab.common import (
     Report,
     Row,
@@ -18,6 +17,7 @@ from kdmlab.common import (
     some_of,
     write_report,
 )
+from kdmlab.common.checks import bad_argument
 from kdmlab.proportions.data import DATASETS
 from kdmlab.proportions.figure import save_figure
 from kdmlab.proportions.report import report

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import read_arrays
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import read_arrays
 
 Array = NDArray[Any]
 

@@ -9,12 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.distributions import KDM
-from kdmkit.estimators import KDMRegressor
-from kdmkit.estimators.common import cross_fit, targets
-from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer, MLPEnsemble, Trend
+from kdmkit import KDM, RBF, KDMRegressor
+from kdmkit.nn import MLPEnsemble, Trend
 from kdmkit.training import FitOptions, Rows, fit
+from kdmlab.regression import cross_fit
 from kdmlab.regression.data import Split
 from kdmlab.regression.scores import Mixtures
 
@@ -23,30 +21,23 @@ MEMBERS, COMPONENTS = 8, 5
 _FIRST_STD = 0.7
 
 
-class CommitteeWithDenseHead(KDMRegressor):
-    """A regressor that also fits networks to the very rows and residuals that its joint KDM learns from."""
-
-    head_: MLPEnsemble
-
-    def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
-        self.head_ = _fitted_head(x, r, self._seed)
-        return super()._residual_layer(x, r, weights)
-
-
 def committee_dense(split: Split, seed: int) -> Mixtures:
     """Σ_k w_k(x)·N(f(x) + c_k(x), s_k²(x) + v(x)): f and v of the committee, the others of the dense head.
 
     The s_k are at least half the smallest gap between distinct targets, as those of the KDM.
     """
-    model = CommitteeWithDenseHead(memory=False, n_components=1, device="cpu", random_state=seed)
+    model = KDMRegressor(memory=False, n_components=1, device="cpu", random_state=seed)
     trend = model.fit(split.X, split.y).module_.trend
     assert isinstance(trend, Trend)
-    x = torch.from_numpy(split.X_test)
+    X, y, x = (torch.from_numpy(part) for part in (split.X, split.y, split.X_test))
+    scale = float(trend.y.scale)
+    unit = cross_fit.min_target_std(y, scale)
+    residuals = cross_fit.committee_residuals(model, X, y.unsqueeze(1)) / torch.tensor(unit / scale)
+    head = _fitted_head(trend.x(X).float(), residuals, cross_fit.fit_seed(seed))
     with torch.no_grad():
         mean, excess = trend(x)
-        answers = model.head_(trend.x(x).float()).mean(1).double()
+        answers = head(trend.x(x).float()).mean(1).double()
     log_weights, shifts, variances = mixture(answers)
-    unit = float(targets.min_target_std(torch.from_numpy(split.y).unsqueeze(1)))
     std = (unit**2 * variances + excess).sqrt().unsqueeze(-1)
     components = (mean + unit * shifts).unsqueeze(-1)
     return Mixtures(KDM(components, None, RBF.from_std(std), log_weights=log_weights))
@@ -84,10 +75,7 @@ def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) ->
     }
 
     def run(objective: Any, rows: Rows, validation: Rows, **changes: Any) -> list[dict[str, float]]:
-        # A share of the first loss is no measure of improvement where that loss may be negative.
-        return fit(
-            objective, rows, validation, options=FitOptions(**options, **changes | {"min_improvement": 0.0})
-        )
+        return fit(objective, rows, validation, options=FitOptions(**options, **changes))
 
     std = max(1.0, float(r.std()))
     first = [
@@ -95,14 +83,6 @@ def _fitted_head(x: Float[Tensor, "n d"], r: Float[Tensor, "n 1"], seed: int) ->
         torch.linspace(-std, std, COMPONENTS),
         torch.full((COMPONENTS,), math.log(_FIRST_STD * std)),
     ]
-    fitted = cross_fit.fit_ensemble(
-        x,
-        r,
-        None,
-        start=torch.cat(first),
-        n_members=MEMBERS,
-        loss=mixture_loss,
-        generator=torch.Generator().manual_seed(seed),
-        run=run,
+    return cross_fit.fit_ensemble(
+        x, r, start=torch.cat(first), n_members=MEMBERS, loss=mixture_loss, seed=seed, run=run
     )
-    return fitted.ensemble.eval()

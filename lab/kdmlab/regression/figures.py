@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit.estimators import KDMRegressor
+from kdmkit import KDMRegressor
 from kdmkit.plotting import plot_calibration_curve, plot_pit, plot_predictive_bands
 from kdmlab.common import Row
 from kdmlab.estimators import PROBLEMS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kdmkit._core.checks import bad_argument
-from kdmkit.estimators import KDMRegressor
+from kdmkit import KDMRegressor
+from kdmlab.common.checks import bad_argument
 from kdmlab.regression import dense, ensemble, gp, tuned
 from kdmlab.regression.data import Split
 from kdmlab.regression.dense import committee_dense

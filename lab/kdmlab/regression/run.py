@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from kdmkit._core.checks import bad_argument
 from kdmlab.common import Report, Task, newest, processes, read_rows, run_tasks, write_report
+from kdmlab.common.checks import bad_argument
 from kdmlab.regression.data import DATASETS, Table, load
 from kdmlab.regression.methods import METHODS, check_methods, measure
 from kdmlab.regression.report import report

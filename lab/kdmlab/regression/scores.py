@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from kdmkit.distributions import KDM
-from kdmkit.metrics import crps, interval_coverage, interval_width, pit
+from kdmkit import KDM, metrics
 
 Array = NDArray[Any]
 
@@ -73,10 +72,10 @@ class Mixtures:
         return np.asarray(self.rho.log_prob(torch.from_numpy(y).unsqueeze(-1)))
 
     def crps(self, y: Array) -> Array:
-        return np.asarray(crps(self.rho, y))
+        return np.asarray(metrics.crps(self.rho, y))
 
     def cdf(self, y: Array) -> Array:
-        return np.asarray(pit(self.rho, y))
+        return np.asarray(metrics.pit(self.rho, y))
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
         ends = torch.tensor([[(1 - coverage) / 2], [(1 + coverage) / 2]], dtype=torch.float64)
@@ -92,7 +91,7 @@ def scores(predictive: Predictive, y: Array) -> dict[str, Any]:
         "rmse": float(np.sqrt(np.mean((predictive.mean - y) ** 2))),
         "nll": float(-predictive.log_prob(y).mean()),
         "crps": float(predictive.crps(y).mean()),
-        "coverage90": float(interval_coverage(low, high, y)),
-        "width90": float(interval_width(low, high)),
+        "coverage90": float(metrics.interval_coverage(low, high, y)),
+        "width90": float(metrics.interval_width(low, high)),
         "pit_counts": counts.tolist(),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators import KDMTable
+from kdmkit import KDMTable
 from kdmlab.tables.data import Array, count, is_missing, sample_rows, take
 
 COVERAGE = 0.9

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kdmkit._core.checks import bad_argument
+from kdmlab.common.checks import bad_argument
 from kdmlab.datasets import load
 
 Array = NDArray[Any]

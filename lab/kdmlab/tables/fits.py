@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 import kdmkit as kdm
-from kdmkit._core.checks import bad_argument
-from kdmkit._core.files import read_arrays, replacing, write_arrays
 from kdmlab.common import machine, versions
+from kdmlab.common.checks import bad_argument
+from kdmlab.common.files import read_arrays, replacing, write_arrays
 from kdmlab.tables import methods
 from kdmlab.tables.data import Array, Rows, TableData, count, halves, sample_rows
 from kdmlab.tables.imputation import remove_cells

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import KNNImputer
 from sklearn.linear_model import BayesianRidge
 
-from kdmkit.estimators import KDMTable
+from kdmkit import KDMTable
 from kdmlab.tables.data import Array, Rows, is_missing
 from kdmlab.tables.frames import frames, levels_of
 

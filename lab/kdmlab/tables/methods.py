@@ -1,4 +1,4 @@
-"""Methods that make synthetic rows: the table model, a flat one, and peers."""
+"""Methods that make synthetic rows: the table model and peers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,48 @@ from typing import Any
 
 import numpy as np
 
-from kdmkit.estimators import KDMTable
-from kdmkit.estimators.table import TABLE_RECIPE
+from kdmkit import KDMTable
 from kdmkit.training import TREE_RECIPE
 from kdmlab.tables.data import Array, Rows, count, is_missing
 
 #: Table models by what is not default.
-TABLES: dict[str, dict[str, Any]] = {"kdm": {}, "kdm-flat": {"model": "flat"}}
-KDM, FLAT, INDEPENDENT, REAL = "kdm", "kdm-flat", "independent", "real"
+TABLES: dict[str, dict[str, Any]] = {"kdm": {}}
+KDM, INDEPENDENT, REAL = "kdm", "independent", "real"
 TARGETS = "kdm-targets"
+#: The defaults of `KDMTable.fit`, as lines of results record them. They change together with the library's.
+_FIT: dict[str, float] = {
+    "rows_per_component": 16,
+    "components_per_root": 1.0,
+    "most_components": 256,
+    "fine_share": 0.4,
+    "fine_components_per_root": 2.0,
+    "shrinkage": 0.05,
+    "fewest_shrinkage": 0.1,
+    "most_shrinkage": 5.0,
+    "fading": 0.0,
+    "masking_fading": 2.0,
+    "averaging": 0.2,
+    "epochs": 15,
+    "fewest_steps": 400,
+    "most_steps": 1500,
+    "tolerance": 0.05,
+    "start_rows": 100_000,
+    "flat_rate": 0.02,  # of an option that is gone; all lines have it
+}
+_FIT_OF_TARGETS: dict[str, float] = {
+    "target_preference": 3.0,
+    "target_weight": 5.0,
+    "target_rate": 0.05,
+    "fewest_target_shrinkage": 1.0,
+    "most_target_shrinkage": 20.0,
+}
 
 
 def settings(method: str) -> dict[str, Any]:
     """What outdates a line of a method when it changes; peers have their defaults."""
     if method not in (*TABLES, TARGETS):
         return {}
-    table = asdict(TABLE_RECIPE)
-    if method != TARGETS:
-        table = {name: value for name, value in table.items() if "target" not in name}
+    table = {**_FIT, **(_FIT_OF_TARGETS if method == TARGETS else {})}
     recipe = {"table": table, "tree": asdict(TREE_RECIPE)}
     return {"recipe": recipe, **TABLES.get(method, {})}
 
@@ -77,7 +101,7 @@ def _by_ctgan(model: Any, rows: Rows, seed: int) -> Draw:
 
 PEERS: dict[str, Callable[[Rows, int], Draw]] = {"independent": independent, "ctgan": ctgan, "tvae": tvae}
 #: Methods that run unless others are named; CTGAN's take hours on a CPU.
-DEFAULT = (KDM, FLAT, INDEPENDENT)
+DEFAULT = (KDM, INDEPENDENT)
 
 
 def count_parameters(model: KDMTable) -> int:

@@ -154,16 +154,13 @@ PARTS: dict[PartName, Part] = {
         ("ctgan", "tvae"),
     ),
     "copying": Part(copying, "half", methods.DEFAULT, {}, ("ctgan", "tvae")),
-    "prediction": Part(prediction, "all", (methods.KDM, methods.FLAT, methods.TARGETS, BOOSTING), {}),
+    "prediction": Part(prediction, "all", (methods.KDM, methods.TARGETS, BOOSTING), {}),
     "imputation": Part(
         imputation,
         "incomplete",
         (methods.KDM, *IMPUTERS),
         {"share": SHARE, "imputed_rows": fits.IMPUTATION_ROWS},
-        (methods.FLAT,),
     ),
-    "intervals": Part(
-        intervals, "all", (methods.KDM,), {"test_rows": answers.INTERVAL_ROWS}, (methods.FLAT,)
-    ),
-    "queries": Part(queries, "all", (methods.KDM,), {"questions": answers.QUESTIONS}, (methods.FLAT,)),
+    "intervals": Part(intervals, "all", (methods.KDM,), {"test_rows": answers.INTERVAL_ROWS}),
+    "queries": Part(queries, "all", (methods.KDM,), {"questions": answers.QUESTIONS}),
 }

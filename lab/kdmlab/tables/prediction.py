@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-from kdmkit.estimators import KDMTable
+from kdmkit import KDMTable
 from kdmlab.tables.data import Array, count, take
 from kdmlab.tables.frames import frames
 

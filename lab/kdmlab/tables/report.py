@@ -39,8 +39,8 @@ _COLUMNS: dict[PartName, _Cells] = {
     ),
 }
 _DATA = (
-    "Means over seeds; all methods have their default settings. `kdm` is `KDMTable()`, `kdm-flat` has the "
-    'option `model="flat"`, `independent` draws every column on its own. Device: where a table was fitted. '
+    "Means over seeds; all methods have their default settings. `kdm` is `KDMTable()`, `independent` "
+    "draws every column on its own. Device: where a table was fitted. "
     "Adult: UCI's files, `?` is a level (`adult`, as in published runs) or missing (`adult-missing`). Other "
     "tables: 90 % of the rows to train, 10 % to test (seed 0). Shoppers: codes are categories; its few "
     "empty cells are missing (the published copy has none)."

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from kdmkit.nn import JointLayer
-from kdmkit.training.optimizer import decayed_parameters
 from kdmkit.training.seeds import is_replayable
+from kdmkit.training.steps import decayed_parameters
 from kdmlab.images import claims, report, searches
 from kdmlab.images.architectures import Shape, features, paper_decoder, paper_encoder
 from kdmlab.images.augment import AUGMENTS, Augment

@@ -1,130 +1,233 @@
-"""Evidence as users pass it to `infer`, turned into weighted points of the known variables."""
+"""Evidence: what users pass to `infer`, as weighted points of some variables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance
-from kdmkit.distributions._validation import check_region, common_batch, event_shape_of
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.distributions.arguments import check_region, common_batch, event_shape_of
+from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.known import Evidence
+from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel, Region
 
 if TYPE_CHECKING:
-    from kdmkit.distributions.joint import JointKDM
+    from kdmkit.distributions.joint import JointKDM, NamedVariables
 
 
-class Variables(Protocol):
-    """What evidence is about: variables with kernels and components."""
+@dataclass(frozen=True)
+class Evidence:
+    """L weighted points of some variables, for every element of a batch.
 
-    kernels: dict[str, Kernel]
-    components: dict[str, Tensor]
-    _validate_args: bool
+    Args:
+        kernels, components: of the variables with evidence.
+        values: by variable, of shape `(L, *batch, *event)`, or `(L, *event)` if the batch shares them.
+        weights: of the L points; None for one point of weight 1 (then L = 1).
+        observed: by variable, of shape `(*batch,)`: False where the variable is missing.
+        variances: by variable whose points are noisy measurements, of shape `(L, *batch, d)`, or `(1, d)`
+            if all points share it; the last dimension may be 1.
+        regions: by variable, the class of the regions that its values hold in packed form, `(L, *batch, p)`.
+        prior_batch: the batch of the weights that the evidence changes.
+
+    Attributes:
+        rank: the number of dimensions between the one that counts points and those of an event.
+        batch_shape: the batch of the inferred weights.
+    """
+
+    kernels: Mapping[str, Kernel]
+    components: Mapping[str, Tensor]
+    values: Mapping[str, Tensor]
+    weights: Weights | None
+    observed: Mapping[str, Bool[Tensor, "*batch"]]
+    variances: Mapping[str, Float[Tensor, "l *batch d"]]
+    regions: Mapping[str, type[Region]]
+    prior_batch: torch.Size
+    rank: int = field(init=False)
+    batch_shape: torch.Size = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = {"weights of the joint": self.prior_batch}
+        for name, value in self.values.items():
+            kernel, components = self.kernels[name], self.components[name]
+            shapes[name] = value.shape[1 : value.ndim - self._event_rank(name)]
+            shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.component_dim]
+            shapes[f"kernels[{name!r}]"] = kernel.batch_shape
+        for name, variance in self.variances.items():
+            shapes[f"variance of {name!r}"] = variance.shape[1:-1]
+        for name, mask in self.observed.items():
+            shapes[f"observed[{name!r}]"] = mask.shape
+        # Without the batch of the evidence's weights: they join after the sums over components.
+        object.__setattr__(self, "rank", max(map(len, shapes.values())))
+        if self.weights is not None:
+            shapes["weights of the evidence"] = self.weights.batch_shape
+        object.__setattr__(self, "batch_shape", common_batch(shapes))
+
+    def _event_rank(self, name: str) -> int:
+        """The number of trailing dimensions of a variable's values that are one event, or one region."""
+        return 1 if name in self.regions else self.kernels[name].event_rank(self.values[name])
+
+    def entries_by_name(
+        self, kind: ScoreKind = "relative", rank: int | None = None, points: slice = slice(None)
+    ) -> dict[str, Entry]:
+        """By variable, its points, with `rank` dimensions between their number and their events."""
+        rank = self.rank if rank is None else rank
+        entries = {}
+        for name, value in self.values.items():
+            value = _with_rank(value[points], rank, self._event_rank(name))
+            kernel, components = self._noisy_kernel(name, rank, points), self.components[name]
+            keep, region = self.observed.get(name), self.regions.get(name)
+            entries[name] = Entry(kernel, value, components, kind, keep, region)
+        return entries
+
+    def entries(
+        self, kind: ScoreKind = "relative", rank: int | None = None, points: slice = slice(None)
+    ) -> list[Entry]:
+        return list(self.entries_by_name(kind, rank, points).values())
+
+    def point_entries(self) -> list[Entry]:
+        """The entries of evidence that is one point, without the dimension that counts points."""
+        entries = []
+        for name, value in self.values.items():
+            kernel, components = self.kernels[name], self.components[name]
+            keep, region = self.observed.get(name), self.regions.get(name)
+            entries.append(Entry(kernel, value.squeeze(0), components, "relative", keep, region))
+        return entries
+
+    def _noisy_kernel(self, name: str, rank: int, points: slice) -> Kernel:
+        """The kernel that compares points with components; noise of the measurements widens it."""
+        kernel, variance = self.kernels[name], self.variances.get(name)
+        if variance is None:
+            return kernel
+        if variance.shape[0] == 1 and variance.ndim == 2:
+            return kernel.convolved(variance[0])
+        variance = variance if variance.shape[0] == 1 else variance[points]
+        per_point = _with_rank(variance, rank, 1).unsqueeze(-2)
+        m = self.components[name].shape[-1 - kernel.component_dim]
+        return kernel.convolved(per_point.expand(*per_point.shape[:-2], m, per_point.shape[-1]))
 
     @property
-    def event_shapes(self) -> dict[str, torch.Size]: ...
+    def log_weights(self) -> Float[Tensor, "*batch l"] | None:
+        """The points' log-weights; None for one point."""
+        return None if self.weights is None else self.weights.log_weights
+
+    def over_points(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
+        """log Σ_l p_l exp(log_values_l)."""
+        if self.weights is None:
+            return log_values.squeeze(0)
+        log_values = log_values.movedim(0, -1)
+        return safe_logsumexp(log_values + self.weights.log_weights.to(log_values.dtype))
+
+    @property
+    def can_miss(self) -> bool:
+        """Whether a point may overlap with no component at all (compact and discrete kernels)."""
+        can_miss = bool(self.regions)
+        for kernel in self.kernels.values():
+            can_miss = can_miss or not kernel.overlaps_everywhere
+        return can_miss
+
+    def mapped(self, function: PartMap) -> Evidence:
+        """The same evidence with `function` applied to every tensor and kernel."""
+        return replace(
+            self,
+            kernels=map_values(function, self.kernels),
+            components=map_values(function, self.components),
+            values=map_values(function, self.values),
+            weights=None if self.weights is None else self.weights.mapped(function),
+            observed=map_values(function, self.observed),
+            variances=map_values(function, self.variances),
+        )
+
+    def expand(self, batch_shape: torch.Size) -> Evidence:
+        """The evidence repeated for a larger batch, without copies."""
+        if self.weights is not None:
+            return replace(self, weights=self.weights.expand(batch_shape))
+        name, value = next(iter(self.values.items()))
+        event = value.shape[value.ndim - self._event_rank(name) :]
+        value = _with_rank(value, len(batch_shape), len(event)).expand(1, *batch_shape, *event)
+        return replace(self, values={**self.values, name: value})
 
 
-#: Tensors by what they are, "value" or "variance", and by variable; the first dimension counts points.
-Parts = dict[tuple[str, str], Tensor]
+def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:
+    """Adds dimensions of size 1 after the first, so that `rank` of them lie between it and the event's."""
+    missing = rank + 1 - (tensor.ndim - event_rank)
+    return tensor.reshape(tensor.shape[0], *([1] * missing), *tensor.shape[1:])
+
+
+# ---- from what users pass
+
+#: Tensors by kind, "value" or "variance", and by variable; the first dimension counts points.
+Tensors = dict[tuple[str, str], Tensor]
 
 
 def gather_evidence(
-    joint: Variables,
+    joint: NamedVariables,
     given: JointKDM | None,
     evidence: Mapping[str, Any],
     observed: Mapping[str, Any],
     noisy: bool,
+    prior_batch: torch.Size,
 ) -> Evidence:
-    """Points, KDMs and a joint KDM as one set of weighted points: independent parts multiply."""
+    """Points, KDMs and a joint KDM as one set of weighted points: those of independent parts multiply."""
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
-    known = [*(given.variables if given is not None else ()), *evidence]
-    masks = gather_masks(observed, known, next(iter(joint.components.values())))
-    tensors: Parts = {}
-    weights: Weights | None = None
-    for part_tensors, part_weights in _parts(joint, given, evidence, masks, noisy):
-        tensors, weights = _product(tensors, weights, part_tensors, part_weights)
-    values, variances = (
-        {name: tensor for (kind, name), tensor in tensors.items() if kind == wanted}
-        for wanted in ("value", "variance")
-    )
-    if weights is not None:
-        points = max(value.shape[0] for value in values.values())
-        values = {name: value.expand(points, *value.shape[1:]) for name, value in values.items()}
-    regions = {name: type(value) for name, value in evidence.items() if isinstance(value, Region)}
-    return Evidence(values, weights, masks, variances, regions)
-
-
-def check_masks(observed: Any) -> Mapping[str, Any]:
-    observed = {} if observed is None else observed
-    check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
-    checked: Mapping[str, Any] = observed
-    return checked
-
-
-def gather_masks(observed: Mapping[str, Any], known: list[str], like: Tensor) -> dict[str, Tensor]:
-    """Masks as tensors; a mask of a variable without evidence raises."""
-    masks = {}
-    for name, mask in observed.items():
-        if name not in known:
-            raise ValueError(bad_argument("observed", f"variables with evidence, {known}", repr(name)))
-        tensor = as_tensor(f"observed[{name!r}]", mask, like=like)
-        if tensor.dtype != torch.bool:
-            raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
-        masks[name] = tensor
-    return masks
-
-
-def _parts(
-    joint: Variables,
-    given: JointKDM | None,
-    evidence: Mapping[str, Any],
-    masks: Mapping[str, Tensor],
-    noisy: bool,
-) -> list[tuple[Parts, Weights | None]]:
-    parts: list[tuple[Parts, Weights | None]] = []
-    if given is not None:
-        repeated = [name for name in evidence if name in given.variables]
-        if repeated:
-            raise ValueError(
-                bad_argument("evidence", "variables that the joint evidence does not hold", repeated)
-            )
-        together: Parts = {}
-        for name in given.variables:
-            together |= _of_kdm(joint, name, given.marginal(name), noisy)
-        parts.append((together, given._weights))
+    names = [*(given.variables if given is not None else ()), *evidence]
+    masks = gather_masks(observed, names, next(iter(joint.components.values())))
+    parts = [] if given is None else [_joint_points(joint, given, evidence, noisy)]
     for name, value in evidence.items():
-        if isinstance(value, KDM) and not joint.kernels[name].components_are_events:
-            parts.append(_of_distribution(joint, name, value, noisy))
-        elif isinstance(value, KDM):
-            parts.append((_of_kdm(joint, name, value, noisy), value._weights))
+        if isinstance(value, KDM):
+            parts.append(_kdm_points(joint, name, value, noisy))
         else:
             point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
             parts.append(({("value", name): point}, None))
-    return parts
-
-
-def _of_kdm(joint: Variables, name: str, rho: KDM, noisy: bool) -> Parts:
-    """The components of an input KDM, and, where they are measurements, the variances of their noise."""
-    parts: Parts = {("value", name): _points(joint, name, rho)}
-    if noisy:
-        variance = rho.kernel.noise_variance
-        if variance.ndim < 2:
-            # All components share it.
-            parts["variance", name] = variance.reshape(1, -1)
+    tensors, weights = parts[0]
+    for part in parts[1:]:
+        tensors, weights = _product(tensors, weights, *part)
+    n_points = max([tensor.shape[0] for tensor in tensors.values()])
+    values, variances = {}, {}
+    for (kind, name), tensor in tensors.items():
+        if kind == "variance":
+            variances[name] = tensor
         else:
-            parts["variance", name] = variance.movedim(-2, 0)
-    return parts
+            values[name] = tensor if len(tensor) == n_points else tensor.expand(n_points, *tensor.shape[1:])
+    regions = {name: type(value) for name, value in evidence.items() if isinstance(value, Region)}
+    kernels = {name: joint.kernels[name] for name in values}
+    components = {name: joint.components[name] for name in values}
+    return Evidence(kernels, components, values, weights, masks, variances, regions, prior_batch)
 
 
-def _of_distribution(joint: Variables, name: str, rho: KDM, noisy: bool) -> tuple[Parts, Weights]:
-    """An input KDM whose components are not events, as the weighted events that its kernel makes of it."""
+def _joint_points(
+    joint: NamedVariables, given: JointKDM, evidence: Mapping[str, Any], noisy: bool
+) -> tuple[Tensors, Weights]:
+    """The components of a joint KDM that is evidence on several variables at once."""
+    repeated = [name for name in evidence if name in given.variables]
+    if repeated:
+        raise ValueError(
+            bad_argument("evidence", "variables that the joint evidence does not hold", repeated)
+        )
+    points: Tensors = {}
+    for name in given.variables:
+        kernel = joint.kernels[name]
+        if not kernel.components_are_events:
+            raise TypeError(bad_argument(name, f"points, a region or a KDM for {kernel}", "a joint KDM"))
+        points |= _component_points(joint, name, given.marginal(name), noisy)
+    return points, given._weights
+
+
+def _kdm_points(joint: NamedVariables, name: str, rho: KDM, noisy: bool) -> tuple[Tensors, Weights]:
+    """The points of a KDM that is evidence on one variable: its components, if they are events.
+
+    Otherwise they are the weighted events that the kernel makes of it.
+    """
+    if joint.kernels[name].components_are_events:
+        return _component_points(joint, name, rho, noisy), rho._weights
     _check_same_kind(joint, name, rho)
     if noisy:
         raise TypeError(bad_argument("noisy", f"False, for {rho.kernel}", noisy))
@@ -133,27 +236,43 @@ def _of_distribution(joint: Variables, name: str, rho: KDM, noisy: bool) -> tupl
     return {("value", name): points}, Given(log_weights)
 
 
-def _points(joint: Variables, name: str, rho: KDM) -> Tensor:
-    """The components of an input KDM, with the dimension that counts them in front."""
-    kernel = joint.kernels[name]
-    if not kernel.components_are_events:
-        raise TypeError(bad_argument(name, f"points, a region or a KDM for {kernel}", "a joint KDM"))
+def _component_points(joint: NamedVariables, name: str, rho: KDM, noisy: bool) -> Tensors:
+    """The components of an input KDM and, if they are noisy measurements, the variances of the noise."""
     _check_same_kind(joint, name, rho)
-    return rho.components.movedim(rho.components.ndim - kernel.component_dim - 1, 0)
+    m_dim = rho.components.ndim - joint.kernels[name].component_dim - 1
+    points: Tensors = {("value", name): rho.components.movedim(m_dim, 0)}
+    if noisy:
+        variance = rho.kernel.noise_variance
+        all_share_it = variance.ndim < 2
+        points["variance", name] = variance.reshape(1, -1) if all_share_it else variance.movedim(-2, 0)
+    return points
 
 
-def _check_same_kind(joint: Variables, name: str, rho: KDM) -> None:
+def _check_same_kind(joint: NamedVariables, name: str, rho: KDM) -> None:
     kernel = joint.kernels[name]
     if not kernel.same_family(rho.kernel):
         raise ValueError(bad_argument(name, f"a KDM with the kernel {kernel}", rho.kernel))
     if rho.event_shape != joint.event_shapes[name]:
-        raise ValueError(
-            bad_argument(name, f"events of shape {tuple(joint.event_shapes[name])}", tuple(rho.event_shape))
-        )
+        wanted = f"events of shape {tuple(joint.event_shapes[name])}"
+        raise ValueError(bad_argument(name, wanted, tuple(rho.event_shape)))
 
 
-def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) -> Tensor:
-    """A variable's events, with a stand-in where they are missing, or its regions in packed form."""
+def _product(
+    tensors: Tensors, weights: Weights | None, more: Tensors, more_weights: Weights | None
+) -> tuple[Tensors, Weights | None]:
+    """All pairs of the points of two independent parts."""
+    if weights is None or more_weights is None:
+        return {**tensors, **more}, more_weights if weights is None else weights
+    a, b = weights.log_weights, more_weights.log_weights
+    n_a, n_b = a.shape[-1], b.shape[-1]
+    paired = (a.unsqueeze(-1) + b.unsqueeze(-2)).flatten(-2)
+    left = {n: v if v.shape[0] == 1 else v.repeat_interleave(n_b, 0) for n, v in tensors.items()}
+    right = {n: v if v.shape[0] == 1 else v.repeat(n_a, *([1] * (v.ndim - 1))) for n, v in more.items()}
+    return {**left, **right}, Given(paired)
+
+
+def gather_values(joint: NamedVariables, name: str, value: Any, mask: Tensor | None) -> Tensor:
+    """A variable's events, with a stand-in for missing ones, or its regions in packed form."""
     kernel, components = joint.kernels[name], joint.components[name]
     event = event_shape_of(kernel, components)
     if isinstance(value, Region):
@@ -171,15 +290,22 @@ def gather_values(joint: Variables, name: str, value: Any, mask: Tensor | None) 
     return value
 
 
-def _product(
-    tensors: Parts, weights: Weights | None, more: Parts, more_weights: Weights | None
-) -> tuple[Parts, Weights | None]:
-    """All pairs of the points of two independent parts."""
-    if weights is None or more_weights is None:
-        return {**tensors, **more}, more_weights if weights is None else weights
-    a, b = weights.log_weights, more_weights.log_weights
-    n_a, n_b = a.shape[-1], b.shape[-1]
-    paired = (a.unsqueeze(-1) + b.unsqueeze(-2)).flatten(-2)
-    left = {n: v if v.shape[0] == 1 else v.repeat_interleave(n_b, 0) for n, v in tensors.items()}
-    right = {n: v if v.shape[0] == 1 else v.repeat(n_a, *([1] * (v.ndim - 1))) for n, v in more.items()}
-    return {**left, **right}, Given(paired)
+def check_masks(observed: Any) -> Mapping[str, Any]:
+    if observed is None:
+        return {}
+    check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
+    checked: Mapping[str, Any] = observed
+    return checked
+
+
+def gather_masks(observed: Mapping[str, Any], names: list[str], like: Tensor) -> dict[str, Tensor]:
+    """Masks as tensors; a mask of a variable without evidence raises."""
+    masks = {}
+    for name, mask in observed.items():
+        if name not in names:
+            raise ValueError(bad_argument("observed", f"variables with evidence, {names}", repr(name)))
+        tensor = as_tensor(f"observed[{name!r}]", mask, like=like)
+        if tensor.dtype != torch.bool:
+            raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
+        masks[name] = tensor
+    return masks

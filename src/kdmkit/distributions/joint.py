@@ -2,40 +2,225 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
-from kdmkit.distributions._validation import (
-    check_components,
-    common_batch,
-    event_shape_of,
-    is_checked,
-)
-from kdmkit.distributions.evidence import check_masks, gather_evidence, gather_masks, gather_values
-from kdmkit.distributions.inference import Inferred
-from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.mixing import Entry, ScoreKind
-from kdmkit.distributions.names import (
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument
+from kdmkit.distributions.arguments import (
     Masks,
     Target,
     check_complete,
+    check_components,
     check_names,
     check_target,
     check_variables,
     choose_targets,
+    common_batch,
+    event_shape_of,
+    is_checked,
 )
-from kdmkit.distributions.prepared_weights import prepare_weights
+from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
+from kdmkit.distributions.evidence import Evidence, check_masks, gather_evidence, gather_masks, gather_values
+from kdmkit.distributions.kdm import KDM
+from kdmkit.distributions.mixing import Entry, ScoreKind
+from kdmkit.distributions.prepared import prepare_weights
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import Mixture, PartMap, Weights, each, given_weights
+from kdmkit.distributions.weights import Inferred, Weights, given_weights
 from kdmkit.kernels import Kernel, Region
 
 
-class JointKDM(Mixture):
+class NamedVariables(Composite):
+    """What JointKDM and TreeKDM share: components and kernels by variable, and questions by name."""
+
+    components: dict[str, Tensor]
+    kernels: dict[str, Kernel]
+    _validate_args: bool
+
+    def _set_variables(
+        self,
+        components: dict[str, Tensor],
+        kernels: dict[str, Kernel],
+        weights_batch: torch.Size,
+        validate_args: bool,
+    ) -> None:
+        self.components, self.kernels = components, kernels
+        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
+        shapes = {"weights": weights_batch}
+        for name, kernel in kernels.items():
+            shapes[f"components[{name!r}]"] = components[name].shape[: -1 - kernel.component_dim]
+            shapes[f"kernels[{name!r}]"] = kernel.batch_shape
+        self.batch_shape = common_batch(shapes)
+
+    def _check_component_values(self) -> None:
+        for name, kernel in self.kernels.items():
+            components = self.components[name]
+            kernel.check_component_values(f"components[{name!r}]", components, self.event_shapes[name])
+            kernel.check_components(f"kernels[{name!r}]", components)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables."""
+        return tuple(self.kernels)
+
+    @property
+    def event_shapes(self) -> dict[str, torch.Size]:
+        """The shape of one value, by variable."""
+        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
+
+    # ---- densities
+
+    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
+        """log p(x, y, …).
+
+        Args:
+            observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
+                are integrated out, so the result is the log-density of the observed part of each row.
+            values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
+        """
+        return self._log_mix(self._entries(values, "density", check_masks(observed)))
+
+    @abstractmethod
+    def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
+        """The log-density of values of all variables."""
+
+    def _entries(
+        self, values: Mapping[str, Any], kind: ScoreKind, observed: Mapping[str, Any]
+    ) -> dict[str, Entry]:
+        check_names("values", values, self.kernels)
+        check_complete(values, self.kernels)
+        masks = gather_masks(observed, list(values), next(iter(self.components.values())))
+        entries = {name: self._entry(name, values[name], kind, masks.get(name)) for name in self.kernels}
+        common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
+        return entries
+
+    def _entry(self, name: str, value: Any, kind: ScoreKind, keep: Tensor | None) -> Entry:
+        region = type(value) if isinstance(value, Region) else None
+        if region is not None and kind == "overlap":
+            raise TypeError(bad_argument(name, "points (a projection has no regions)", region.__name__))
+        value = gather_values(self, name, value, keep)
+        return Entry(self.kernels[name], value, self.components[name], kind, keep, region)
+
+    # ---- marginals and inference
+
+    @overload
+    def marginal(self, name: str, /) -> KDM: ...
+    @overload
+    def marginal(self, *names: str) -> KDM | Self: ...
+    def marginal(self, *names: str) -> KDM | Self:
+        """The distribution of some variables: a KDM for one name, for several the same kind as this.
+
+        A JointKDM drops the other variables and keeps its weights. A TreeKDM also drops leaves that have no
+        variable any more; nodes between others stay, as latent ones.
+        """
+        check_target(names, self.kernels)
+        return self._over(names, None)
+
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: str,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM: ...
+    @overload
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: Target = None,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM | Self: ...
+    def infer(
+        self,
+        given: JointKDM | None = None,
+        /,
+        *,
+        target: Target = None,
+        observed: Masks = None,
+        noisy: bool = False,
+        **evidence: Any,
+    ) -> KDM | Self:
+        """The distribution of some variables given others (the paper's Algorithm 1).
+
+        For points it is Bayes' rule. An input KDM stands for its weighted components x_l, and the result is
+        Σ_l p_l p(target | x_l). With p(target | x_l) of a JointKDM the weights become
+        p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)). The bandwidth of an input KDM plays no part,
+        as in the paper, unless `noisy` asks for it. The result shares the components; its weights are
+        computed when they are first read.
+
+        Args:
+            given: evidence on several variables at once, a JointKDM over some of them.
+            target: the variable or variables to infer; None is all the rest.
+            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
+                variable is marginalised.
+            noisy: whether the components x_l of input KDMs are noisy measurements: x is distributed about x_l
+                as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx
+                = p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
+            evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
+                kernels), a KDM, or a region: `Interval`, `OneOf`. Separate KDMs mean independence. Leading
+                dimensions broadcast.
+
+        Returns:
+            A KDM for one target, for several a JointKDM or a TreeKDM as this is, with `log_evidence`.
+            Evidence of probability zero leaves the weights as they are and has `log_evidence` −∞.
+        """
+        if given is not None and not isinstance(given, JointKDM):
+            wanted = "a JointKDM (points and KDMs are passed by name)"
+            raise TypeError(bad_argument("given", wanted, type(given).__name__))
+        names = [*evidence] if given is None else [*given.variables, *evidence]
+        masks = check_masks(observed)
+        check_names("evidence", names, self.kernels)
+        targets = choose_targets(target, names, self.kernels)
+        prior_batch = self._prior_batch
+        return self._over(targets, gather_evidence(self, given, evidence, masks, noisy, prior_batch))
+
+    @property
+    @abstractmethod
+    def _prior_batch(self) -> torch.Size:
+        """The batch of the weights that evidence changes."""
+
+    @abstractmethod
+    def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
+        """The distribution of some variables given evidence, if any."""
+
+    # ---- draws
+
+    def sample(
+        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`.
+
+        Args:
+            sample_shape: sizes of the leading dimensions; a number n means `(n,)`.
+            generator: source of randomness; None is torch's global one.
+        """
+        shape = as_shape("sample_shape", sample_shape)
+        drawn = {}
+        with torch.no_grad():
+            index = self._draw_components(shape.numel(), generator)
+            for name, kernel in self.kernels.items():
+                value = kernel.draw(self.components[name], index[name], generator)
+                drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
+        return drawn
+
+    @abstractmethod
+    def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:
+        """By variable, n indices of components for every element of the batch."""
+
+
+class JointKDM(NamedVariables, Mixture):
     """A KDM over several variables: each component has a value of every variable, the kernels multiply.
 
     Args:
@@ -65,44 +250,24 @@ class JointKDM(Mixture):
         validate_args: bool | None = None,
     ) -> None:
         kernels = check_variables(components, kernels)
-        tensors = {name: as_tensor(f"components[{name!r}]", value) for name, value in components.items()}
+        tensors = {name: as_tensor(f"components[{name!r}]", components[name]) for name in kernels}
         m_dims = {n: check_components(f"components[{n!r}]", tensors[n], kernels[n]) for n in kernels}
         counts = {name: tensors[name].shape[m_dims[name]] for name in kernels}
         if len(set(counts.values())) > 1:
-            raise ValueError(
-                bad_argument("components", "the same number of components for every variable", counts)
-            )
+            wanted = "the same number of components for every variable"
+            raise ValueError(bad_argument("components", wanted, counts))
         first = next((n for n in kernels if tensors[n].is_floating_point()), next(iter(kernels)))
         validate = is_checked(validate_args, tensors[first])
         mixture = given_weights(weights, log_weights, tensors[first], m_dims[first], validate=validate)
-        self._set({name: tensors[name] for name in kernels}, mixture, kernels, validate)
+        self._set(tensors, mixture, kernels, validate)
         if validate:
-            for name, kernel in kernels.items():
-                kernel.check_component_values(f"components[{name!r}]", tensors[name], self.event_shapes[name])
-                kernel.check_components(f"kernels[{name!r}]", tensors[name])
+            self._check_component_values()
 
     def _set(
         self, components: dict[str, Tensor], weights: Weights, kernels: dict[str, Kernel], validate_args: bool
     ) -> None:
-        self.components, self.kernels, self._weights = components, kernels, weights
-        self._validate_args = validate_args and not any(value.is_meta for value in components.values())
-        shapes = {
-            f"components[{n!r}]": components[n].shape[: -1 - k.component_dim] for n, k in kernels.items()
-        }
-        shapes |= {f"kernels[{name!r}]": kernel.batch_shape for name, kernel in kernels.items()}
-        self.batch_shape = common_batch({"weights": weights.batch_shape, **shapes})
-
-    # ---- what it is made of
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The names of the variables."""
-        return tuple(self.kernels)
-
-    @property
-    def event_shapes(self) -> dict[str, torch.Size]:
-        """The shape of one value, by variable."""
-        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
+        self._weights = weights
+        self._set_variables(components, kernels, weights.batch_shape, validate_args)
 
     @property
     def n_components(self) -> int:
@@ -110,131 +275,29 @@ class JointKDM(Mixture):
         name, kernel = next(iter(self.kernels.items()))
         return self.components[name].shape[-1 - kernel.component_dim]
 
-    # ---- densities
-
-    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
-        """log f̂(x, y, …): log-overlaps of the variables add, log-normalisers add.
-
-        Args:
-            observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
-                are integrated out, so the result is the log-density of the observed part of each row.
-            values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
-        """
-        return self._weights.log_mix(self._entries(values, "density", check_masks(observed)))
+    def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
+        return self._weights.log_mix(list(entries.values()))
 
     def log_projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log f(x, y, …), without normalisers."""
-        return self._weights.log_mix(self._entries(values, "overlap"))
+        return self._log_mix(self._entries(values, "overlap", {}))
 
     def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """f(x, y, …) = Σ_j p_j Π_v k_v²(x_v, c_vj), which is not normalised."""
         return self.log_projection(**values).exp()
 
-    def _entries(
-        self, values: Mapping[str, Any], kind: ScoreKind, observed: Mapping[str, Any] | None = None
-    ) -> list[Entry]:
-        check_names("values", values, self.kernels)
-        check_complete(values, self.kernels)
-        masks = gather_masks(observed or {}, list(values), next(iter(self.components.values())))
-        entries = {name: self._entry(name, values[name], kind, masks.get(name)) for name in self.kernels}
-        common_batch({name: e.lead for name, e in entries.items()} | {"batch_shape": self.batch_shape})
-        return list(entries.values())
+    @property
+    def _prior_batch(self) -> torch.Size:
+        return self._weights.batch_shape
 
-    def _entry(self, name: str, value: Any, kind: ScoreKind, keep: Tensor | None) -> Entry:
-        region = type(value) if isinstance(value, Region) else None
-        if region is not None and kind == "overlap":
-            raise TypeError(bad_argument(name, "points (a projection has no regions)", region.__name__))
-        value = gather_values(self, name, value, keep)
-        return Entry(self.kernels[name], value, self.components[name], kind, keep, region)
-
-    # ---- marginals and inference
-
-    @overload
-    def marginal(self, name: str, /) -> KDM: ...
-    @overload
-    def marginal(self, *names: str) -> KDM | JointKDM: ...
-    def marginal(self, *names: str) -> KDM | JointKDM:
-        """The distribution of some variables: the others are dropped, the weights stay.
-
-        One name gives a KDM, several a JointKDM.
-        """
-        check_target(names, self.kernels)
-        return self._over(names, self._weights)
-
-    def _over(self, names: Sequence[str], weights: Weights) -> KDM | JointKDM:
+    def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
+        weights = self._weights if evidence is None else Inferred(evidence, self._weights)
         if len(names) == 1:
             (name,) = names
             return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
-        return JointKDM._made(components, weights, kernels, self._validate_args)
-
-    @overload
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: str,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM: ...
-    @overload
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: Target = None,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM | JointKDM: ...
-    def infer(
-        self,
-        given: JointKDM | None = None,
-        /,
-        *,
-        target: Target = None,
-        observed: Masks = None,
-        noisy: bool = False,
-        **evidence: Any,
-    ) -> KDM | JointKDM:
-        """The distribution of some variables given others (the paper's Algorithm 1).
-
-        p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)): for points Bayes' rule, for KDMs the weighted
-        sum over their components. The bandwidth of an input KDM plays no part, as in the paper, unless
-        `noisy` asks for it. The result shares this joint's components; only its weights carry a batch, and
-        they are computed when they are first read.
-
-        Args:
-            given: evidence on several variables at once, a JointKDM over some of them.
-            target: the variable or variables to infer; None is all the rest.
-            observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
-                variable is marginalised.
-            noisy: whether the components x_l of input KDMs are noisy measurements: x is distributed about x_l
-                as the kernel of the input KDM says. Then w_lj ∝ p_j·∫ N(x; x_l, σ_in²/2)·N(x; c_j, σ_j²/2) dx
-                = p_j·N(x_l; c_j, (σ_j² + σ_in²)/2). For RBF kernels without a metric; others raise.
-            evidence: by variable, a tensor of points `(*batch, *event)` (labels `(*batch,)` for discrete
-                kernels), a KDM, or a region: `Interval`, `OneOf`. Separate KDMs mean independence. Leading
-                dimensions broadcast.
-
-        Returns:
-            A KDM for one target, a JointKDM for several, with `log_evidence`. Evidence that overlaps with
-            no component leaves the joint's own weights and has `log_evidence` −∞.
-        """
-        if given is not None:
-            check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
-        observed = check_masks(observed)
-        known = [*(given.variables if given is not None else ()), *evidence]
-        check_names("evidence", known, self.kernels)
-        targets = choose_targets(target, known, self.kernels)
-        collected = gather_evidence(self, given, evidence, observed, noisy)
-        posterior = Inferred(collected, self.kernels, self.components, self._weights)
-        return self._over(targets, posterior)
-
-    # ---- draws and copies
+        return self._made(components, weights, kernels, self._validate_args)
 
     def prepared(self) -> JointKDM:
         """The same joint for many questions: what they need of the components is computed once and kept.
@@ -244,7 +307,7 @@ class JointKDM(Mixture):
         components; what would take more is computed in every call. On other devices only averages under the
         joint's own weights are kept.
 
-        Answers are the same. Where gradients are wanted, nothing is used that was kept. After a component, a
+        Answers are the same. Questions that need gradients use nothing that was kept. After a component, a
         weight or a bandwidth has changed it is computed again. Copies by `to` and `copy.deepcopy` are not
         prepared. The joint may have no batch.
 
@@ -257,21 +320,11 @@ class JointKDM(Mixture):
         weights = prepare_weights(self._weights, self.kernels, self.components)
         return JointKDM._made(self.components, weights, self.kernels, self._validate_args)
 
-    def sample(
-        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
-    ) -> dict[str, Tensor]:
-        """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`."""
-        shape = as_shape("sample_shape", sample_shape)
-        drawn = {}
-        with torch.no_grad():
-            index = choose(self.log_weights, shape.numel(), generator)
-            for name, kernel in self.kernels.items():
-                value = kernel.draw(self.components[name], index, generator)
-                drawn[name] = value.reshape(*shape, *self.batch_shape, *self.event_shapes[name])
-        return drawn
+    def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:
+        return dict.fromkeys(self.kernels, choose(self.log_weights, n, generator))
 
     def _mapped(self, function: PartMap) -> JointKDM:
-        components, kernels = each(function, self.components), each(function, self.kernels)
+        components, kernels = map_values(function, self.components), map_values(function, self.kernels)
         return JointKDM._made(components, self._weights.mapped(function), kernels, self._validate_args)
 
     def __repr__(self) -> str:

@@ -11,31 +11,23 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import (
-    as_shape,
-    as_tensor,
-    bad_argument,
-    check_choice,
-    check_instance,
-    check_number,
-    check_weights,
-)
-from kdmkit.distributions._validation import (
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance, check_weights
+from kdmkit.distributions.arguments import (
     check_components,
     check_index,
     check_levels,
     check_region,
-    check_value,
     common_batch,
     is_checked,
     per_dimension,
 )
+from kdmkit.distributions.base import Mixture, PartMap
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.overlap import overlap
-from kdmkit.distributions.sampling import choose, gumbel, gumbel_one_hot, implicit
+from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.distributions.weights import Mixture, PartMap, Weights, given_weights
+from kdmkit.distributions.weights import Given, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
 
 
@@ -170,8 +162,11 @@ class KDM(Mixture, Distribution):
         return Entry(self.kernel, self._check_value(value), self.components, kind)
 
     def _check_value(self, value: Any) -> Tensor:
+        """`value` as events; plain numbers get the dtype and device of the components."""
         kernel, event = self.kernel, self._event_shape
-        value = check_value("value", value, kernel, event, self.components, self._validate_args)
+        value = kernel.as_events("value", value, event, self.components)
+        if self._validate_args:
+            kernel.check_events("value", value, event)
         lead = value.shape[: value.ndim - kernel.event_rank(value)]
         common_batch({"value": lead, "batch_shape": self._batch_shape})
         return value
@@ -198,7 +193,7 @@ class KDM(Mixture, Distribution):
 
     @property
     def mean(self) -> Float[Tensor, "*batch_event"]:
-        """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression where the KDM was inferred."""
+        """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression if the KDM was inferred."""
         self._check_moments("mean")
         return self.kernel.mean_of(self._average(Features(self.kernel, self.components, "mean_features")))
 
@@ -221,14 +216,14 @@ class KDM(Mixture, Distribution):
         return variance if self._event_shape else variance.squeeze(-1)
 
     def _columns(self, values: Tensor) -> Float[Tensor, "*own m v"]:
-        """Values of every component with a last dimension, also where events have none."""
+        """Values of every component with a last dimension, also if events have none."""
         return values if self._event_shape else values.unsqueeze(-1)
 
     def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
         return self._weights.average(values).expand(*self._batch_shape, -1)
 
     def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
-        """F(x) of ordered events of one dimension; where NaN is an event, of the numbers, as `mean` is."""
+        """F(x) of ordered events of one dimension; if NaN is an event, of the numbers, as `mean` is."""
         univariate = self._univariate("cdf")
         x = self._check_value(value)
         x = x if x.is_floating_point() else x.to(self.components.dtype)
@@ -237,7 +232,7 @@ class KDM(Mixture, Distribution):
     def icdf(self, value: Any) -> Float[Tensor, "*lead_event"]:
         """The x with F(x) = q of a one-dimensional KDM of ordered events; q in (0, 1) has shape `(*lead,)`.
 
-        Where single events have a positive probability it is the smallest x with F(x) ≥ q.
+        If single events have a positive probability, it is the smallest x with F(x) ≥ q.
         """
         univariate = self._univariate("icdf")
         q = as_tensor("value", value, like=self.components).to(self.components)
@@ -251,9 +246,8 @@ class KDM(Mixture, Distribution):
         if not self.kernel.has_cdf:
             check_continuous(what, self.kernel)
         if self._event_shape not in ((), (1,)):
-            raise ValueError(
-                bad_argument(what, "a one-dimensional KDM (event shape (1,))", tuple(self._event_shape))
-            )
+            wanted = "a one-dimensional KDM (event shape (1,))"
+            raise ValueError(bad_argument(what, wanted, tuple(self._event_shape)))
         return Univariate(self.kernel, self.components, self.log_weights)
 
     def purity(self) -> Float[Tensor, "*batch"]:
@@ -301,21 +295,8 @@ class KDM(Mixture, Distribution):
             temperature: of the relaxation.
             hard: straight-through: exact draws forward, the relaxation backward.
         """
-        check_choice("method", method, ("implicit", "gumbel"))
-        temperature = check_number("temperature", temperature, "> 0", positive=True)
         shape = as_shape("sample_shape", sample_shape)
-        if method == "implicit":
-            kernel = check_continuous("rsample(method='implicit')", self.kernel)
-            drawn = self.sample((shape.numel(),), generator=generator)
-            drawn = implicit(kernel, drawn, self.components, self.log_weights)
-        elif self.kernel.draws_one_hot:
-            drawn = gumbel_one_hot(self.probs, shape.numel(), temperature, hard, generator)
-        elif self.kernel.has_rsample:
-            kernel, relaxation = check_continuous("kernel", self.kernel), (temperature, hard, generator)
-            drawn = gumbel(kernel, self.components, self.log_weights, shape.numel(), *relaxation)
-        else:
-            got = type(self.kernel).__name__
-            raise TypeError(bad_argument("kernel", "one with differentiable draws", got))
+        drawn = draw_with_gradients(self, shape.numel(), method, temperature, hard, generator)
         return drawn.reshape(self._extended_shape(shape))
 
     # ---- copies
@@ -391,6 +372,11 @@ class KDM(Mixture, Distribution):
             kernel.check_component_values("components", self.components, self._event_shape)
             kernel.check_components("kernel", self.components)
         return KDM._made(self.components, self._weights, kernel, self._validate_args)
+
+    def _with_logits(self, logits: Float[Tensor, "*batch n"]) -> KDM:
+        """A distribution over labels with these log-probabilities, and with the evidence of this one."""
+        basis = torch.eye(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+        return KDM._made(basis, Given(logits, self._weights), self.kernel, self._validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
         """The same KDM for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""

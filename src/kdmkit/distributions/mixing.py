@@ -1,8 +1,26 @@
-"""Scores of values against the components of a mixture, arranged for the reductions of `kdmkit.ops`.
+"""Sums over the components of a mixture, arranged for the reductions of `kdmkit.ops`.
 
 A value has shape `(*lead, *event)`. A mixture has log-weights `(*batch, m)`, components `(m, *event)` or
 `(*batch, m, *event)`, and kernels whose bandwidths may have a batch too. `batch` broadcasts with the end of
-`lead`. `Layout` arranges them, for example a value `(7, 1, 3, d)` and log-weights `(4, 3, m)`.
+`lead`. For example:
+
+    value               (7, 1, 3, d)
+    log-weights            (4, 3, m)
+    components                (m, d)
+    result                 (7, 4, 3)      leading dimensions after broadcasting
+
+Every leading dimension of the result is of one of two kinds. Along a *batch* dimension the mixture differs
+(4 and 3 above). Along a *free* dimension only values differ (7 above); a size of 1 in the mixture is free.
+The reductions take queries `(*lead, n, d)`, components `(*lead, m, d)` and a bias per component. There are
+two ways to arrange the example:
+
+    components or kernels differ: batch dimensions lead, free ones count queries
+        queries (4, 3, 7, d)     components (4, 3, m, d)     bias (4, 3, 1, m)
+    only weights differ ("by row"): components stay shared, each batch element is a row of weights
+        queries (7, 12, d)       components (m, d)           bias (12, m)
+
+So shared components are never repeated. An `Entry` is one variable of the question, and a `Layout` arranges
+entries and log-weights and brings results back to `lead`.
 """
 
 from __future__ import annotations
@@ -17,24 +35,84 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.tensors import broadcast
-from kdmkit.distributions.layout import Layout
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import (
-    Lookup,
-    Masked,
-    RelativeScores,
-    Term,
-    attend,
-    log_labels_given,
-    log_mix,
-    log_mix_given,
-    log_posterior,
-)
-from kdmkit.ops import score_matrix as all_scores
+from kdmkit.ops import Lookup, Masked, Term, attend, log_labels_given, log_mix, log_mix_given, log_posterior
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
 #: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.
 ScoreKind = Literal["overlap", "relative", "density"]
+#: Averages of values (None without values), and logsumexps.
+Mixed = tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How leading dimensions become batches and queries of the reductions, and how results regain them.
+
+    Args:
+        lead: the leading dimensions of the result.
+        batch: which of them are batch dimensions; the others are free.
+        by_row: whether only weights differ along batch dimensions.
+        is_flat: whether values, components and weights already have the shapes that the reductions take.
+    """
+
+    lead: torch.Size
+    batch: tuple[int, ...]
+    by_row: bool
+    is_flat: bool = False
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        """The dimensions of `lead` in the order of the reductions."""
+        free = tuple(i for i in range(len(self.lead)) if i not in self.batch)
+        return (*free, *self.batch) if self.by_row else (*self.batch, *free)
+
+    @property
+    def _query_shape(self) -> tuple[int, ...]:
+        sizes = [self.lead[i] for i in self.batch]
+        n = math.prod([size for i, size in enumerate(self.lead) if i not in self.batch])
+        return (n, math.prod(sizes)) if self.by_row else (*sizes, n)
+
+    def to_queries(self, tensor: Tensor, event_rank: int) -> Tensor:
+        """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
+        event = tensor.shape[tensor.ndim - event_rank :]
+        shape = (*self.lead, *event)
+        expanded = tensor if tensor.shape == shape else tensor.expand(shape)
+        if not self.batch:
+            return expanded.reshape((math.prod(self.lead), *event))
+        last = range(len(self.lead), len(self.lead) + event_rank)
+        return expanded.permute((*self._order, *last)).reshape((*self._query_shape, *event))
+
+    def to_lead(self, result: Tensor, event_rank: int) -> Tensor:
+        """The inverse of `to_queries`."""
+        if self.is_flat:
+            return result
+        event = result.shape[result.ndim - event_rank :]
+        if not self.batch:
+            return result.reshape((*self.lead, *event))
+        order = self._order
+        back = sorted(range(len(order)), key=order.__getitem__)
+        last = range(len(order), len(order) + event_rank)
+        return result.reshape((*(self.lead[i] for i in order), *event)).permute((*back, *last))
+
+    def to_batch(self, tensor: Tensor, rank: int) -> Tensor:
+        """A part of the mixture, `(*dims, *last)` with `rank` last dimensions, as `(*batch, *last)`.
+
+        If the batch shares it, the result is `last` alone.
+        """
+        dims, last = tensor.shape[: tensor.ndim - rank], tensor.shape[tensor.ndim - rank :]
+        if not dims:
+            return tensor
+        padded = (*([1] * (len(self.lead) - len(dims))), *dims)
+        sizes = [padded[i] for i in self.batch]
+        return tensor.reshape((*(sizes if math.prod(sizes) != 1 else ()), *last))
+
+    def to_bias(self, log_weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*rows m"]:
+        """Log-weights as `(m,)`, `(*batch, 1, m)`, or `(rows, m)` by row."""
+        placed = self.to_batch(log_weights, 1)
+        if self.by_row:
+            return placed.reshape(-1, placed.shape[-1])
+        return placed.unsqueeze(-2) if placed.ndim > 1 else placed
 
 
 @dataclass(frozen=True)
@@ -46,9 +124,9 @@ class Entry:
         value: of shape `(*lead, *event)`, or labels `(*lead,)`.
         components: of shape `(*batch, m, *event)`.
         kind: which terms of the log-density belong to the score.
+        keep: of shape `(*lead,)`; where it is False, the variable is left out of the score.
         region: the class of the regions that `value` holds in packed form, `(*lead, p)`: the score is the log
             mass of the component there. None: `value` holds events.
-        keep: of shape `(*lead,)`; where False the variable is left out of the score.
     """
 
     kernel: Kernel
@@ -68,14 +146,23 @@ class Entry:
         return lead if self.keep is None else broadcast(lead, self.keep.shape)
 
     @property
+    def m(self) -> int:
+        """The number of components."""
+        return self.components.shape[-1 - self.kernel.component_dim]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of scores: that of the components, or the default one if they are codes."""
+        return self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
+
+    @property
     def is_flat(self) -> bool:
         """Whether values have one leading dimension, and components and bandwidths no batch."""
-        kernel = self.kernel
         return (
             self.keep is None
             and self.value.ndim == 1 + self.event_rank
-            and self.components.ndim == 1 + kernel.component_dim
-            and not kernel.batch_shape
+            and self.components.ndim == 1 + self.kernel.component_dim
+            and not self.kernel.batch_shape
         )
 
     @property
@@ -84,20 +171,20 @@ class Entry:
         return broadcast(self.components.shape[: -1 - self.kernel.component_dim], self.kernel.batch_shape)
 
     @property
-    def has_own_norms(self) -> bool:
-        """Whether the score holds a log-normaliser for every component."""
+    def has_component_norms(self) -> bool:
+        """Whether the score contains a log-normaliser that differs between components."""
         return self.region is None and self.kind != "overlap" and self.kernel.per_component
 
     def log_norm(self) -> Tensor | None:
-        """The log-normaliser in the components' precision, where the score holds one."""
-        present = not self.kernel.unit_norm if self.kind == "density" else self.has_own_norms
+        """The log-normaliser in the components' precision, None if the score contains none."""
+        present = not self.kernel.unit_norm if self.kind == "density" else self.has_component_norms
         if not present or self.region is not None:
             return None
         norm = self.kernel.log_norm(self.components)
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
     def log_jacobian(self) -> Float[Tensor, "*lead"] | None:
-        """The term of x that all components share, where the score holds one."""
+        """The term of x that all components share, None if the score contains none."""
         if self.kind != "density" or self.region is not None:
             return None
         jacobian = self.kernel.log_jacobian(self.value)
@@ -105,10 +192,22 @@ class Entry:
             return jacobian
         return torch.where(self.keep, jacobian, torch.zeros_like(jacobian))
 
-    def placed(self, layout: Layout) -> Entry:
+    def term(self, layout: Layout) -> Term:
+        """The scores for the reductions.
+
+        The term of a masked entry contains its log-normaliser; other entries leave it to the bias.
+        """
+        entry = self if layout.is_flat else self._placed(layout)
+        term = entry._scores()
+        if entry.keep is None:
+            return term
+        norm = entry.log_norm()
+        if norm is None:
+            norm = torch.zeros((), dtype=entry.dtype, device=entry.components.device)
+        return Masked(term, norm.expand(*norm.shape[:-1], entry.m).unsqueeze(-1), entry.keep.unsqueeze(-1))
+
+    def _placed(self, layout: Layout) -> Entry:
         """The entry as the reductions take it: values as queries, components and kernel as batches."""
-        if layout.is_flat:
-            return self
         return replace(
             self,
             kernel=self.kernel.arranged(lambda bandwidth: layout.to_batch(bandwidth, 2)),
@@ -124,25 +223,14 @@ class Entry:
         event = self.kernel.event_shape(self.components.shape[dims:])
         return self.kernel.region_term(self.region.unpacked(self.value, event), self.components)
 
-    def term(self) -> Term:
-        """The scores of a placed entry; a masked one holds its log-normaliser, others leave it to `bias`."""
-        term = self._scores()
-        if self.keep is None:
-            return term
-        m = self.components.shape[-1 - self.kernel.component_dim]
-        norm = self.log_norm()
-        if norm is None:
-            dtype = (
-                self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
-            )
-            norm = torch.zeros((), dtype=dtype, device=self.components.device)
-        return Masked(term, norm.expand(*norm.shape[:-1], m).unsqueeze(-1), self.keep.unsqueeze(-1))
 
-
-def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None) -> Layout:
+def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None = None) -> Layout:
+    """The layout of a question: entries, log-weights, and values to average."""
     n = entries[0].value.shape[:1]
     flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
-    if flat and all(entry.value.shape[:1] == n and entry.is_flat for entry in entries):
+    for entry in entries:
+        flat = flat and entry.value.shape[:1] == n and entry.is_flat
+    if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]
     mixture += [] if values is None else [values.shape[:-2]]
@@ -154,35 +242,39 @@ def _lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | Non
     return Layout(lead, differing, by_row=shared and bool(differing))
 
 
-def _terms(entries: Sequence[Entry], log_weights: Tensor, layout: Layout) -> tuple[list[Term], Tensor]:
-    """The entries' scores, and the bias of every component: its log-weight and its own log-normalisers."""
-    norms = _own_norms(entries)
+def terms_and_bias(
+    entries: Sequence[Entry], log_weights: Tensor, layout: Layout
+) -> tuple[list[Term], Tensor]:
+    """The entries' scores, and the bias of every component: its log-weight and its log-normalisers."""
+    norms = _component_norms(entries)
     bias = log_weights if norms is None else log_weights + norms.to(log_weights)
-    return [entry.placed(layout).term() for entry in entries], layout.to_bias(bias)
+    terms = [entry.term(layout) for entry in entries]
+    return terms, bias if layout.is_flat else layout.to_bias(bias)
 
 
-def _own_norms(entries: Sequence[Entry]) -> Float[Tensor, "*batch m"] | None:
-    """The sum of the log-normalisers that every component has for itself; masked terms hold their own."""
+def _component_norms(entries: Sequence[Entry]) -> Float[Tensor, "*batch m"] | None:
+    """The sum of log-normalisers that differ between components; terms of masked entries contain theirs."""
     total = None
     for entry in entries:
-        norm = entry.log_norm() if entry.keep is None and entry.has_own_norms else None
+        norm = entry.log_norm() if entry.keep is None and entry.has_component_norms else None
         if norm is not None:
             total = norm if total is None else total + norm
     return total
 
 
-def _shared(entries: Sequence[Entry]) -> list[Tensor]:
-    """What the scores of all components share: common log-normalisers, and terms of x."""
-    found = []
+def shared_parts(entries: Sequence[Entry]) -> list[Tensor]:
+    """Parts of the scores that all components share: common log-normalisers, and terms of x."""
+    parts = []
     for entry in entries:
-        if entry.keep is None and not entry.has_own_norms:
-            found.append(entry.log_norm())
-        found.append(entry.log_jacobian())
-    return [part for part in found if part is not None]
+        norm = None if entry.keep is not None or entry.has_component_norms else entry.log_norm()
+        jacobian = entry.log_jacobian()
+        parts += [] if norm is None else [norm]
+        parts += [] if jacobian is None else [jacobian]
+    return parts
 
 
-def _add(result: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """The sum, constants first: they are added to each other before they are rounded to the result's."""
+def add_parts(result: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """`result` plus the sum of the parts, which is rounded to the result's dtype only once."""
     if not parts:
         return result
     total = parts[0]
@@ -195,28 +287,20 @@ def mix(
     entries: Sequence[Entry],
     log_weights: Float[Tensor, "*batch m"],
     values: Float[Tensor, "*own m v"] | None = None,
-) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
+) -> Mixed:
     """log Σ_j exp(log_weights_j + scores_j), and averages of `values` under it, for all leading dimensions.
 
     Leading dimensions of the entries broadcast with each other and, at their end, with the mixture's batch.
     """
-    layout = _lay_out(entries, log_weights, values)
-    terms, bias = _terms(entries, log_weights, layout)
+    layout = lay_out(entries, log_weights, values)
+    terms, bias = terms_and_bias(entries, log_weights, layout)
     averages = None
     if values is None:
         lse = log_mix(terms, bias)
     else:
         averages, lse = attend(terms, bias, layout.to_batch(values, 2))
         averages = layout.to_lead(averages, 1)
-    return averages, _add(layout.to_lead(lse, 0), _shared(entries))
-
-
-def mix_prepared(
-    entry: Entry, result: tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
-) -> tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]:
-    """`mix` of one entry whose components have no batch, from what was reduced over its scores."""
-    averages, lse = result
-    return averages, _add(lse, _shared([entry]))
+    return averages, add_parts(layout.to_lead(lse, 0), shared_parts(entries))
 
 
 def mix_given(
@@ -226,15 +310,15 @@ def mix_given(
     *,
     only_conditional: bool = False,
 ) -> tuple[Float[Tensor, "*lead"] | None, Float[Tensor, "*lead"]]:
-    """`mix` of the entries of a condition, and that of all entries less it.
+    """`mix` of the entries of a condition, and `mix` of all entries minus it.
 
     Args:
         only_conditional: whether the first may be None.
     """
-    layout = _lay_out([*given, *entries], log_weights, None)
-    terms, bias = _terms(given, log_weights, layout)
-    more = [entry.placed(layout).term() for entry in entries]
-    norms = _own_norms(entries)
+    layout = lay_out([*given, *entries], log_weights)
+    terms, bias = terms_and_bias(given, log_weights, layout)
+    more = [entry.term(layout) for entry in entries]
+    norms = _component_norms(entries)
     if norms is not None:
         # They belong to the second sum alone: a table with one column, which all queries read.
         codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)
@@ -242,80 +326,15 @@ def mix_given(
     if only_conditional and layout.is_flat and len(terms) == len(more) == 1:
         labels = log_labels_given(terms[0], more[0], bias)
         if labels is not None:
-            return None, _add(labels, _shared(entries))
+            return None, add_parts(labels, shared_parts(entries))
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
-    return _add(lse, _shared(given)), _add(conditional, _shared(entries))
-
-
-def score_matrix(entries: Sequence[Entry]) -> Float[Tensor, "*lead m"]:
-    """Σ_entries scores of all values under every component: whole log-densities, or log masses of regions."""
-    none = _no_weights(entries)
-    layout = _lay_out(entries, none, None)
-    terms, bias = _terms(entries, none, layout)
-    scores = layout.to_lead(all_scores(terms, bias), 1)
-    return _add(scores, [part.unsqueeze(-1) if part.ndim else part for part in _shared(entries)])
-
-
-def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"], Float[Tensor, "*lead"]]:
-    """`score_matrix` in two parts: the largest score of every row is taken out before scores are rounded.
-
-    Returns:
-        Scores `(*lead, m)` of at most 0, and what has to be added to them, `(*lead,)`.
-    """
-    none = _no_weights(entries)
-    layout = _lay_out(entries, none, None)
-    scores, tops = RelativeScores.of(*_terms(entries, none, layout)).compute()
-    return layout.to_lead(scores, 1), _add(layout.to_lead(tops, 0), _shared(entries))
-
-
-def relative_matrices(
-    entry: Entry,
-) -> tuple[Sequence[Float[Tensor, "n m"]], Float[Tensor, "n b"]]:
-    """`relative_scores` of values `(n, b, *event)` under a batch of b mixtures, with a matrix for each."""
-    none = _no_weights([entry])
-    layout = _lay_out([entry], none, None)
-    matrices, tops = RelativeScores.of(*_terms([entry], none, layout)).matrices()
-    return matrices, _add(layout.to_lead(tops, 0), _shared([entry]))
-
-
-@dataclass(frozen=True)
-class RowScores:
-    """`relative_scores` for any rows of entries with one leading dimension; what they share is computed once.
-
-    Args:
-        relative: the scores of terms.
-        shared: what all components share: numbers, or one per row.
-    """
-
-    relative: RelativeScores
-    shared: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, entries: Sequence[Entry]) -> RowScores:
-        none = _no_weights(entries)
-        terms, bias = _terms(entries, none, _lay_out(entries, none, None))
-        return cls(RelativeScores.of(terms, bias), tuple(_shared(entries)))
-
-    def rows(self, part: slice) -> RowScores:
-        shared = tuple(one[part] if one.ndim else one for one in self.shared)
-        return RowScores(self.relative.queries(part), shared)
-
-    def compute(self) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
-        scores, tops = self.relative.compute()
-        return scores, _add(tops, self.shared)
-
-
-def _no_weights(entries: Sequence[Entry]) -> Float[Tensor, " m"]:
-    """Zeros in place of log-weights."""
-    components, kernel = entries[0].components, entries[0].kernel
-    dtype = components.dtype if components.is_floating_point() else torch.get_default_dtype()
-    return torch.zeros(components.shape[-1 - kernel.component_dim], dtype=dtype, device=components.device)
+    return add_parts(lse, shared_parts(given)), add_parts(conditional, shared_parts(entries))
 
 
 def log_posterior_weights(
     entries: Sequence[Entry], log_weights: Float[Tensor, "*batch m"]
 ) -> Float[Tensor, "*lead m"]:
-    """log softmax_j(log_weights_j + scores_j), a row of −∞ where nothing overlaps."""
-    layout = _lay_out(entries, log_weights, None)
-    terms, bias = _terms(entries, log_weights, layout)
+    """log softmax_j(log_weights_j + scores_j), a row of −∞ if no component overlaps."""
+    layout = lay_out(entries, log_weights)
+    terms, bias = terms_and_bias(entries, log_weights, layout)
     return layout.to_lead(log_posterior(terms, bias), 1)

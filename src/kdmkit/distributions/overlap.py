@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions._validation import common_batch
+from kdmkit.distributions.arguments import common_batch
 from kdmkit.distributions.mixing import Entry
 from kdmkit.kernels import Kernel
 

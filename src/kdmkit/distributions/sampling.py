@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import check_generator
+from kdmkit._core.checks import bad_argument, check_choice, check_generator, check_number
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import pick
-from kdmkit.kernels import LocationScale
+from kdmkit.kernels import LocationScale, check_continuous
+
+if TYPE_CHECKING:
+    from kdmkit.distributions.kdm import KDM
 
 
 def choose(
@@ -26,7 +31,24 @@ def choose(
     return torch.minimum(index, last).movedim(-1, 0)
 
 
-def implicit(
+def draw_with_gradients(
+    rho: KDM, n: int, method: str, temperature: float, hard: bool, generator: torch.Generator | None
+) -> Tensor:
+    """n draws for every element of the batch, as `KDM.rsample` describes them."""
+    check_choice("method", method, ("implicit", "gumbel"))
+    temperature = check_number("temperature", temperature, "> 0", positive=True)
+    if method == "implicit":
+        kernel = check_continuous("rsample(method='implicit')", rho.kernel)
+        return _implicit(kernel, rho.sample((n,), generator=generator), rho.components, rho.log_weights)
+    if rho.kernel.draws_one_hot:
+        return _gumbel_one_hot(rho.probs, n, temperature, hard, generator)
+    if rho.kernel.has_rsample:
+        kernel = check_continuous("kernel", rho.kernel)
+        return _gumbel(kernel, rho.components, rho.log_weights, n, temperature, hard, generator)
+    raise TypeError(bad_argument("kernel", "one with differentiable draws", type(rho.kernel).__name__))
+
+
+def _implicit(
     kernel: LocationScale, x: Tensor, components: Tensor, log_weights: Float[Tensor, "*batch m"]
 ) -> Tensor:
     """x with the gradient of implicit reparameterisation (Figurnov et al., 2018).
@@ -56,7 +78,7 @@ def implicit(
 
 
 def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Tensor) -> Tensor:
-    """One dimension of `implicit`: x in value, −dF/f in derivative."""
+    """One dimension of `_implicit`: x in value, −dF/f in derivative."""
     unit = (x.unsqueeze(-1) - c) / scale
     weights = log_w.exp()
     with torch.no_grad():
@@ -71,7 +93,7 @@ def _move(kernel: LocationScale, x: Tensor, c: Tensor, scale: Tensor, log_w: Ten
     return x - sign * (tail - tail.detach()) * slope
 
 
-def gumbel_weights(
+def _gumbel_weights(
     log_weights: Float[Tensor, "*batch m"], n: int, temperature: float, generator: torch.Generator | None
 ) -> tuple[Int[Tensor, "n *batch"], Float[Tensor, "n *batch m"]]:
     """Exact component choices by Gumbel-max, and their softmax relaxation."""
@@ -83,7 +105,7 @@ def gumbel_weights(
     return perturbed.argmax(-1), torch.softmax(perturbed / temperature, -1)
 
 
-def gumbel(
+def _gumbel(
     kernel: LocationScale,
     components: Tensor,
     log_weights: Float[Tensor, "*batch m"],
@@ -92,8 +114,8 @@ def gumbel(
     hard: bool,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Gumbel-softmax draws with the kernel's own reparameterisation."""
-    index, soft = gumbel_weights(log_weights.to(components.dtype), n, temperature, generator)
+    """Gumbel-softmax draws with the reparameterisation of the kernel."""
+    index, soft = _gumbel_weights(log_weights.to(components.dtype), n, temperature, generator)
     if hard:
         chosen = pick(components, index, 1)
         # Zero in value; its gradient is that of the relaxed draw with respect to the weights.
@@ -119,7 +141,7 @@ def _average(weights: Float[Tensor, "n *batch m"], components: Tensor) -> Tensor
     return torch.matmul(weights.unsqueeze(-2), components).squeeze(-2)
 
 
-def gumbel_one_hot(
+def _gumbel_one_hot(
     probs: Float[Tensor, "*batch k"],
     n: int,
     temperature: float,
@@ -127,7 +149,7 @@ def gumbel_one_hot(
     generator: torch.Generator | None,
 ) -> Float[Tensor, "n *batch k"]:
     """Relaxed or straight-through one-hot draws of a discrete distribution."""
-    index, soft = gumbel_weights(safe_log(probs), n, temperature, generator)
+    index, soft = _gumbel_weights(safe_log(probs), n, temperature, generator)
     if not hard:
         return soft
     one_hot = torch.nn.functional.one_hot(index, probs.shape[-1]).to(probs.dtype)

@@ -1,30 +1,30 @@
-"""The weights of a mixture: given as numbers, or inferred and computed when they are first read."""
+"""The weights of a mixture: given as numbers, or inferred from evidence (the paper's Algorithm 1)."""
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_dtype, check_log_weights, check_weights
-from kdmkit._core.logspace import safe_log
+from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
+from kdmkit._core.logspace import safe_log, safe_logsumexp
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.distributions.base import PartMap, cached_per_grad_mode
 from kdmkit.distributions.features import Features, Values, as_numbers
-from kdmkit.distributions.mixing import Entry, mix
-from kdmkit.kernels import Kernel
+from kdmkit.distributions.mixing import Entry, Mixed, log_posterior_weights, mix, mix_given
 
-# A product adds one term after the other: over a million of them float32 would keep two digits.
+if TYPE_CHECKING:
+    from kdmkit.distributions.evidence import Evidence
+
+# A matrix product adds one term after the other: over a million of them float32 would keep two digits.
 _BLOCK = 4096
-
-#: Averages of values (None without any), and logsumexps.
-Mixed = tuple[Float[Tensor, "*lead v"] | None, Float[Tensor, "*lead"]]
-#: A function of tensors and of kernels that returns its argument's kind.
-PartMap = Callable[[Any], Any]
+# Pairs of an evidence component and a joint component whose weights exist at once.
+_PAIRS = 1 << 24
 
 
 class Weights(ABC):
@@ -44,8 +44,7 @@ class Weights(ABC):
 
     def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
         """log Σ_j w_j exp(scores_j), and averages of values under the weights w_j exp(scores_j)."""
-        numbers = None if values is None else as_numbers(values)
-        return mix(entries, self.log_weights, numbers)
+        return mix(entries, self.log_weights, None if values is None else as_numbers(values))
 
     @abstractmethod
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
@@ -53,7 +52,7 @@ class Weights(ABC):
 
     @abstractmethod
     def mapped(self, function: PartMap) -> Weights:
-        """The same weights made of `function`'s values of all tensors and kernels."""
+        """The same weights with `function` applied to every tensor and kernel."""
 
     @abstractmethod
     def expand(self, batch_shape: torch.Size) -> Weights:
@@ -66,11 +65,11 @@ class Weights(ABC):
 
 
 class Given(Weights):
-    """Weights that are known as numbers.
+    """Weights that are given as numbers.
 
     Args:
         log_weights: their logarithms.
-        source: the weights whose evidence they share, where they were computed from inferred ones.
+        source: the inferred weights from which these were computed, if any: both have the same evidence.
     """
 
     def __init__(self, log_weights: Float[Tensor, "*batch m"], source: Weights | None = None) -> None:
@@ -122,58 +121,87 @@ def _weighted_sum(
     return average.squeeze(-2) if values.ndim > 2 else average
 
 
-class Composite(ABC):
-    """What all distributions share: they are made of tensors and kernels."""
+class Inferred(Weights):
+    """p''_j = Σ_l p_l softmax_j(ℓ_j + log_overlap(x_l, x'_j)), computed when it is first read.
 
-    batch_shape: torch.Size
-    _set: Callable[..., None]
+    Sums that are linear in p'' go through `attend`, densities through `log_mix_given`: the matrix
+    (batch × m) exists only if `log_weights` is read. If x_l overlaps with no component, its weights are the
+    prior's.
 
-    @classmethod
-    def _made(cls, *parts: Any) -> Self:
-        """A distribution from checked parts, the arguments of `_set`, as inference and layers make them."""
-        made = cls.__new__(cls)
-        made._set(*parts)
-        return made
+    Args:
+        evidence: the points x_l and their weights p_l.
+        prior: the joint's weights.
+    """
 
-    @abstractmethod
-    def _mapped(self, function: PartMap) -> Self:
-        """The distribution made of `function`'s values of all tensors and kernels."""
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The same on another device or in another dtype; kernels are copied, never moved.
-
-        What was inferred moves with its evidence and with the joint it was inferred from: it stays
-        uncomputed, and keeps `log_evidence`.
-        """
-        return self._mapped(mover(*args, **kwargs))
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
-        return self._mapped(copier(memo))
-
-
-class Mixture(Composite):
-    """What KDM and JointKDM share: components with weights."""
-
-    _weights: Weights
+    def __init__(self, evidence: Evidence, prior: Weights) -> None:
+        self._evidence, self._prior = evidence, prior
 
     @property
-    @abstractmethod
-    def n_components(self) -> int: ...
+    def batch_shape(self) -> torch.Size:
+        return self._evidence.batch_shape
 
-    @property
-    def weights(self) -> Float[Tensor, "*batch m"]:
-        """p, of shape `(*batch, m)`."""
-        return self.log_weights.exp()
-
-    @property
-    def log_weights(self) -> Float[Tensor, "*batch m"]:
-        """ℓ = log p, of shape `(*batch, m)`."""
-        return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
-
-    @property
+    @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
-        """log Σ_l p_l f̂(x_l) of the evidence this was inferred from; −∞ where nothing overlaps it."""
-        return self._weights.log_evidence.expand(self.batch_shape)
+        """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
+        log_density = self._prior.mix(self._evidence.entries("density"))[1]
+        return self._evidence.over_points(log_density).expand(self.batch_shape)
+
+    def average(self, values: Values) -> Float[Tensor, "*batch v"]:
+        rank = max(self._evidence.rank, values.ndim - 2)
+        averages, lse = self._prior.mix(self._evidence.entries(rank=rank), values)
+        assert averages is not None
+        prior = self._prior.average(values).to(averages.dtype)
+        missed = torch.isneginf(lse).unsqueeze(-1)
+        in_place = only_reverse_mode() and not (averages.requires_grad or prior.requires_grad)
+        averages = torch.where(missed, prior, averages, out=averages if in_place else None)
+        weights = self._evidence.weights
+        return averages.squeeze(0) if weights is None else weights.average(averages.movedim(0, -2))
+
+    def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
+        evidence, prior, can_miss = self._evidence, self._prior, self._evidence.can_miss
+        if evidence.weights is None:
+            given = evidence.point_entries()
+        else:
+            # The dimension of the evidence's points comes in front of every leading dimension of the values.
+            shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
+            given = evidence.entries(rank=max(evidence.rank, *map(len, shapes)))
+        lse, conditional = mix_given(given, entries, prior.log_weights, only_conditional=not can_miss)
+        if lse is not None and can_miss:
+            conditional = torch.where(torch.isneginf(lse), prior.log_mix(entries), conditional)
+        return conditional if evidence.weights is None else evidence.over_points(conditional)
+
+    @cached_per_grad_mode
+    def log_weights(self) -> Float[Tensor, "*batch m"]:
+        m = self._prior.log_weights.shape[-1]
+        weights = self._evidence.weights
+        if weights is None:
+            posterior = self._point_log_weights(self._evidence.entries())
+            return posterior.squeeze(0).expand(*self.batch_shape, m)
+        outer = weights.log_weights
+        step = max(1, _PAIRS // max(1, m * self.batch_shape.numel()))
+        blocks = []
+        for start in range(0, outer.shape[-1], step):
+            part = slice(start, start + step)
+            inner = self._point_log_weights(self._evidence.entries(points=part))
+            blocks.append(safe_logsumexp(inner.movedim(0, -1) + outer[..., None, part].to(inner.dtype)))
+        return safe_logsumexp(torch.stack(blocks, -1)).expand(*self.batch_shape, m)
+
+    def _point_log_weights(self, entries: Sequence[Entry]) -> Float[Tensor, "l *batch m"]:
+        """log softmax_j of the scores; the prior's log-weights if there is no overlap."""
+        posterior = log_posterior_weights(entries, self._prior.log_weights)
+        missed = torch.isneginf(posterior).all(-1, keepdim=True)
+        return torch.where(missed, self._prior.log_weights.to(posterior.dtype), posterior)
+
+    def mapped(self, function: PartMap) -> Inferred:
+        return Inferred(self._evidence.mapped(function), self._prior.mapped(function))
+
+    def expand(self, batch_shape: torch.Size) -> Inferred:
+        """The evidence is repeated (without copies), so that the weights stay uncomputed."""
+        return Inferred(self._evidence.expand(batch_shape), self._prior)
+
+    def __reduce__(self) -> tuple[type[Inferred], tuple[object, ...]]:
+        """For pickle: without cached values, whose gradients would lead nowhere."""
+        return Inferred, (self._evidence, self._prior)
 
 
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
@@ -188,50 +216,18 @@ def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int
     tensor = as_tensor(argument, weights if log_weights is None else log_weights, like=like)
     if tensor.ndim == 0 or tensor.shape[-1] != m:
         raise ValueError(bad_argument(argument, f"shape (..., {m}), one per component", tuple(tensor.shape)))
-    if log_weights is None:
-        if tensor.dtype == torch.bool:
-            raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
-        if not tensor.is_floating_point():
-            tensor = tensor.to(like.dtype)
+    return Given(as_log_weights(argument, tensor, log_weights is not None, like, validate))
+
+
+def as_log_weights(argument: str, tensor: Tensor, is_log: bool, like: Tensor, validate: bool) -> Tensor:
+    """Checked logarithms of weights, from the weights or from their logarithms (`is_log`)."""
+    if is_log:
         if validate:
-            check_weights(argument, tensor)
-        return Given(safe_log(tensor))
+            check_log_weights(argument, tensor)
+        return tensor
+    if tensor.dtype == torch.bool:
+        raise TypeError(bad_argument(argument, "numbers", tensor.dtype))
+    tensor = tensor if tensor.is_floating_point() else tensor.to(like.dtype)
     if validate:
-        check_log_weights(argument, tensor)
-    return Given(tensor)
-
-
-def mover(*args: Any, **kwargs: Any) -> PartMap:
-    """What `to(*args, **kwargs)` does to a part of a KDM; integers and masks keep their dtype."""
-    try:
-        moved = torch.empty(0).to(*args, **kwargs)
-    except (RuntimeError, TypeError, AssertionError) as error:
-        got = ", ".join(map(repr, (*args, *kwargs.values())))
-        raise ValueError(bad_argument("device, dtype", "a device of this machine or a dtype", got)) from error
-    check_dtype("dtype", moved.dtype)
-
-    def move(part: Any) -> Any:
-        if isinstance(part, Kernel):
-            return copy.deepcopy(part).to(*args, **kwargs)
-        moved = part.to(*args, **kwargs)
-        return moved if part.is_floating_point() else part.to(moved.device)
-
-    return move
-
-
-def copier(memo: dict[Any, Any]) -> PartMap:
-    """What `copy.deepcopy` does to a part of a KDM.
-
-    Data and parameters are copied as such. torch refuses to copy results of a computation that carry
-    gradients: here their copies have storage of their own and stay in the graph.
-    """
-
-    def copied(part: Any) -> Any:
-        result = isinstance(part, Tensor) and not part.is_leaf
-        return part.clone() if result else copy.deepcopy(part, memo)
-
-    return copied
-
-
-def each(function: PartMap, parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: function(part) for name, part in parts.items()}
+        check_weights(argument, tensor)
+    return safe_log(tensor)

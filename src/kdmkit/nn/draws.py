@@ -61,6 +61,10 @@ class DrawingModule(nn.Module):
         """Standard normal numbers in the shape of `like`."""
         return torch.randn_like(like) if self.draws is None else self.draws.normal(like)
 
+    def noisy(self, x: Tensor, std: float) -> Tensor:
+        """x, in training with Gaussian noise of a standard deviation."""
+        return x + std * self.normal(x) if self.training and std else x
+
     def uniform(self, like: Tensor) -> Tensor:
         """Numbers between 0 and 1 in the shape of `like`."""
         return torch.rand_like(like, dtype=torch.float32) if self.draws is None else self.draws.uniform(like)

@@ -10,13 +10,8 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import as_shape, bad_argument, check_generator, check_instance
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.distributions.prepared_weights import (
-    PreparedWeights,
-    Versions,
-    needs_no_gradient,
-    versions_of,
-)
-from kdmkit.distributions.weights import Given
+from kdmkit.distributions.prepared import PreparedWeights, Versions, needs_no_gradient, versions_of
+from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
@@ -55,7 +50,7 @@ class MixtureLayer(KDMLayer):
         """For pickle and copies: what is kept is computed again."""
         return {**self.__dict__, "_prepared": None}
 
-    def _log_weights(self) -> Given:
+    def _log_weights(self) -> Weights:
         if not (self._prepares and needs_no_gradient([self.logits])):
             return Given(torch.log_softmax(self.logits, -1))
         versions = versions_of([self.logits, *self.components.values()])

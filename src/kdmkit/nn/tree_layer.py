@@ -14,9 +14,7 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_gener
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.evidence import check_masks
-from kdmkit.distributions.tree.conditional import log_total, with_shift
-from kdmkit.distributions.tree.states import States
-from kdmkit.distributions.tree.topology import Topology
+from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.kernels import Kernel
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
 from kdmkit.nn.tree_scores import group_kernels, grouped_scores

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.distributions import KDM
-from kdmkit.distributions.labels import with_label_probs
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.nn.mlp import MLPEnsemble
@@ -150,7 +149,7 @@ class LabelTrend(nn.Module):
         """p(y|x) from the joint KDM's answer, whose weights are w_j(x), and from what `forward` returned."""
         tilted = tilted_log_probs(rho.weights, logits, self.offsets)
         parts = torch.stack([safe_log(1 - coverage) + tilted, safe_log(remembered)], -1)
-        return with_label_probs(rho, log_normalize(safe_logsumexp(parts)))
+        return rho._with_logits(log_normalize(safe_logsumexp(parts)))
 
     def probs_at_components(self, components: Float[Tensor, "m d"]) -> Float[Tensor, "m n"]:
         """softmax_y(t(x_j) + c_j) of every component."""

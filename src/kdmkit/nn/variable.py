@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kdmkit._core.checks import as_shape, bad_argument
-from kdmkit.distributions.names import RESERVED
+from kdmkit.distributions.arguments import RESERVED
 from kdmkit.kernels import Kernel, check_kernel, kernel_from_config
 
 # `infer` and `initialize` take variables by name, and have these arguments of their own.

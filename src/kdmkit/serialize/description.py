@@ -1,4 +1,8 @@
-"""The JSON that describes a model: read within bounds, and compared with the model that was built from it."""
+"""The JSON that describes a model: read within bounds, and compared with the model that was built from it.
+
+A model is built before it gets its tensors, from sizes that its description declares. `Budget` bounds what
+this construction may allocate.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,28 @@ import json
 import math
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
 from kdmkit._core.checks import bad_argument
 
 _DEPTH = 32
 _OBJECTS = 1 << 18
 _CHARACTERS = 1 << 16
-# The largest whole number in the description of a module where no tensor has a longer dimension.
-_WHOLE = 1 << 20
+# The largest size in the description of a module, unless a tensor has a longer dimension.
+_LARGEST_SIZE = 1 << 20
+# The budget of a model without tensors: numbers in new tensors, and calls of torch.
+_NUMBERS = 1 << 20
+_CALLS = 5000
+# Functions that make tensors of a size that is given by numbers.
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 # Entries that may have changed since: names of classes that the caller wrote, and the version of kdmkit.
 _FREE = ("own", "$module", "kdmkit")
 
 
 def parse(file: str, text: str, tensor_bytes: int) -> dict[str, Any]:
-    """The object that `text` holds; how long it may be is in proportion to the tensors beside it."""
+    """The object that `text` holds. Its length is bounded in proportion to the bytes of the tensors."""
     try:
         if text.count("[") + text.count("{") > _OBJECTS + tensor_bytes:
             raise ValueError(f"more than {_OBJECTS + tensor_bytes:,} lists and objects")
@@ -55,12 +68,12 @@ def _check_bounds(value: Any) -> None:
 
 
 def check_sizes(description: Any, longest: int) -> None:
-    """Whole numbers in the description of a module are sizes: of tensors, or of the categories of codes.
+    """Raises if a size in the description of a module is too large. Every whole number there is a size.
 
     Args:
         longest: the longest dimension of the tensors.
     """
-    if isinstance(description, int) and abs(description) > max(_WHOLE, longest):
+    if isinstance(description, int) and abs(description) > max(_LARGEST_SIZE, longest):
         raise ValueError(f"a size of {description:.3g}")
     if isinstance(description, dict):
         description = list(description.values())
@@ -70,9 +83,9 @@ def check_sizes(description: Any, longest: int) -> None:
 
 
 def check_agrees(saved: Any, built: Any, place: str = "") -> None:
-    """Everything that a description says has to be true of the model that was built from it.
+    """Raises if a description says something that is not true of the model that was built from it.
 
-    Entries that the description lacks have default values: earlier versions did not write them.
+    A description may lack entries: earlier versions did not write them, and they have default values.
     """
     if isinstance(saved, dict) and isinstance(built, dict):
         for key, value in saved.items():
@@ -95,6 +108,40 @@ def _equal(saved: Any, built: Any) -> bool:
 
 
 def shortened(text: str) -> str:
-    """An error message that a person can read, whatever a file holds."""
+    """Text of a file as part of an error message: on one line, at most 300 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 300 else f"{text[:300]} …"
+
+
+class Budget(TorchFunctionMode):
+    """Raises before tensors are made that are out of proportion to the given ones.
+
+    >>> with Budget({"x": torch.zeros(3)}):
+    ...     torch.zeros(10**12)
+    Traceback (most recent call last):
+    ...
+    ValueError: sizes of more numbers than its tensors hold
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.numbers = _NUMBERS + 8 * sum(tensor.numel() for tensor in tensors.values())
+        self.calls = _CALLS + 200 * len(tensors)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.calls -= 1
+        self.numbers -= _allocated(func, args, kwargs)
+        if self.numbers < 0 or self.calls < 0:
+            raise ValueError("sizes of more numbers than its tensors hold")
+        return func(*args, **kwargs)
+
+
+def _allocated(func: Any, args: Any, kwargs: dict[str, Any]) -> int:
+    """The number of elements that a call allocates."""
+    if func is torch.nn.functional.one_hot:
+        return args[0].numel() * max(0, *args[1:])
+    if func not in _FACTORIES:
+        return 0
+    size = kwargs["size"] if "size" in kwargs else args if isinstance(args[0], int) else args[0]
+    return max(0, math.prod(size))

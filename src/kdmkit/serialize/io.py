@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -10,39 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_device
-from kdmkit.serialize.budget import Budget
-from kdmkit.serialize.description import check_agrees, check_sizes, shortened
-from kdmkit.serialize.file import read_model, write_model
+from kdmkit.serialize import mixtures, modules
+from kdmkit.serialize.description import Budget, check_agrees, check_sizes, shortened
+from kdmkit.serialize.model_file import read_model, write_model
 from kdmkit.serialize.modules import UserModuleError, UserModules
-from kdmkit.serialize.upgrade import upgrade
 
 T = TypeVar("T")
 
-# The module that packs and unpacks each class, imported when it is needed: estimators load scikit-learn.
-_KINDS = {
-    "KDMDensity": "estimators",
-    "KDMClassifier": "estimators",
-    "KDMRegressor": "estimators",
-    "KDMProportionClassifier": "estimators",
-    "KDMTable": "tables",
-    "JointLayer": "layers",
-    "DensityLayer": "layers",
-    "TreeLayer": "layers",
-    "Predictor": "layers",
-    "KDM": "distributions",
-    "JointKDM": "distributions",
-    "TreeKDM": "trees",
-}
+#: The classes of estimators. Their module is imported when it is needed: it loads scikit-learn.
+_ESTIMATORS = ("KDMDensity", "KDMClassifier", "KDMRegressor", "KDMProportionClassifier", "KDMTable")
+#: The names of all classes that can be saved.
+KINDS = (*_ESTIMATORS, *modules.CLASSES, *mixtures.CLASSES)
 
 
 def save(model: Any, path: str | Path) -> None:
     """Writes a model as one file in the safetensors format, with its description as JSON; no pickle.
 
     The file appears as a whole. An interrupted save leaves an earlier model at `path` as it was, and the next
-    save removes what a killed one left behind. Several processes may save to one
-    path and load from it at the same time. Encoders and decoders that you wrote are saved as weights; `load`
-    takes the modules to put them into. `checkpoint_dir` is not saved. In a distributed run, save on one
-    process.
+    save removes what a killed one left behind. Several processes may save to one path and load from it at the
+    same time. Encoders and decoders that you wrote are saved as weights; `load` takes the modules to put them
+    into. `checkpoint_dir` is not saved. In a distributed run, save on one process.
 
     Args:
         model: a fitted estimator (`KDMDensity`, `KDMClassifier`, `KDMRegressor`, `KDMProportionClassifier`,
@@ -59,9 +45,9 @@ def save(model: Any, path: str | Path) -> None:
     tensor([0.2500, 0.7500])
     """
     name = type(model).__name__
-    if name not in _KINDS or type(model) is not _kind(name).CLASSES[name]:
-        raise TypeError(bad_argument("model", f"one of {', '.join(_KINDS)}", name))
-    config, tensors = _kind(name).pack(model)
+    if name not in KINDS or type(model) is not _packer(name).CLASSES[name]:
+        raise TypeError(bad_argument("model", f"one of {', '.join(KINDS)}", name))
+    config, tensors = _packer(name).pack(model)
     write_model(path, {"class": name, **config}, tensors)
 
 
@@ -95,7 +81,7 @@ def load(
     that the file really holds. A file that is not a whole model raises a ValueError.
 
     Args:
-        path: the file; or the folder that version 0.1 wrote.
+        path: the file.
         encoder, decoder: for models saved with modules of your own: modules of the same shape. They are
             copied, and the copies get the saved weights.
         device: where the model goes, whatever it was saved from.
@@ -113,31 +99,31 @@ def load(
     place = check_device("device", device)
     config, tensors = read_model(path)
     name = config.get("class")
-    if not isinstance(name, str) or name not in _KINDS:
-        raise ValueError(bad_argument(str(path), f"class one of {', '.join(_KINDS)}", shortened(repr(name))))
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(bad_argument(str(path), f"class one of {', '.join(KINDS)}", shortened(repr(name))))
     if kind is not None and not isinstance(kind, type):
         raise TypeError(bad_argument("kind", "a class, for example KDMRegressor", repr(kind)))
-    if kind is not None and kind is not _kind(name).CLASSES[name]:
+    if kind is not None and kind is not _packer(name).CLASSES[name]:
         raise TypeError(bad_argument("path", f"a saved {kind.__name__}", f"a {name}"))
-    own = UserModules(encoder, decoder)
+    user = UserModules(encoder, decoder)
     try:
-        model = _built(name, *upgrade(config, tensors), own)
+        model = _built(name, config, tensors, user)
     except UserModuleError:
         raise
     except Exception as error:  # whatever a description makes constructors do
         wanted, got = f"the description and the tensors of a {name}", f"{type(error).__name__}: {error}"
         raise ValueError(bad_argument(str(path), wanted, shortened(got))) from error
-    own.check_used()
+    user.check_used()
     return _moved(model, place)
 
 
-def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], own: UserModules) -> Any:
+def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> Any:
     longest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     for part in ("module", "layer", "kernels"):
         check_sizes(config.get(part), longest)
     with Budget(tensors):
-        model = _kind(name).unpack(config, tensors, own)
-    description, state = _kind(name).pack(model)
+        model = _packer(name).unpack(config, tensors, user)
+    description, state = _packer(name).pack(model)
     other = sorted(state.keys() ^ tensors.keys()) or [k for k in state if state[k].shape != tensors[k].shape]
     if other:
         raise ValueError(f"other tensors than it describes: {other[0]}")
@@ -152,6 +138,10 @@ def _moved(model: Any, device: torch.device) -> Any:
     return model.to(device)
 
 
-def _kind(name: str) -> Any:
-    """The module for a class."""
-    return import_module(f"kdmkit.serialize.{_KINDS[name]}")
+def _packer(name: str) -> Any:
+    """The module with `pack` and `unpack` for a class."""
+    if name in _ESTIMATORS:
+        from kdmkit.serialize import fitted
+
+        return fitted
+    return modules if name in modules.CLASSES else mixtures

@@ -1,4 +1,4 @@
-"""Calibration of heads on rows that they have not learned from."""
+"""Calibration of probabilities on rows that the model has not learned from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.nn import JointLayer
-from kdmkit.training.temperature import fit_temperature
 
-# Where the factor of bandwidths is looked for, and how exactly, as logarithms.
-_RANGE, _ACCURACY = (-1.0, 2.5), 0.01
+# The range of log s, the factor of bandwidths, and the accuracy of the search.
+_RANGE, _WIDTH_ACCURACY = (-1.0, 2.5), 0.01
 # In place of log 0.
 _LEAST = -1000.0
+# Newton steps for the inverse of the temperature, in which the loss is convex, and their accuracy.
+_STEPS, _ACCURACY = 50, 1e-6
+# Half the precision of the normal prior of the inverse temperature, about 1.
+_PRIOR = 1.0
 
 
 class Calibrated(NamedTuple):
@@ -30,8 +32,8 @@ class Calibrated(NamedTuple):
         temperature: T.
 
     >>> import kdmkit as kdm
-    >>> found = kdm.training.Calibrated(kdm.nn.JointLayer(2, 3, 5), 1.0, 1.0)
-    >>> found.log_probs(torch.zeros(4, 2)).exp().sum(-1).round(decimals=3)
+    >>> calibrated = kdm.training.Calibrated(kdm.nn.JointLayer(2, 3, 5), 1.0, 1.0)
+    >>> calibrated.log_probs(torch.zeros(4, 2)).exp().sum(-1).round(decimals=3)
     tensor([1., 1., 1., 1.], dtype=torch.float64)
     """
 
@@ -55,9 +57,9 @@ def calibrate(head: JointLayer, *values: Any) -> Calibrated:
     """p(y|x) ∝ (Σ_j w_j(x)·π_j(y))^{1/T} with the largest likelihood of labels, w_j(x) ∝ p_j·k²(x, x_j).
 
     Two numbers are fitted to rows that neither encoder nor head has learned from: a factor s of the inputs'
-    bandwidths, and the temperature T. A head that was trained for p(y|x) has often too narrow kernels: new
-    rows then get their labels from very few components. The given head stays as it is. Of the copy, p(x) is
-    as much wider: take densities from the given head.
+    bandwidths, and the temperature T. A head that was trained for p(y|x) often has too narrow kernels: new
+    rows then get their labels from very few components. The given head does not change. The copy's p(x) is
+    wider by the factor s: take densities from the given head.
 
     Args:
         head: with one discrete output, fitted.
@@ -74,6 +76,8 @@ def calibrate(head: JointLayer, *values: Any) -> Calibrated:
     >>> kdm.training.calibrate(head, z[200:], y[200:]).width > 5
     True
     """
+    from scipy.optimize import minimize_scalar
+
     *inputs, labels = values
     if not isinstance(head, JointLayer) or len(inputs) != len(head.inputs) or len(head.outputs) != 1:
         wanted = "a JointLayer with one output, one tensor per input, and labels"
@@ -82,15 +86,15 @@ def calibrate(head: JointLayer, *values: Any) -> Calibrated:
     def loss(log_width: float) -> float:
         return _nll(label_log_probs(_widened(head, math.exp(log_width)), *inputs), labels)[0]
 
-    found = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": _ACCURACY})
-    width = math.exp(float(found.x)) if found.fun < loss(0.0) else 1.0
+    best = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": _WIDTH_ACCURACY})
+    width = math.exp(float(best.x)) if best.fun < loss(0.0) else 1.0
     copied = _widened(head, width)
     return Calibrated(copied, width, _nll(label_log_probs(copied, *inputs), labels)[1])
 
 
 @torch.no_grad()
 def label_log_probs(head: JointLayer, *values: Any) -> Float[Tensor, "n k"]:
-    """log p(y|x) of all labels, without gradients, in float64; at least −1,000, also where p(y|x) is 0."""
+    """log p(y|x) of all labels, without gradients, in float64; −1,000 in place of log 0."""
     logits: Tensor = head(*values, target=head.outputs[0]).logits
     return logits.double().clamp_min(_LEAST)
 
@@ -108,3 +112,48 @@ def _widened(head: JointLayer, factor: float) -> JointLayer:
     for name in copied.inputs:
         copied.kernels[name] = copied.kernel(name).scaled(factor)
     return copied
+
+
+def fit_temperature(
+    logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
+) -> Float[Tensor, ""]:
+    """T > 0 for which softmax(t/T) has the least mean −log p(y), with a weak prior of 1/T about 1.
+
+    Fitted to rows that the classifier has not learned from, it calibrates probabilities: softmax(t/T) has the
+    same most probable class, and T > 1 makes it less certain.
+
+    Args:
+        logits: t, unnormalised log-probabilities, for example `rho.log_prob` of every label.
+        labels: the true classes, integers in 0 … k−1.
+        weights: of the rows; None is the same for all.
+
+    Returns:
+        T, in float64.
+
+    >>> logits, labels = torch.tensor([[4.0, 0.0]] * 300), torch.tensor([0, 0, 1] * 100)
+    >>> round(float(fit_temperature(logits, labels)), 1)      # two of three are right: 4/T = log 2
+    5.7
+    """
+    t = logits.double()
+    if not len(t):
+        raise ValueError(bad_argument("logits", "one or more rows", "none"))
+    if not bool(t.isfinite().all()):
+        raise ValueError(bad_argument("logits", "finite numbers", "others"))
+    w = torch.ones_like(t[:, 0]) if weights is None else weights.to(t)
+    if not float(w.sum()) > 0:
+        raise ValueError(bad_argument("weights", "a positive sum", float(w.sum())))
+    share = w / w.sum()
+    right = t.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    prior = 2 * _PRIOR / len(t)
+    a = t.new_ones(())
+    for _ in range(_STEPS):
+        probs = (a * t).softmax(-1)
+        mean = (probs * t).sum(-1)
+        variance = (probs * (t - mean.unsqueeze(1)).square()).sum(-1)
+        slope, curvature = share @ (mean - right) + prior * (a - 1), share @ variance + prior
+        # A step that is too long is shortened: a stays positive.
+        new = torch.clamp(a - slope / curvature, a / 2, 2 * a)
+        if abs(float(new - a)) < _ACCURACY * float(a):
+            return 1 / new
+        a = new
+    return 1 / a

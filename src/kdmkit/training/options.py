@@ -23,7 +23,8 @@ class FitOptions:
         batch_size: rows per step, over all processes together.
         learning_rate: the schedule's peak.
         schedule: `"one-cycle"` (a short warm-up, then down to almost zero), `"cosine"`, or `"constant"`.
-        weight_decay: of AdamW; `kdmkit.training.optimizer` says for which parameters.
+        weight_decay: of AdamW; for weights of linear and convolutional maps, not for biases, scales and
+            parameters of KDM layers and kernels.
         clip_norm: the largest norm of a gradient; None for no limit.
         patience: epochs without a better validation loss before stopping; None to go on.
         averaging: horizon of an exponential moving average of the weights, as a share of all steps: after
@@ -36,9 +37,10 @@ class FitOptions:
         seed: of the order of rows, of noise and of dropout: the same seed gives the same fit. torch's dropout
             and modules of unknown origin draw from torch's global generator: a fit with such modules sets its
             seed in every epoch and restores its state, one fit at a time.
-        device: `"auto"` is CUDA where there is one.
+        device: `"auto"` is CUDA if there is a device.
         precision: mixed precision; the reductions stay in float32 or wider.
-        checkpoint_dir: where every epoch is saved and a killed fit resumes; None saves nothing.
+        checkpoint_dir: the folder in which every epoch is saved, and from which a killed fit resumes; None
+            saves nothing.
         verbose: whether to show a progress bar.
 
     >>> FitOptions(max_epochs=20, learning_rate=3e-3, device="cpu").schedule
@@ -83,5 +85,5 @@ class FitOptions:
         check_choice("precision", self.precision, ("no", "bf16", "fp16"))
 
     def identity(self) -> dict[str, Any]:
-        """What must agree for a checkpoint to be continued: everything that changes the numbers."""
+        """The settings that change the numbers: a checkpoint is continued only if they agree."""
         return {k: v for k, v in asdict(self).items() if k not in ("checkpoint_dir", "verbose", "device")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import apply, bad_argument, check_count, check_instance
 from kdmkit.nn import JointLayer, make_linear
 from kdmkit.training.loop import fit
-from kdmkit.training.objectives import ConditionalObjective, DenseObjective, JointObjective
+from kdmkit.training.objectives import ConditionalObjective, DenseObjective
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
 
@@ -27,8 +28,8 @@ _ENCODER_RATE = 3e-3
 _JOINT_RATE = 0.3
 
 
-class PhasedFit:
-    """Fits an encoder and a joint KDM behind it, phase by phase.
+class Phases(ABC):
+    """Base of the fits of an encoder and a joint KDM behind it, phase by phase.
 
     1. `pretrain`: the encoder with a dense head.
     2. `place_components`: the layer's components start from latent vectors.
@@ -36,13 +37,13 @@ class PhasedFit:
     4. `fit_jointly`: encoder and layer together.
     5. `fit_head` again.
 
-    Phases 1, 3 and 5 need an encoder; 3 and 5 run only where `head_epochs` is not 0. `fit_likelihood` is not
-    part of `run`. Every phase is a method of its own: call them one by one, or override them, their
-    objectives (`dense_objective`, `head_objective`, `joint_objective`) or their options (`options_for`).
+    Phases 1, 3 and 5 need an encoder; 3 and 5 run only if `head_epochs` is not 0. `fit_likelihood` is not
+    part of `run`. A subclass says how `place_components` makes or starts `layer`. It may override other
+    phases, their objectives (`dense_objective`, `head_objective`, `joint_objective`) and their options
+    (`options_for`).
 
     Args:
         encoder: from x to latent vectors z; None means z = x.
-        layer: the joint KDM of z and y; None only for a subclass whose `place_components` makes it.
         train, validation: rows of inputs x and targets y.
         options: of all phases. `learning_rate` is that of the layer alone. An encoder takes at most 3e-3, and
             0.3 times as much together with the layer. With `averaging` every phase ends with averaged
@@ -54,16 +55,12 @@ class PhasedFit:
         identity: what else checkpoints depend on, as in `fit`.
 
     Attributes:
+        layer: the joint KDM of z and y.
         histories: the history of every phase that has run, by its name.
         generator: of first weights.
 
-    >>> import kdmkit as kdm
-    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-    >>> encoder, layer = nn.Linear(4, 2), kdm.nn.JointLayer(2, 3, n_components=9)
-    >>> options = kdm.training.FitOptions(max_epochs=3, averaging=0.2)
-    >>> phases = PhasedFit(encoder, layer, kdm.training.Rows((x, y)), options=options, head_epochs=2)
-    >>> {phase: len(history) for phase, history in phases.run().items()}
-    {'pretraining': 3, 'head-before': 2, 'joint': 3, 'head-after': 2}
+    >>> issubclass(PhasedFit, Phases)
+    True
     """
 
     layer: JointLayer
@@ -71,7 +68,6 @@ class PhasedFit:
     def __init__(
         self,
         encoder: nn.Module | None,
-        layer: JointLayer | None,
         train: Rows,
         validation: Rows | None = None,
         *,
@@ -84,11 +80,7 @@ class PhasedFit:
         identity: dict[str, Any] | None = None,
     ) -> None:
         check_count("head_epochs", head_epochs, least=0)
-        if layer is not None or type(self).place_components is PhasedFit.place_components:
-            check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
         self.encoder, self.dense = encoder, dense
-        if layer is not None:
-            self.layer = layer
         self.train, self.validation, self.options = train, validation, options
         self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
         self.noise, self.loss = noise, loss
@@ -114,11 +106,9 @@ class PhasedFit:
             self.dense = self.make_dense()
         self.minimize("pretraining", self.dense_objective())
 
+    @abstractmethod
     def place_components(self) -> None:
-        """Starts the components at centres of clusters of latent vectors."""
-        x, y = self.train.tensors[:2]
-        generator = torch.Generator().manual_seed(self.options.seed)
-        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
+        """Starts the components from latent vectors."""
 
     def fit_head(self, phase: str) -> None:
         """Trains the layer alone on latent vectors, which are computed once.
@@ -135,7 +125,8 @@ class PhasedFit:
 
     def fit_likelihood(self) -> None:
         """Maximises the layer's likelihood p(z, y) from its present weights; the encoder is fixed."""
-        self.minimize("likelihood", JointObjective(self.layer), self.latent_rows)
+        objective = ConditionalObjective(None, self.layer, generative_weight=1.0)
+        self.minimize("likelihood", objective, self.latent_rows)
 
     # ---- parts of the phases
 
@@ -198,9 +189,43 @@ class PhasedFit:
             objective: maps the tensors of a batch to one loss per row.
             prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
         """
-        held = None if self.validation is None else prepare(self.validation)
+        validation = None if self.validation is None else prepare(self.validation)
         settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}
-        self.histories[phase] = fit(objective, prepare(self.train), held, description=phase, **settings)
+        self.histories[phase] = fit(objective, prepare(self.train), validation, description=phase, **settings)
+
+
+class PhasedFit(Phases):
+    """Fits an encoder and a given joint KDM behind it; its components start at centres of clusters.
+
+    Args:
+        encoder, train, validation, settings: as in `Phases`.
+        layer: the joint KDM of latent vectors and targets.
+
+    >>> import kdmkit as kdm
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> encoder, layer = nn.Linear(4, 2), kdm.nn.JointLayer(2, 3, n_components=9)
+    >>> options = kdm.training.FitOptions(max_epochs=3, averaging=0.2)
+    >>> phases = PhasedFit(encoder, layer, kdm.training.Rows((x, y)), options=options, head_epochs=2)
+    >>> {phase: len(history) for phase, history in phases.run().items()}
+    {'pretraining': 3, 'head-before': 2, 'joint': 3, 'head-after': 2}
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module | None,
+        layer: JointLayer,
+        train: Rows,
+        validation: Rows | None = None,
+        **settings: Any,
+    ) -> None:
+        check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
+        super().__init__(encoder, train, validation, **settings)
+        self.layer = layer
+
+    def place_components(self) -> None:
+        x, y = self.train.tensors[:2]
+        generator = torch.Generator().manual_seed(self.options.seed)
+        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
 
 
 @torch.no_grad()
@@ -210,7 +235,7 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
     Args:
         encoder: from rows to vectors.
         x: rows; blocks of them pass through the encoder.
-        device: where to compute; the encoder goes back to its own device. None stays there.
+        device: where to compute; afterwards the encoder moves back. None computes on the encoder's device.
 
     Returns:
         One latent vector per row.
@@ -218,11 +243,11 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
     >>> encode_rows(nn.Linear(3, 2), torch.zeros(5, 3)).shape
     torch.Size([5, 2])
     """
-    own = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
-    device = own if device is None else device
+    home = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
+    device = home if device is None else device
     encoder.eval().to(device)
     blocks = [_encode(encoder, part.to(device)).to(x.device) for part in x.split(_ROWS)]
-    encoder.to(own)
+    encoder.to(home)
     return torch.cat(blocks)
 
 

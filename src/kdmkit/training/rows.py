@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from jaxtyping import Float, Int
@@ -17,9 +18,10 @@ class Rows:
     """Tensors with one entry per sample, and a weight for each (None: 1).
 
     Args:
-        tensors: what an objective takes.
+        tensors: the arguments of an objective.
         weights: of the entries.
-        sizes: how many rows of data an entry stands for, a bag for example (None: 1). Noise is drawn per row.
+        sizes: the number of data rows that an entry stands for, for example those of a bag (None: 1). Noise
+            is drawn per data row.
 
     >>> rows = Rows((torch.zeros(3, 2), torch.tensor([0, 1, 1])), weights=torch.tensor([1.0, 1.0, 2.0]))
     >>> len(rows)
@@ -33,11 +35,10 @@ class Rows:
     def __post_init__(self) -> None:
         if not isinstance(self.tensors, Sequence) or not all(isinstance(t, Tensor) for t in self.tensors):
             raise TypeError(bad_argument("rows", "a tuple of tensors", type(self.tensors).__name__))
-        lengths = {len(tensor) for tensor in self.tensors}
+        lengths = set(map(len, self.tensors))
         if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(
-                bad_argument("rows", "one or more rows, as many in every tensor", sorted(lengths))
-            )
+            wanted = "one or more rows, as many in every tensor"
+            raise ValueError(bad_argument("rows", wanted, sorted(lengths)))
         if self.weights is not None:
             self._check_weights(self.weights)
 
@@ -54,16 +55,17 @@ class Rows:
 
     def to(self, device: torch.device) -> Rows:
         """The same rows on a device."""
-        weights, sizes = (None if part is None else part.to(device) for part in (self.weights, self.sizes))
-        return Rows(tuple(tensor.to(device) for tensor in self.tensors), weights, sizes)
+        others = [None if part is None else part.to(device) for part in (self.weights, self.sizes)]
+        return Rows(tuple(tensor.to(device) for tensor in self.tensors), *others)
 
     def take(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The tensors and weights of some rows."""
         weights = None if self.weights is None else self.weights[index]
-        return tuple(tensor[index] for tensor in self.tensors), weights
+        return tuple(map(itemgetter(index), self.tensors)), weights
 
     def weight(self, index: Tensor | None = None) -> float | Tensor:
-        """The sum of the weights of all rows, or of some."""
+        """The sum of the weights of all rows, or of some; 1 in place of 0: losses are divided by it."""
         if self.weights is None:
             return float(len(self) if index is None else len(index))
-        return (self.weights if index is None else self.weights[index]).double().sum()
+        total = (self.weights if index is None else self.weights[index]).double().sum()
+        return torch.where(total > 0, total, 1.0)

@@ -1,4 +1,4 @@
-"""Seeds of independent random streams."""
+"""Seeds of independent random streams, and torch's global generator."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
 # Modules whose classes are defined here draw from generators of their own, or not at all.
-_KNOWN = ("torch.", "kdmkit.nn.", "kdmkit.kernels.", "kdmkit.training.", "kdmkit.estimators.")
-# torch's modules that draw from the global generator; others do where they have an attribute `dropout`.
+_TRUSTED = ("torch.", "kdmkit.nn.", "kdmkit.kernels.", "kdmkit.training.", "kdmkit.estimators.")
+# torch's modules that draw from the global generator. Others do if they have an attribute `dropout`.
 _RANDOM = (_DropoutNd, LazyModuleMixin, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # There is one global generator: only one fit at a time may set its seed.
 _GLOBAL = threading.RLock()
@@ -26,9 +26,6 @@ def derive_seed(seed: int, *key: int) -> int:
     Args:
         seed: of all streams.
         key: names the stream.
-
-    Returns:
-        A seed for a generator.
 
     >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(0, 1, 0)
     (True, False)
@@ -42,28 +39,26 @@ def draws_globally(module: object) -> bool:
     >>> draws_globally(nn.Linear(2, 2)), draws_globally(nn.Sequential(nn.Dropout(0.1)))
     (False, True)
     """
-    return isinstance(module, nn.Module) and any(_draws(part) for part in module.modules())
+    if not isinstance(module, nn.Module):
+        return False
+    for part in module.modules():
+        if not type(part).__module__.startswith(_TRUSTED) or isinstance(part, _RANDOM):
+            return True
+        if getattr(part, "dropout", 0):
+            return True
+    return False
 
 
 def is_replayable(module: nn.Module) -> bool:
     """Whether steps of a module can be replayed as a graph.
 
-    All its parts are torch's or the library's, or have a true attribute `replayable`, and nobody hooks into
-    them.
+    All its parts are torch's or the library's, or have a true attribute `replayable`, and have no hooks.
     """
-    return all(_is_replayable(part) and not part._forward_hooks for part in module.modules())
-
-
-def _is_replayable(module: nn.Module) -> bool:
-    return _is_known(module) or bool(getattr(module, "replayable", False))
-
-
-def _is_known(module: nn.Module) -> bool:
-    return type(module).__module__.startswith(_KNOWN)
-
-
-def _draws(module: nn.Module) -> bool:
-    return not _is_known(module) or isinstance(module, _RANDOM) or bool(getattr(module, "dropout", 0))
+    for part in module.modules():
+        is_trusted = type(part).__module__.startswith(_TRUSTED) or getattr(part, "replayable", False)
+        if part._forward_hooks or not is_trusted:
+            return False
+    return True
 
 
 @contextmanager

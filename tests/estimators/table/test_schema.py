@@ -166,7 +166,7 @@ def test_other_frames_hold_the_same_rows(schema: Schema) -> None:
     rows = schema.encode(FRAME.drop(columns=["clock"]))
     other = schema.encode(pl.from_pandas(FRAME.drop(columns=["clock"])))
     for name, value in rows.columns.items():
-        assert torch.equal(value, other.values[name]), name
+        assert torch.equal(value, other.columns[name]), name
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from kdmkit.distributions.tree.completion import Completion
 from kdmkit.distributions.tree.information import MutualInformation
-from kdmkit.distributions.tree.states import States
-from kdmkit.distributions.tree.topology import Topology
-from kdmkit.distributions.tree.tree import TreeKDM
+from kdmkit.distributions.tree.states import States, Topology
+from kdmkit.distributions.tree.tree_kdm import TreeKDM
 
 __all__ = ["Completion", "MutualInformation", "States", "Topology", "TreeKDM"]

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.tensors import broadcast, pick
-from kdmkit.distributions._validation import event_shape_of
+from kdmkit.distributions.arguments import event_shape_of
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.tree.sources import Numbers, Source, by_node, in_blocks
+from kdmkit.distributions.tree.sources import ScoreSource, Source, by_node, in_blocks
 from kdmkit.distributions.tree.states import Scores, States
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import maximize
@@ -20,15 +20,15 @@ from kdmkit.ops.messages import maximize
 
 @dataclass(frozen=True)
 class Completion:
-    """The most probable completion of what is known: values and component indices, jointly.
+    """The most probable completion of the evidence: values and component indices, jointly.
 
     `TreeKDM.mode` returns it.
 
     Attributes:
-        values: by variable, `(*batch, *event)`: the evidence where it is a point, and the most probable value
-            elsewhere. Variables with a region as evidence have none.
+        values: by variable, `(*batch, *event)`: the evidence if it is a point, otherwise the most probable
+            value. Variables with a region as evidence have none.
         indices: by node, the component that was chosen, `(*batch,)`.
-        log_prob: log p(values, indices), `(*batch,)`, with the masses of regions; −∞ where the evidence has
+        log_prob: log p(values, indices), `(*batch,)`, with the masses of regions; −∞ if the evidence has
             probability zero.
 
     >>> import kdmkit as kdm
@@ -63,33 +63,34 @@ def complete(
     """
     with torch.no_grad():
         places = states.topology.node_of
-        modes = {name: kernels[name].mode(components[name]) for name in kernels if _unknown(entries, name)}
+        modes = {name: kernels[name].mode(components[name]) for name in kernels if _has_gaps(entries, name)}
         peaks = {name: _peak(kernels[name], mode, components[name]) for name, mode in modes.items()}
         sources = [*by_node(places, entries), *_peak_sources(places, peaks, entries), *earlier]
         lead = broadcast(*(source.lead for source in sources))
 
         def best(scores: Scores, tops: Tensor | float) -> tuple[Tensor, ...]:
             rows = broadcast(*(score.shape[:-1] for score in scores if score is not None))
-            value, found = maximize(states.topology.parents, states.with_root(scores), states.tables)
-            return value.reshape(rows) + tops, *(state.reshape(rows) for state in found)
+            value, chosen = maximize(states.topology.parents, states.with_root(scores), states.tables)
+            return value.reshape(rows) + tops, *(state.reshape(rows) for state in chosen)
 
-        log_prob, *found = in_blocks(best, [sources], states.sizes, states.batch_shape)
-        indices = {node: state.expand(lead) for node, state in zip(states.topology.nodes, found, strict=True)}
+        log_prob, *chosen = in_blocks(best, [sources], states.sizes, states.batch_shape)
+        named = zip(states.topology.nodes, chosen, strict=True)
+        indices = {node: state.expand(lead) for node, state in named}
         values = {}
         for name, kernel in kernels.items():
             at = indices[states.topology.nodes[places[name]]]
             if name in modes and (name not in entries or entries[name].region is None):
                 event = len(event_shape_of(kernel, components[name]))
-                chosen = pick(modes[name], at.unsqueeze(0), event).squeeze(0)
-                values[name] = _filled(chosen, entries.get(name), event)
+                best_value = pick(modes[name], at.unsqueeze(0), event).squeeze(0)
+                values[name] = _filled(best_value, entries.get(name), event)
             elif entries[name].region is None:
                 value, rank = entries[name].value, entries[name].event_rank
                 values[name] = value.expand((*lead, *value.shape[value.ndim - rank :]))
     return Completion(values, indices, log_prob.expand(lead))
 
 
-def _unknown(entries: Mapping[str, Entry], name: str) -> bool:
-    """Whether a variable has no evidence, in some rows at least."""
+def _has_gaps(entries: Mapping[str, Entry], name: str) -> bool:
+    """Whether a variable has no evidence, at least in some rows."""
     return name not in entries or entries[name].keep is not None
 
 
@@ -103,12 +104,12 @@ def _peak(kernel: Kernel, mode: Tensor, components: Tensor) -> Float[Tensor, " k
 def _peak_sources(
     places: Mapping[str, int], peaks: Mapping[str, Tensor], entries: Mapping[str, Entry]
 ) -> list[Source]:
-    """Scores of variables that may take their best values: in all rows, or where evidence is missing."""
+    """Scores of variables that may take their best values: in all rows, or in those without evidence."""
     sources: list[Source] = []
     for name, peak in peaks.items():
         keep = entries[name].keep if name in entries else None
         score = peak if keep is None else torch.where(keep.unsqueeze(-1), torch.zeros_like(peak), peak)
-        sources.append(Numbers(places[name], score, score.new_zeros(score.shape[:-1])))
+        sources.append(ScoreSource.of(places[name], score))
     return sources
 
 

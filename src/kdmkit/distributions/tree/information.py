@@ -12,11 +12,10 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.distributions.tree.condition import Condition
-from kdmkit.distributions.tree.conditional import sum_known
-from kdmkit.distributions.tree.states import Scores, States
+from kdmkit.distributions.tree.states import Scores, States, add_scores
 
 if TYPE_CHECKING:
-    from kdmkit.distributions.tree.tree import TreeKDM
+    from kdmkit.distributions.tree.tree_kdm import TreeKDM
 
 #: Tables of probabilities with at most this many entries are enumerated.
 _ENTRIES = 1 << 22
@@ -24,19 +23,19 @@ _ENTRIES = 1 << 22
 
 @dataclass(frozen=True)
 class MutualInformation:
-    """I(a; b) in nats, and how it was found. `TreeKDM.mutual_information` returns it.
+    """I(a; b) in nats, and how it was computed. `TreeKDM.mutual_information` returns it.
 
     Attributes:
         value: the mutual information, or its estimate.
-        standard_error: of the estimate; 0 where it is exact.
+        standard_error: of the estimate; 0 if it is exact.
         method: `"exact"`, a sum over all pairs of values or states; `"monte carlo"`, an average over draws.
 
     >>> import kdmkit as kdm
     >>> import torch
     >>> codes = {"a": torch.tensor([0, 1]), "b": torch.tensor([0, 1])}
     >>> joint = kdm.JointKDM(codes, None, {"a": kdm.Categorical(2), "b": kdm.Categorical(2)})
-    >>> found = kdm.TreeKDM.from_joint(joint).mutual_information("a", "b")
-    >>> round(found.value, 3), found.method
+    >>> information = kdm.TreeKDM.from_joint(joint).mutual_information("a", "b")
+    >>> round(information.value, 3), information.method
     (0.693, 'exact')
     """
 
@@ -62,7 +61,7 @@ def between_variables(
 
 
 def log_pairs(tree: States | Condition, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
-    """log p(z_a, z_b), given evidence where the tree has some; a mixture over its pieces."""
+    """log p(z_a, z_b), given the evidence of the tree, if any; a mixture over its pieces."""
     if isinstance(tree, States):
         return _log_pairs(tree, [None] * len(tree.topology.nodes), a, b)
     weights = tree.pieces.log_weights
@@ -70,27 +69,27 @@ def log_pairs(tree: States | Condition, a: int, b: int) -> Float[Tensor, "k_a k_
     parts = []
     for piece in range(n):
         given = [None if f is None else f[min(piece, len(f) - 1)].unsqueeze(0) for f in tree.factors]
-        found = _log_pairs(tree.states, given, a, b)
-        found = found - torch.logsumexp(found.flatten(), 0)
-        parts.append(found if weights is None else found + weights[..., piece].to(found))
+        pairs = _log_pairs(tree.states, given, a, b)
+        pairs = pairs - torch.logsumexp(pairs.flatten(), 0)
+        parts.append(pairs if weights is None else pairs + weights[..., piece].to(pairs))
     return torch.stack(parts).logsumexp(0)
 
 
 def _log_pairs(states: States, given: Scores, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
     """log p(z_a, z_b, evidence): the state of a is made evidence, state after state."""
     k = states.sizes[a]
-    known = torch.full((k, k), -math.inf, dtype=states.log_root.dtype, device=states.log_root.device)
-    known = known.fill_diagonal_(0.0)
+    each_state = torch.full((k, k), -math.inf, dtype=states.log_root.dtype, device=states.log_root.device)
+    each_state = each_state.fill_diagonal_(0.0)
     if a == b:
-        return states.collect(given, a)[0].reshape(k, 1) + known
+        return states.collect(given, a)[0].reshape(k, 1) + each_state
     scores = list(given)
-    scores[a] = sum_known(known, scores[a])
+    scores[a] = add_scores(each_state, scores[a])
     beta, shift = states.collect(scores, b)
     return beta + shift.unsqueeze(-1)
 
 
 def _value_pairs(tree: TreeKDM, a: str, b: str) -> Float[Tensor, "n_a n_b"] | None:
-    """p(x_a, x_b) of all pairs of labels, where both variables are discrete and have few."""
+    """p(x_a, x_b) of all pairs of labels; None unless both variables are discrete with few labels."""
     tables = []
     for name in (a, b):
         kernel, components = tree.kernels[name], tree.components[name]

@@ -1,7 +1,8 @@
-"""Scores of the nodes of a tree, computed for all rows or for blocks of them.
+"""Evidence on the nodes of a tree, and its scores for all rows or for blocks of them.
 
-Rows are the flattened leading dimensions of values, or of evidence. What is known of one node is a *source*:
-values of its variables, from which scores follow by their kernels, or the scores themselves.
+Rows are the flattened leading dimensions of values, or of evidence. The evidence on one node is a *source*:
+values of its variables, from which scores follow by their kernels, or the scores themselves. Evidence that is
+a mixture consists of L weighted *pieces*, each with a source for some nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,18 +20,20 @@ from torch.utils.checkpoint import checkpoint
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
-from kdmkit.distributions.mixing import Entry, RowScores, relative_scores
-from kdmkit.distributions.stacking import scores_of_each
+from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.evidence import Evidence
+from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.scores import RowScores, relative_scores, scores_of_each
 from kdmkit.ops.blocks import slices
 
 # Scores of all nodes that exist at once.
 _NUMBERS = 1 << 25
-# The same where gradients are wanted: below this nothing is computed twice.
+# The same if gradients are needed: below this nothing is computed twice.
 _NUMBERS_WITH_GRADIENTS = 1 << 26
 
 
 class Source(ABC):
-    """What is known of one node."""
+    """Evidence on one node."""
 
     node: int
 
@@ -45,26 +48,16 @@ class Source(ABC):
         """The batch of the components and kernels."""
 
     @abstractmethod
-    def flat(self, lead: torch.Size) -> Rows:
+    def flat(self, lead: torch.Size) -> RowScores | ScoreSource:
         """The source with all leading dimensions in one, for blocks of rows."""
 
     @abstractmethod
     def scores(self) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
-        """log p(what is known | z) in two parts that have to be added."""
-
-
-class Rows(Protocol):
-    """Scores of many rows, some of which are computed at a time."""
-
-    def rows(self, part: slice) -> Any:
-        """Those of some rows."""
-
-    def compute(self) -> tuple[Float[Tensor, "r k"], Float[Tensor, " r"]]:
-        """The scores in two parts that have to be added."""
+        """log p(evidence | z) in two parts that have to be added."""
 
 
 @dataclass(frozen=True)
-class Values(Source):
+class ValueSource(Source):
     """Values or regions of some variables of a node."""
 
     node: int
@@ -86,12 +79,16 @@ class Values(Source):
 
 
 @dataclass(frozen=True)
-class Numbers(Source):
-    """The scores of a node."""
+class ScoreSource(Source):
+    """The scores of a node, with a constant per row that has to be added."""
 
     node: int
     relative: Float[Tensor, "*lead k"]
     tops: Float[Tensor, "*lead"]
+
+    @classmethod
+    def of(cls, node: int, scores: Float[Tensor, "*lead k"]) -> ScoreSource:
+        return cls(node, scores, scores.new_zeros(scores.shape[:-1]))
 
     @property
     def lead(self) -> torch.Size:
@@ -101,12 +98,12 @@ class Numbers(Source):
     def mixture_batch(self) -> torch.Size:
         return torch.Size()
 
-    def flat(self, lead: torch.Size) -> Numbers:
+    def flat(self, lead: torch.Size) -> ScoreSource:
         k = self.relative.shape[-1]
         relative = self.relative.expand(*lead, k).reshape(-1, k)
         return replace(self, relative=relative, tops=self.tops.expand(lead).reshape(-1))
 
-    def rows(self, part: slice) -> Numbers:
+    def rows(self, part: slice) -> ScoreSource:
         return replace(self, relative=self.relative[part], tops=self.tops[part])
 
     def scores(self) -> tuple[Tensor, Tensor]:
@@ -122,31 +119,182 @@ def _flat(entry: Entry, lead: torch.Size) -> Entry:
 
 
 def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Source]:
-    """Values by variable as sources of the nodes that hold the variables.
+    """Values by variable as sources of the nodes that have the variables.
 
     Args:
-        places: by variable, the node that holds it.
+        places: the node of every variable.
     """
     grouped: dict[int, list[Entry]] = {}
     for name, entry in entries.items():
         grouped.setdefault(places[name], []).append(entry)
-    return [Values(node, tuple(held)) for node, held in grouped.items()]
+    return [ValueSource(node, tuple(group)) for node, group in grouped.items()]
+
+
+# ---- evidence that is a mixture
+
+
+class Pieces(ABC):
+    """Evidence on some nodes, L times, for every element of a batch."""
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size: ...
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """The number of batch dimensions of the sources."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> set[int]:
+        """The nodes with evidence."""
+
+    @property
+    @abstractmethod
+    def log_weights(self) -> Float[Tensor, "*batch l"] | None:
+        """The log-weights of the L pieces; None for one piece."""
+
+    @abstractmethod
+    def sources(self, rank: int) -> list[Source]:
+        """The sources, with `rank` dimensions after the one that counts pieces."""
+
+    @abstractmethod
+    def renumbered(self, position: Mapping[int, int]) -> Pieces:
+        """The same for nodes with other positions."""
+
+    @abstractmethod
+    def mapped(self, function: PartMap) -> Pieces:
+        """The same with `function` applied to every tensor and kernel."""
+
+    @abstractmethod
+    def expand(self, batch_shape: torch.Size) -> Pieces:
+        """The same for more elements of a batch."""
+
+
+@dataclass(frozen=True)
+class EvidencePieces(Pieces):
+    """Evidence on variables: points, weighted points, or regions.
+
+    Args:
+        evidence: with the kernels and components of its variables.
+        places: the node of every variable.
+    """
+
+    evidence: Evidence
+    places: Mapping[str, int]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.evidence.batch_shape
+
+    @property
+    def rank(self) -> int:
+        return self.evidence.rank
+
+    @property
+    def nodes(self) -> set[int]:
+        return {self.places[name] for name in self.evidence.kernels}
+
+    @property
+    def log_weights(self) -> Tensor | None:
+        return self.evidence.log_weights
+
+    def sources(self, rank: int) -> list[Source]:
+        return by_node(self.places, self.evidence.entries_by_name("density", rank))
+
+    def renumbered(self, position: Mapping[int, int]) -> EvidencePieces:
+        places = {name: position[self.places[name]] for name in self.evidence.kernels}
+        return replace(self, places=places)
+
+    def mapped(self, function: PartMap) -> EvidencePieces:
+        return replace(self, evidence=self.evidence.mapped(function))
+
+    def expand(self, batch_shape: torch.Size) -> EvidencePieces:
+        return replace(self, evidence=self.evidence.expand(batch_shape))
+
+
+@dataclass(frozen=True)
+class ScorePieces(Pieces):
+    """Evidence as scores of nodes.
+
+    Args:
+        scores: by node, `(L, *batch, k)`, or `(1, *batch, k)` if all pieces share them.
+        log_weights: of shape `(*batch, L)`; None for one piece.
+    """
+
+    scores: Mapping[int, Float[Tensor, "..."]]
+    log_weights: Float[Tensor, "*batch l"] | None = None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        shapes = [score.shape[1:-1] for score in self.scores.values()]
+        return broadcast(*shapes, *([] if self.log_weights is None else [self.log_weights.shape[:-1]]))
+
+    @property
+    def rank(self) -> int:
+        return max((score.ndim - 2 for score in self.scores.values()), default=0)
+
+    @property
+    def nodes(self) -> set[int]:
+        return set(self.scores)
+
+    def sources(self, rank: int) -> list[Source]:
+        return [ScoreSource.of(node, with_rank(score, rank + 2)) for node, score in self.scores.items()]
+
+    def renumbered(self, position: Mapping[int, int]) -> ScorePieces:
+        return replace(self, scores={position[node]: score for node, score in self.scores.items()})
+
+    def mapped(self, function: PartMap) -> ScorePieces:
+        scores = {node: function(score) for node, score in self.scores.items()}
+        return ScorePieces(scores, None if self.log_weights is None else function(self.log_weights))
+
+    def expand(self, batch_shape: torch.Size) -> ScorePieces:
+        scores = {}
+        for node, score in self.scores.items():
+            placed = with_rank(score, len(batch_shape) + 2)
+            scores[node] = placed.expand(score.shape[0], *batch_shape, score.shape[-1])
+        weights = self.log_weights
+        return ScorePieces(
+            scores, None if weights is None else weights.expand(*batch_shape, weights.shape[-1])
+        )
+
+
+def with_rank(tensor: Tensor, rank: int) -> Tensor:
+    """Adds dimensions of size 1 after the first, so that there are `rank` in all."""
+    return tensor.reshape(tensor.shape[0], *([1] * (rank - tensor.ndim)), *tensor.shape[1:])
+
+
+def paired(
+    a: Sequence[Tensor | None], b: Sequence[Tensor | None]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Scores `(L, *batch, k)` and `(L', *batch', k)` in shapes that broadcast to `(L, L', *batch, k)`."""
+    rank = max((score.ndim for score in (*a, *b) if score is not None), default=2)
+    left = [None if score is None else with_rank(score, rank).unsqueeze(1) for score in a]
+    right = [None if score is None else with_rank(score, rank).unsqueeze(0) for score in b]
+    return left, right
+
+
+# ---- scores
 
 
 def all_scores(n_nodes: int, sources: Sequence[Source]) -> tuple[list[Tensor | None], Tensor | float]:
     """Scores by node, and what has to be added to their sum, `(*lead,)`."""
-    single = {i: s.entries[0] for i, s in enumerate(sources) if isinstance(s, Values) and len(s.entries) == 1}
-    known = dict(zip(single, scores_of_each(list(single.values())), strict=True))
-    found = [(s.node, known[i] if i in known else s.scores()) for i, s in enumerate(sources)]
-    return _by_node(n_nodes, found)
+    single = {
+        i: s.entries[0] for i, s in enumerate(sources) if isinstance(s, ValueSource) and len(s.entries) == 1
+    }
+    stacked = dict(zip(single, scores_of_each(list(single.values())), strict=True))
+    return _sum_by_node(
+        n_nodes, [(s.node, stacked[i] if i in stacked else s.scores()) for i, s in enumerate(sources)]
+    )
 
 
-def _by_node(
-    n_nodes: int, found: Sequence[tuple[int, tuple[Tensor, Tensor]]]
+def _sum_by_node(
+    n_nodes: int, parts: Sequence[tuple[int, tuple[Tensor, Tensor]]]
 ) -> tuple[list[Tensor | None], Tensor | float]:
     scores: list[Tensor | None] = [None] * n_nodes
     total: Tensor | float = 0.0
-    for node, (relative, tops) in found:
+    for node, (relative, tops) in parts:
         before = scores[node]
         scores[node] = relative if before is None else before + relative
         total = total + tops
@@ -160,14 +308,14 @@ RowFunction = Callable[..., tuple[Tensor, ...]]
 def in_blocks(
     function: RowFunction, groups: Sequence[Sequence[Source]], sizes: Sequence[int], batch: torch.Size
 ) -> tuple[Tensor, ...]:
-    """`function` of the scores of each group of sources, for blocks of rows where there are many.
+    """`function` of the scores of each group of sources, for blocks of rows if there are many.
 
-    Where gradients are wanted, the scores of a block are computed again in the backward pass.
+    If gradients are needed, the scores of a block are computed again in the backward pass.
 
     Args:
         function: takes scores by node and a constant per row for each group; returns `(*lead, …)`.
-        sizes: by node, its number of states.
-        batch: the batch of the tree; rows are not cut where it is not empty.
+        sizes: the number of states of every node.
+        batch: the batch of the tree; rows are not cut if it is not empty.
     """
     n = len(sizes)
     sources = [source for group in groups for source in group]
@@ -180,8 +328,8 @@ def in_blocks(
     flat = [[(source.node, source.flat(lead)) for source in group] for group in groups]
 
     def run(part: slice) -> tuple[Tensor, ...]:
-        found = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
-        return function(*(one for group in found for one in _by_node(n, group)))
+        scores = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
+        return function(*(one for group in scores for one in _sum_by_node(n, group)))
 
     results = []
     for part in slices(lead.numel(), max(1, _NUMBERS // per_row)):

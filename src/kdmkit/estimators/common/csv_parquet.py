@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_count
-from kdmkit._core.files import replacing
+from kdmkit._core.files import checked_file, replacing
 from kdmkit.estimators.common.arrow import as_arrow, need
 
 #: The name of standard output.
@@ -31,7 +31,7 @@ _DECIMALS = {point: re.compile(rf"\s*[+-]?\d+\{point}\d+\s*") for point in ".,"}
 
 def read_file(path: str | os.PathLike[str]) -> Any:
     """A CSV (also compressed with gzip) or Parquet file as an Arrow table."""
-    path = checked_path(path)
+    path = Path(path)
     if is_parquet(path):
         return _parquet_file(path).read()
     return _read_csv(path)
@@ -46,7 +46,7 @@ def read_batches(
         types: Arrow types of the columns of a CSV file; None: those that hold all of its cells, which takes a
             pass over the file where it is larger than one block.
     """
-    path = checked_path(path)
+    path = Path(path)
     n_rows = check_count("n_rows", n_rows)
     if is_parquet(path):
         batches = _parquet_batches(path, n_rows)
@@ -69,19 +69,9 @@ def batches_of(data: Any, n_rows: int = 1 << 16) -> Iterable[Any]:
     return map(as_arrow, data)
 
 
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A file that exists and is not empty."""
-    path = Path(path)
-    if not path.is_file():
-        what = "a folder" if path.is_dir() else "no such file"
-        raise FileNotFoundError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} ({what})"))
-    if path.stat().st_size == 0:
-        raise ValueError(bad_argument("path", "a CSV or Parquet file", f"{str(path)!r} (empty)"))
-    return path
-
-
-def is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a Parquet file; raises if it is not there or empty."""
+    with checked_file(path, "a CSV or Parquet file").open("rb") as file:
         return file.read(4) == _PARQUET
 
 

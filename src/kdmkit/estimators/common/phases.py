@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from kdmkit.estimators.common.encoders import build_module, mlp_encoder
 from kdmkit.estimators.common.joint import JointEstimator
 from kdmkit.nn import make_linear
-from kdmkit.training import FitOptions, PhasedFit, Rows, encode_rows
+from kdmkit.training import FitOptions, Phases, Rows, encode_rows
 
 # Of the weights of encoders and dense heads.
 _WEIGHT_DECAY = 1e-2
 
 
-class EstimatorFit(PhasedFit):
+class EstimatorFit(Phases):
     """Phases with the settings, checkpoints and device of an estimator; modules come back on the CPU.
 
     `place_components` of a subclass makes the layer.
@@ -27,7 +27,7 @@ class EstimatorFit(PhasedFit):
         train, validation: rows of the objectives.
         n_outputs: of the dense head.
         batch_size: None is the estimator's.
-        phases: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `PhasedFit`.
+        phases: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `Phases`.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class EstimatorFit(PhasedFit):
         generator = estimator._torch_generator()
         super().__init__(
             build_module(estimator.encoder, "encoder", lambda: self.build_encoder(x.shape[1], generator)),
-            None,
             train,
             validation,
             options=FitOptions(**settings),

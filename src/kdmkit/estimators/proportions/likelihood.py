@@ -10,14 +10,13 @@ from kdmkit._core.logspace import log_normalize, safe_log, safe_logsumexp
 from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.estimators.proportions.counts import log_count_likelihood
 from kdmkit.estimators.proportions.labels import log_posterior_proportions
-from kdmkit.nn import JointLayer
-from kdmkit.training.objectives import NoisyEncoder
+from kdmkit.nn import DrawingModule, JointLayer
 
 # Alternations between the posterior proportions of a batch's bags and their mean.
 _ROUNDS = 3
 
 
-class Labels(NoisyEncoder):
+class Labels(DrawingModule):
     """log p(y|x) of an encoder, if any, with a dense head or a joint KDM behind it.
 
     Args:
@@ -25,11 +24,11 @@ class Labels(NoisyEncoder):
     """
 
     def __init__(self, encoder: nn.Module | None, head: nn.Module, noise: float) -> None:
-        super().__init__(encoder, noise)
-        self.head = head
+        super().__init__()
+        self.encoder, self.head, self.noise = encoder, head, noise
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n c"]:
-        z = self.latent(x)
+        z = self.noisy(x, self.noise) if self.encoder is None else self.encoder(x).float()
         if not isinstance(self.head, JointLayer):
             return torch.log_softmax(self.head(z), -1)
         log_probs: Tensor = self.head(z).logits

@@ -14,7 +14,8 @@ from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.table.model import TABLE_RECIPE, TableSettings, start_layer, train_layer
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
-from kdmkit.training import Table, derive_seed
+from kdmkit.training import Table
+from kdmkit.training.seeds import derive_seed
 
 # Earlier rows that are learned again beside a chunk: as many as the chunk has, or this many if that is more.
 _REPLAYED = 1 << 15

@@ -36,10 +36,7 @@ class TableEstimator(KDMEstimator):
 
     def __new__(cls, **parameters: Any) -> Self:
         if "model" in parameters:
-            wanted = (
-                "no such argument: every table is a tree. For one set of components that all columns share, "
-                "use kdmkit.nn.JointLayer with kdmkit.training.fit_joint"
-            )
+            wanted = "no such argument: tables are trees; kdmkit.nn.JointLayer is one mixture of all columns"
             raise TypeError(bad_argument("model", wanted, repr(parameters["model"])))
         return super().__new__(cls)
 

@@ -20,10 +20,10 @@ from kdmkit.training import (
     FitOptions,
     Table,
     Targets,
-    edge_concentrations,
     fit_tree,
     tree_options,
 )
+from kdmkit.training.tree_fit import edge_concentrations
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kdmkit._core.checks import check_count
 from kdmkit.estimators.common.arrow import BatchAnswer, as_arrow, need, select_columns
-from kdmkit.estimators.common.csv_parquet import batches_of, checked_path, is_parquet
+from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
 
 
 def answers_of(table: Any) -> dict[str, BatchAnswer]:
@@ -73,7 +73,7 @@ def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str]
 def batches_for(table: Any, data: Any, batch_size: int) -> Iterable[Any]:
     """Batches of a file or an iterable, in types that the table can fill in."""
     batches = batches_of(data, batch_size)
-    if isinstance(data, str | os.PathLike) and not is_parquet(checked_path(data)):
+    if isinstance(data, str | os.PathLike) and not is_parquet(data):
         return map(partial(_with_fractions, table), batches)
     return batches
 

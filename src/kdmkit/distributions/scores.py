@@ -1,0 +1,117 @@
+"""Scores of values under every component, without weights: what messages on a tree are made of.
+
+Scores come in two parts that have to be added: the largest score of every row is taken out before scores are
+rounded. Kernels of one kind are stacked into one with a batch, so that few operations serve many variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, shared_parts, terms_and_bias
+from kdmkit.ops import RelativeScores
+
+# Above this many scores of a variable, computing takes much longer than calling: stacking would only take
+# more memory.
+_MANY = 1 << 18
+
+
+def _score(entries: Sequence[Entry]) -> tuple[RelativeScores, Layout]:
+    first = entries[0]
+    no_weights = torch.zeros(first.m, dtype=first.dtype, device=first.components.device)
+    layout = lay_out(entries, no_weights)
+    return RelativeScores.of(*terms_and_bias(entries, no_weights, layout)), layout
+
+
+def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"], Float[Tensor, "*lead"]]:
+    """Σ_entries scores of all values under every component: whole log-densities, or log masses of regions.
+
+    Returns:
+        Scores `(*lead, m)` of at most 0, and what has to be added to them, `(*lead,)`.
+    """
+    relative, layout = _score(entries)
+    scores, tops = relative.compute()
+    return layout.to_lead(scores, 1), add_parts(layout.to_lead(tops, 0), shared_parts(entries))
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """`relative_scores` for any rows of entries with one leading dimension; what they share is computed once.
+
+    Args:
+        relative: the scores of terms.
+        shared: parts that all components share: numbers, or one per row.
+    """
+
+    relative: RelativeScores
+    shared: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> RowScores:
+        return cls(_score(entries)[0], tuple(shared_parts(entries)))
+
+    def rows(self, part: slice) -> RowScores:
+        shared = tuple(one[part] if one.ndim else one for one in self.shared)
+        return RowScores(self.relative.queries(part), shared)
+
+    def compute(self) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
+        scores, tops = self.relative.compute()
+        return scores, add_parts(tops, self.shared)
+
+
+def scores_of_each(
+    entries: Sequence[Entry],
+) -> list[tuple[Float[Tensor, "*lead m"], Float[Tensor, "*lead"]]]:
+    """`relative_scores` of every entry by itself, in one computation for those that can be stacked."""
+    scores: list[Any] = [None] * len(entries)
+    for places in _alike(entries):
+        together = _stack([entries[i] for i in places])
+        if together is None:
+            for i in places:
+                scores[i] = relative_scores([entries[i]])
+        else:
+            relative, layout = _score([together])
+            matrices, tops = relative.matrices()
+            tops = add_parts(layout.to_lead(tops, 0), shared_parts([together]))
+            for i, matrix, top in zip(places, matrices, tops.unbind(-1), strict=True):
+                scores[i] = matrix, top
+    return scores
+
+
+def _alike(entries: Sequence[Entry]) -> list[list[int]]:
+    """The places of entries in groups of equal shapes."""
+    groups: dict[Any, list[int]] = {}
+    for i, entry in enumerate(entries):
+        groups.setdefault(_shapes(entry) or i, []).append(i)
+    return list(groups.values())
+
+
+def _shapes(entry: Entry) -> Any:
+    """Entries with equal shapes can be stacked; None if the entry cannot, or is large."""
+    kernel, components = entry.kernel, entry.components
+    has_batch = components.ndim > 1 + kernel.component_dim
+    if entry.region is not None or has_batch or len(entry.lead) != 1 or not only_reverse_mode():
+        return None
+    if entry.lead.numel() * components.shape[0] > _MANY:
+        return None
+    tensors = [entry.value, components, *kernel.parameters(), *([] if entry.keep is None else [entry.keep])]
+    return type(kernel), entry.kind, *((tensor.shape, tensor.dtype) for tensor in tensors)
+
+
+def _stack(entries: Sequence[Entry]) -> Entry | None:
+    """One entry of values `(n, b, *event)`, if the kernels of b variables can be stacked."""
+    first = entries[0]
+    kernel = first.kernel.stacked([entry.kernel for entry in entries[1:]]) if len(entries) > 1 else None
+    if kernel is None:
+        return None
+    values = torch.stack([entry.value for entry in entries], -1 - first.event_rank)
+    components = torch.stack([entry.components for entry in entries])
+    keep = None if first.keep is None else torch.stack([e.keep for e in entries if e.keep is not None], -1)
+    return Entry(kernel, values, components, first.kind, keep)

@@ -1,0 +1,269 @@
+"""Monotone changes of variable, made of `torch.distributions` transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.distributions import Transform
+from torch.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    ExpTransform,
+    SigmoidTransform,
+)
+
+from kdmkit._core.checks import bad_argument, check_finite
+from kdmkit.kernels.calculus.empirical import QuantileNormal
+
+
+@contextmanager
+def exact_buffers(module: nn.Module) -> Iterator[None]:
+    """The module's buffers, not those of its parts, keep their dtype while the module is converted.
+
+    Rounded to float32, knots may coincide, and an offset may move values by more than their spread.
+    """
+    before = dict(module._buffers)
+    yield
+    for name, old in before.items():
+        new = module._buffers[name]
+        if old is not None and new is not None and new.dtype != old.dtype:
+            module._buffers[name] = old.to(new.device)
+
+
+class Change(nn.Module):
+    """A monotone change of variable z = T(x) as a module: it moves, copies and is saved with its numbers.
+
+    Args:
+        transform: an `AffineTransform`, `ExpTransform`, `SigmoidTransform` or `QuantileNormal`, the inverse
+            of one, or a `ComposeTransform` of such.
+    """
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(_steps(transform))
+        self.increasing = math.prod(step.sign for step in self._chain) > 0
+        # Whether T maps the real line onto itself, and ±∞ to ±∞.
+        self._is_onto = all(step.domain == step.image == _REAL for step in self._chain)
+
+    @property
+    def _chain(self) -> list[Step]:
+        return [cast("Step", step) for step in self.steps]
+
+    @property
+    def transform(self) -> Transform:
+        """T as a `torch.distributions` transform."""
+        return ComposeTransform([step.transform for step in self._chain])
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the steps, with a minus sign for an inverse."""
+        return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self._chain)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether T is defined on the whole real line."""
+        return all(step.domain == _REAL for step in self._chain)
+
+    def numbers(self) -> list[tuple[str, Tensor]]:
+        """The names and numbers of the steps that may differ between dimensions."""
+        return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
+
+    def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """The open interval on which T is defined, for every dimension if its numbers differ."""
+        return _map_line([(step.image, step.backward, step.sign) for step in reversed(self._chain)], device)
+
+    def image(self) -> tuple[Tensor, Tensor]:
+        """The open interval of T's values."""
+        return _map_line([(step.domain, step, step.sign) for step in self._chain], None)
+
+    def inside(self, x: Tensor) -> Bool[Tensor, "*shape"]:
+        """Whether T is defined at x."""
+        low, high = self.ends(x.device)
+        return (x > low) & (x < high)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """T⁻¹(z), also of ±∞."""
+        x = as_float64(z)
+        for step in reversed(self._chain):
+            x = step.backward(x)
+        return x.to(z.dtype)
+
+    def stand_in(self, x: Tensor) -> Tensor:
+        """x if T is defined there, otherwise a point of its domain."""
+        return x if self.everywhere else torch.where(self.inside(x), x, self._middle(x))
+
+    def _middle(self, like: Tensor) -> Tensor:
+        """T⁻¹(0)."""
+        return self.inverse(torch.zeros((), dtype=torch.float64, device=like.device)).to(like.dtype)
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """T(x) in the precision of x; x lies where T is defined."""
+        z = as_float64(x)
+        for step in self._chain:
+            z = step(z)
+        return z.to(x.dtype)
+
+    def log_slope(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """log|T′(x)|."""
+        wide = as_float64(x)
+        total, point = torch.zeros_like(wide), wide
+        for step in self._chain:
+            image = step(point)
+            total = total + step.transform.log_abs_det_jacobian(point, image)
+            point = image
+        return total.to(x.dtype)
+
+    def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
+        if self._is_onto:
+            return self(x)
+        low, high = self.ends(x.device)
+        inside = (x > low) & (x < high)
+        z = self(torch.where(inside, x, self._middle(x)))
+        outside = torch.where(x <= low, -torch.inf, torch.inf).to(z)
+        return torch.where(inside, z, outside if self.increasing else -outside)
+
+    def config(self) -> list[dict[str, Any]]:
+        return [step.config() for step in self._chain]
+
+    @classmethod
+    def from_config(cls, config: Sequence[dict[str, Any]]) -> Change:
+        return cls(ComposeTransform([step_from_config(step).transform for step in config]))
+
+    def extra_repr(self) -> str:
+        return " → ".join(self.kinds)
+
+
+class Step(nn.Module):
+    """One transform of a chain, with its numbers as buffers that stay in float64."""
+
+    def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
+        super().__init__()
+        self.kind, self.inverse, self.sign = kind, inverse, 1
+        self._names = tuple(numbers)
+        for name, number in numbers.items():
+            check_finite(name, number)
+            self.register_buffer(name, number.detach().double().clone())
+        if kind == "affine":
+            self.sign = _sign(numbers["scale"])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with exact_buffers(self):
+            return super()._apply(fn, recurse=recurse)
+
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        return {name: cast("Tensor", getattr(self, name)) for name in self._names}
+
+    @property
+    def transform(self) -> Transform:
+        return self._plain.inv if self.inverse else self._plain
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """The ends of the open interval on which the step is defined."""
+        return _IMAGES.get(self.kind, _REAL) if self.inverse else _REAL
+
+    @property
+    def image(self) -> tuple[float, float]:
+        """The ends of the step's image."""
+        return _REAL if self.inverse else _IMAGES.get(self.kind, _REAL)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The step's value, also at the ends of its domain."""
+        return self._backward(x) if self.inverse else self._forward(x)
+
+    def backward(self, z: Tensor) -> Tensor:
+        """The inverse of the step, also at the ends of its image."""
+        return self._forward(z) if self.inverse else self._backward(z)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        # torch's own sigmoid is cut off near 0 and 1.
+        return x.sigmoid() if self.kind == "sigmoid" else cast("Tensor", self._plain._call(x))
+
+    def _backward(self, z: Tensor) -> Tensor:
+        return z.logit() if self.kind == "sigmoid" else cast("Tensor", self._plain._inverse(z))
+
+    @property
+    def _plain(self) -> Transform:
+        return _KINDS[self.kind](**self.numbers)
+
+    def config(self) -> dict[str, Any]:
+        numbers = {name: number.tolist() for name, number in self.numbers.items()}
+        return {"kind": self.kind, "inverse": self.inverse, **numbers}
+
+
+_SIMPLE = (AffineTransform, ExpTransform, SigmoidTransform, QuantileNormal)
+_KINDS: dict[str, Callable[..., Transform]] = {
+    "affine": AffineTransform,
+    "exp": ExpTransform,
+    "sigmoid": SigmoidTransform,
+    "quantile_normal": QuantileNormal.unchecked,
+}
+_REAL = (-math.inf, math.inf)
+_IMAGES = {"exp": (0.0, math.inf), "sigmoid": (0.0, 1.0)}
+
+
+def _sign(scale: Tensor) -> int:
+    if bool((scale > 0).all()):
+        return 1
+    if bool((scale < 0).all()):
+        return -1
+    raise ValueError(bad_argument("scale", "numbers other than 0 of one sign", scale.tolist()))
+
+
+def step_from_config(config: dict[str, Any]) -> Step:
+    if config["kind"] not in _KINDS:
+        raise ValueError(bad_argument("kind", f"one of {', '.join(_KINDS)}", repr(config["kind"])))
+    numbers = {
+        name: torch.tensor(value, dtype=torch.float64)
+        for name, value in config.items()
+        if name not in ("kind", "inverse")
+    }
+    if config["kind"] == "quantile_normal":
+        QuantileNormal(numbers["values"], numbers["scores"])  # checks the knots
+    return Step(config["kind"], numbers, inverse=bool(config["inverse"]))
+
+
+def _steps(transform: Transform) -> list[Step]:
+    """The steps of a transform in the order in which x passes them."""
+    if isinstance(transform, ComposeTransform):
+        return [step for part in transform.parts for step in _steps(part)]
+    if isinstance(transform, _SIMPLE):
+        return [_step(transform, inverse=False)]
+    if isinstance(transform, Transform) and isinstance(transform.inv, _SIMPLE):
+        return [_step(transform.inv, inverse=True)]
+    wanted = "affine, exp, sigmoid or QuantileNormal transforms, their inverses or a composition"
+    raise TypeError(bad_argument("transform", wanted, type(transform).__name__))
+
+
+def _step(transform: Transform, *, inverse: bool) -> Step:
+    if isinstance(transform, AffineTransform):
+        loc, scale = (torch.as_tensor(n, dtype=torch.float64) for n in (transform.loc, transform.scale))
+        return Step("affine", {"loc": loc, "scale": scale}, inverse=inverse)
+    if isinstance(transform, QuantileNormal):
+        knots = {"values": transform.values, "scores": transform.scores}
+        return Step("quantile_normal", knots, inverse=inverse)
+    return Step("exp" if isinstance(transform, ExpTransform) else "sigmoid", {}, inverse=inverse)
+
+
+def _map_line(
+    steps: Sequence[tuple[tuple[float, float], Callable[[Tensor], Tensor], int]], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
+    """The ends of the real line after steps `(ends of the domain, function, sign of the slope)`."""
+    low, high = (torch.full((), end, dtype=torch.float64, device=device) for end in _REAL)
+    for domain, function, sign in steps:
+        low, high = function(low.clamp_min(domain[0])), function(high.clamp_max(domain[1]))
+        low, high = (low, high) if sign > 0 else (high, low)
+    return low, high
+
+
+def as_float64(x: Tensor) -> Tensor:
+    """x in float64, if the device has it."""
+    return x if x.device.type == "mps" else x.double()

@@ -1,0 +1,190 @@
+"""Fitted estimators: parameters, fitted attributes, the schema of a table, and the module behind them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier, KDMRegressor, KDMTable
+from kdmkit.estimators.table.schema import Schema
+from kdmkit.nn import DensityLayer
+from kdmkit.nn.mixture_layer import prepare_layers
+from kdmkit.serialize import modules
+from kdmkit.serialize.description import check_sizes
+from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
+from kdmkit.serialize.values import check_types, decode, encode
+
+CLASSES: dict[str, Any] = {
+    "KDMDensity": KDMDensity,
+    "KDMClassifier": KDMClassifier,
+    "KDMRegressor": KDMRegressor,
+    "KDMProportionClassifier": KDMProportionClassifier,
+    "KDMTable": KDMTable,
+}
+
+# The seed of draws, the number of draws so far, and whether targets were one-dimensional.
+_PRIVATE = ("_seed", "_n_draws", "_flat_target")
+
+# Types of parameters whose constructors take anything.
+_PARAMETERS: dict[str, Any] = {
+    "encoder": nn.Module | Literal["mlp"] | None,
+    "decoder": nn.Module | Literal["mlp"] | None,
+    "checkpoint_dir": None,
+    "random_state": int | None,
+}
+_FITTED: dict[str, Any] = {
+    "n_features_in_": int,
+    "classes_": np.ndarray,
+    "class_prior_": np.ndarray,
+    "feature_names_in_": np.ndarray,
+    "n_samples_seen_": int,
+    "_seed": int,
+    "_n_draws": int,
+    "_flat_target": bool,
+}
+_TABLE_PARAMETERS: dict[str, Any] = {
+    "types": dict[str, str] | None,
+    "targets": list[str] | None,
+    "max_rows": int | None,
+    "checkpoint_dir": None,
+    "random_state": int | None,
+}
+_TABLE_FITTED: dict[str, Any] = {
+    "history_": list[dict[str, float]],
+    "n_features_in_": int,
+    "feature_names_in_": np.ndarray,
+    "n_samples_seen_": int,
+    "_seed": int,
+    "_n_draws": int,
+}
+
+
+def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    check_is_fitted(estimator)
+    parameters = _saved_parameters(estimator)
+    encoded = {name: encode(name, value) for name, value in parameters.items()}
+    plain = {k: v if isinstance(v, nn.Module) else decode(encoded[k]) for k, v in parameters.items()}
+    check_types(plain, _types(type(estimator)))
+    is_table = isinstance(estimator, KDMTable)
+    names = _TABLE_FITTED if is_table else [name for name in vars(estimator) if _is_fitted_state(name)]
+    config = {
+        "parameters": encoded,
+        "fitted": {name: encode(name, getattr(estimator, name)) for name in names},
+        **({"schema": encode("schema", estimator.schema_.config())} if is_table else {}),
+        "module": estimator.module_.config(),
+    }
+    return config, tensors_of(estimator.module_)
+
+
+def _saved_parameters(estimator: Any) -> dict[str, Any]:
+    """Constructor parameters, without what belongs to this computer and process."""
+    parameters: dict[str, Any] = estimator.get_params(deep=False)
+    parameters["checkpoint_dir"] = None  # whoever loads the model has other folders
+    if not isinstance(parameters["random_state"], int | np.integer):
+        parameters["random_state"] = None  # a stream of random numbers is not saved
+    return parameters
+
+
+def _types(cls: Any) -> dict[str, Any]:
+    """The types of constructor parameters."""
+    return _TABLE_PARAMETERS if cls is KDMTable else {**get_type_hints(cls.__init__), **_PARAMETERS}
+
+
+def _is_fitted_state(name: str) -> bool:
+    """Whether an attribute was set by `fit`, rather than by the constructor or by scikit-learn."""
+    return name in _PRIVATE or (name.endswith("_") and name != "module_")
+
+
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> Any:
+    cls = CLASSES[config["class"]]
+    if cls is KDMTable and config["parameters"].pop("model", "tree") != "tree":
+        raise ValueError(bad_argument("model", "'tree': only kdmkit 0.2 loads other tables", "'flat'"))
+    parameters = {name: _parameter(name, value, user) for name, value in config["parameters"].items()}
+    check_types(parameters, _types(cls))
+    estimator = cls(**parameters)
+    fitted = {name: decode(value) for name, value in config["fitted"].items()}
+    if cls is KDMTable:
+        return _fill_table(estimator, fitted, config, tensors, user)
+    module = _module(cls, config["module"], tensors, user)
+    for name, value in fitted.items():
+        if hasattr(cls, name) or not _is_fitted_state(name):
+            raise ValueError(f"{name!r} among the fitted attributes")
+        setattr(estimator, name, value)
+    check_types(fitted, {name: list[dict[str, float]] for name in fitted if name.endswith("history_")})
+    check_types(fitted, _FITTED)
+    estimator.module_ = prepare_layers(module.requires_grad_(False).eval())
+    _check_answers(estimator)
+    return estimator
+
+
+def _parameter(name: str, value: Any, user: UserModules) -> Any:
+    if isinstance(value, dict) and "$module" in value:
+        return getattr(user, name)
+    return decode(value)
+
+
+def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> nn.Module:
+    if cls is not KDMDensity:
+        return predictor_from(config, tensors, user)
+    density: nn.Module = filled(DensityLayer.from_config(config), tensors)
+    return density
+
+
+def _check_answers(estimator: Any) -> None:
+    """Raises unless the parts of the module and the fitted attributes fit together: one row is answered."""
+    module, n = estimator.module_, estimator.n_features_in_
+    check_sizes(n, 0)
+    parameters = estimator.get_params(deep=False).values()
+    if any(isinstance(value, nn.Module) for value in parameters):
+        return  # only the caller knows the shape of its rows
+    row = torch.zeros(1, n, dtype=torch.float64, device="cpu")
+    if isinstance(module, DensityLayer):
+        module().log_prob(row)
+        return
+    rho = module.distribution(row)
+    answer = rho.probs if rho.kernel.discrete else rho.mean
+    for name in ("classes_", "class_prior_"):
+        values = getattr(estimator, name, None)
+        if values is not None and values.shape != answer.shape[-1:]:
+            raise ValueError(bad_argument(name, f"{answer.shape[-1]} values", f"shape {values.shape}"))
+    if getattr(estimator, "encoder", None) is None and module.encoder is not None:
+        raise ValueError(bad_argument("encoder", "the module's", None))
+    if getattr(estimator, "_flat_target", False) and answer.shape[-1] != 1:
+        raise ValueError(bad_argument("_flat_target", "one output", answer.shape[-1]))
+
+
+# ---- tables
+
+
+def _fill_table(
+    table: KDMTable,
+    fitted: dict[str, Any],
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    user: UserModules,
+) -> KDMTable:
+    if fitted.keys() != _TABLE_FITTED.keys():
+        raise ValueError(bad_argument("fitted", f"{', '.join(_TABLE_FITTED)}", ", ".join(fitted)))
+    check_types(fitted, _TABLE_FITTED)
+    for name, value in fitted.items():
+        setattr(table, name, value)
+    check_sizes(table.n_features_in_, 0)
+    table.schema_ = Schema.from_config(decode(config["schema"]))
+    description = config["module"]
+    layer: Any = modules.unpack({"class": description["layer"], "layer": description}, tensors, user)
+    _check_variables(table.schema_, layer)
+    table.module_ = layer.requires_grad_(False).eval()
+    return table
+
+
+def _check_variables(schema: Schema, layer: Any) -> None:
+    """Raises unless the layer's variables are those of the schema, with kernels of the same classes."""
+    expected = {v.name: (type(v.kernel), v.shape) for v in schema.variables(layer.n_components)}
+    got = {name: (type(v.kernel), v.shape) for name, v in layer.variables.items()}
+    if expected != got:
+        raise ValueError(bad_argument("module", f"variables {list(expected)}", list(got)))
