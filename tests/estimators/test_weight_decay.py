@@ -11,7 +11,7 @@ from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowL
 from kdmkit.estimators.regression.cross_fit import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
-from kdmkit.training import ConditionalObjective, DecoderObjective, DenseObjective
+from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective
 from kdmkit.training.steps import decayed_parameters
 
 ENCODER, DENSE = MLP([3, 5, 2]), nn.Linear(2, 3)

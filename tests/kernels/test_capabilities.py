@@ -18,7 +18,7 @@ from kdmkit.kernels import (
     kernel_from_config,
     typical_distance,
 )
-from kdmkit.kernels.distances import BOUND
+from kdmkit.kernels.bandwidth import BOUND
 
 CONTINUOUS = [name for name, make in KERNELS.items() if isinstance(make(), LocationScale)]
 OTHERS = [name for name in KERNELS if name not in CONTINUOUS]

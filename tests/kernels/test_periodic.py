@@ -11,7 +11,7 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, quadrature, real, seeded
 from kdmkit.kernels import FixedBandwidth
-from kdmkit.kernels.arcs import composed_log_arc_mass, log_arc_mass, turned
+from kdmkit.kernels.calculus.von_mises import composed_log_arc_mass, log_arc_mass, turned
 
 M = 4
 P = 24.0

@@ -14,7 +14,7 @@ from torch.distributions.transforms import AffineTransform, ExpTransform, Sigmoi
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
 from kdmkit.kernels import FixedBandwidth, kernel_from_config
-from kdmkit.kernels.transforms import Change
+from kdmkit.kernels.calculus.transforms import Change
 
 CHAINS = {
     "exp-inverse": ExpTransform().inv,
@@ -263,7 +263,7 @@ def test_shares_of_all_pairs_are_those_of_pairs(ends: tuple[float | None, float 
     low = real([[0.0], [0.3], [0.99], [-5.0]])
     high = low + real([[0.01], [0.5], [4.0], [1e3]])
     together = kernel.log_mass(kdm.Interval(low, high), c)
-    pairs = kernel.interval_log_mass(low.unsqueeze(1), high.unsqueeze(1), c)
+    pairs = kernel.pair_log_mass(low.unsqueeze(1), high.unsqueeze(1), c)
     close(together, pairs)
     finite = pairs.isfinite()
     assert bool(finite.any())

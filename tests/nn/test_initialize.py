@@ -9,8 +9,8 @@ from torch import nn
 
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
-from kdmkit.kernels.cosine import LABEL_SMOOTHING
-from kdmkit.kernels.distances import BOUND, typical_distance
+from kdmkit.kernels.bandwidth import BOUND, typical_distance
+from kdmkit.kernels.categorical import LABEL_SMOOTHING
 from kdmkit.nn import DensityLayer, JointLayer, Variable
 from nn.layers import M, blobs, classifier, density, mixed, mixed_data
 
@@ -249,7 +249,7 @@ def test_sigma_is_the_mean_distance():
 def test_distances_by_blocks(monkeypatch, kind):
     points = normal(50, 3, seed=0)
     wanted = typical_distance(points, kind)
-    monkeypatch.setattr("kdmkit.kernels.distances._PAIRS", 70)
+    monkeypatch.setattr("kdmkit.kernels.bandwidth._PAIRS", 70)
     assert typical_distance(points, kind) == pytest.approx(wanted, rel=1e-12)
 
 

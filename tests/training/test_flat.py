@@ -6,7 +6,9 @@ import torch
 import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import JointLayer, Variable
-from kdmkit.training import FlatObjective, Packing, Table, fit_joint, tree_options
+from kdmkit.training import Table, tree_options
+from kdmkit.training.flat import FlatObjective, fit_joint
+from kdmkit.training.packing import Packing
 
 VARIABLES = [Variable("x", kdm.RBF(1.0), 1), Variable("y", kdm.Levels(3, 0.01), ())]
 

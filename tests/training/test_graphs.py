@@ -23,15 +23,11 @@ from kdmkit.estimators.density.likelihood import Likelihood, kernel_of
 from kdmkit.estimators.regression.cross_fit import member_errors
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable
-from kdmkit.training import (
-    ConditionalObjective,
-    DenseObjective,
-    FlatObjective,
-    Packing,
-    Table,
-    Targets,
-    TreeObjective,
-)
+from kdmkit.training import ConditionalObjective, Table, Targets
+from kdmkit.training.flat import FlatObjective
+from kdmkit.training.objectives import DenseObjective
+from kdmkit.training.packing import Packing
+from kdmkit.training.tree_objective import TreeObjective
 
 from .test_flat import columns as flat_columns
 from .test_flat import started as started_joint

@@ -1,4 +1,4 @@
-"""What every kernel can do."""
+"""The abstract kernel."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.tensors import pick
-from kdmkit.kernels.atoms import WithAtoms
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.regions import Region
+from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.ops import Term, whole
 
 
-class Kernel(WithAtoms, ABC):
+class Kernel(nn.Module, ABC):
     """A kernel k with k(x, x) = 1; its square is the Born rule's probability of x given c.
 
     Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. A component is an event for
@@ -47,21 +46,24 @@ class Kernel(WithAtoms, ABC):
     has_rsample: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
     components_trainable: ClassVar[bool] = True
+    #: Whether a component is an event, a point of the space that values are from.
+    components_are_events: bool = True
     #: The number of dimensions of one event.
     event_dim: int = 1
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
     unit_norm: ClassVar[bool] = False
-
-    @property
-    def components_are_events(self) -> bool:
-        """Whether a component is an event, a point of the space that values are from."""
-        return True
+    #: Whether single events have a positive probability: the distribution function has steps there.
+    has_atoms: bool = False
+    #: Whether all of the probability belongs to such events.
+    only_atoms: bool = False
+    #: The kinds of regions that have masses.
+    region_kinds: tuple[type[Region], ...] = ()
 
     @property
     def support(self) -> Constraint:
-        """Where events may lie."""
+        """The events that have a density or a probability."""
         return constraints.real_vector
 
     # ---- what a kernel is
@@ -72,7 +74,7 @@ class Kernel(WithAtoms, ABC):
 
         Args:
             x: of shape `(*lead, n, *event)`.
-            components: of shape `(*lead, m, *event)`.
+            components: of shape `(*lead, m, *component)`.
         """
 
     @abstractmethod
@@ -83,17 +85,14 @@ class Kernel(WithAtoms, ABC):
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         """log M with ∫ M·k²(x, c) dx = 1 (or a sum over a basis).
 
-        One value for all components, or of shape `(m,)` or `(*batch, m)` where `per_component` holds.
+        One value for all components; of shape `(m,)` or `(*batch, m)` if `per_component` holds.
 
         Args:
-            components: of shape `(*batch, m, *event)`.
+            components: of shape `(*batch, m, *component)`.
         """
 
     def log_jacobian(self, x: Tensor) -> Float[Tensor, "*lead"] | None:
-        """A term of x that belongs to the log-density of every component, or None where there is none.
-
-        A kernel on T(x) has the density M·k²(T(x), T(c))·|T′(x)|: its `log_jacobian` is log|T′(x)|.
-        """
+        """log|T′(x)| of a kernel on T(x), whose density is M·k²(T(x), T(c))·|T′(x)|; otherwise None."""
         return None
 
     @abstractmethod
@@ -103,7 +102,7 @@ class Kernel(WithAtoms, ABC):
         """One exact draw from the density of each of the given components.
 
         Args:
-            components: the chosen components, of shape `(*lead, *event)`.
+            components: the chosen components, of shape `(*lead, *component)`.
             index: which component each is, of shape `(*lead,)`.
             generator: source of randomness; None is torch's global one.
         """
@@ -111,20 +110,14 @@ class Kernel(WithAtoms, ABC):
     def draw(
         self, components: Tensor, index: Int[Tensor, "n *batch"], generator: torch.Generator | None = None
     ) -> Tensor:
-        """One exact draw from the density of every chosen component.
-
-        Args:
-            components: all of them, of shape `(m, *component)` or `(*batch, m, *component)`.
-            index: which of them are chosen.
-            generator: source of randomness; None is torch's global one.
-        """
+        """As `sample`, from all components `(m, *component)` or `(*batch, m, *component)`."""
         return self.sample(pick(components, index, self.component_dim), index, generator)
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `from_config` makes an equal kernel.
 
-        Bandwidths of a batch are described by their shape: `state_dict` holds their numbers.
+        It has the shape of a batch of bandwidths; `state_dict` has their numbers.
         """
 
     @classmethod
@@ -140,54 +133,105 @@ class Kernel(WithAtoms, ABC):
         return self.event_dim
 
     def event_shape(self, component_shape: torch.Size) -> torch.Size:
-        """The shape of one event, where components have the given shape."""
+        """The shape of one event, given that of one component."""
         return component_shape
 
     def component_shape(self, event_shape: torch.Size) -> torch.Size:
-        """The shape of one component, where events have the given shape."""
+        """The shape of one component, given that of one event."""
         return event_shape
 
     def components_from(self, events: Tensor) -> Tensor:
         """Components `(*batch, m, *component)` that sit at events `(*batch, m, *event)`."""
         return events
 
+    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
+        """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
+        return self.components_from(values)
+
+    def smoothed_components(
+        self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
+    ) -> Tensor:
+        """`initial_components`; components that are distributions give a share of their mass to `values`.
+
+        Args:
+            chosen: events `(m, *event)` or labels `(m,)` at which the components are.
+            values: the column that they were chosen from.
+            share: the part of each component's mass that goes to `values`.
+        """
+        return self.initial_components(chosen, event_shape)
+
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
-        """What a KDM of this kernel means as evidence: weighted events.
+        """Events `(*lead, points, *event)` and log-weights that stand for a KDM of this kernel as evidence.
 
         Args:
-            components: of shape `(*own, m, *component)`; `own` broadcasts with `batch`.
-
-        Returns:
-            events, of shape `(*own, points, *event)`, and their log-weights.
+            components: of shape `(*lead, m, *component)`; `lead` broadcasts with `batch`.
         """
-        if not self.components_are_events:
-            self._cannot("one whose components are events, where a KDM is evidence")
-        return components, log_weights
+        return self.typical_event(components), log_weights
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
-        """Raises where components `(*batch, m, *component)` hold no numbers that the kernel can use."""
+        """Raises if components `(*batch, m, *component)` hold numbers that the kernel cannot use."""
         if self.components_are_events:
             self.check_events(argument, components, event_shape)
         else:
             check_floating(argument, components)
             check_finite(argument, components)
 
+    def check_components(self, argument: str, components: Tensor) -> None:
+        """Raises if the kernel has parameters for another number of components `(*batch, m, *component)`."""
+        if self.has_density:
+            norm, m = self.log_norm(components), components.shape[-1 - self.component_dim]
+            if norm.ndim and norm.shape[-1] != m:
+                wanted = f"a bandwidth for each of {m} components"
+                raise ValueError(bad_argument(argument, wanted, f"{norm.shape[-1]}"))
+
+    # ---- events
+
+    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
+        """`value` as a tensor of events; plain numbers get the dtype and device of `like`."""
+        value = as_tensor(argument, value, like=like)
+        check_event(argument, value, event_shape)
+        return value
+
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        """Raises if `value` holds anything but events: NaN, a zero amplitude, an unknown label."""
+        check_floating(argument, value)
+        check_finite(argument, value)
+
+    def event_rank(self, value: Tensor) -> int:
+        """The number of trailing dimensions of `value` that are one event: 0 for labels."""
+        return self.event_dim
+
+    def fill_missing(self, value: Tensor, keep: Tensor, components: Tensor) -> Tensor:
+        """Valid events in place of missing ones, NaN for example: those for which `keep` is False."""
+        if not self.event_rank(value):
+            return torch.where(keep, value, torch.zeros_like(value))
+        shape = components.shape[components.ndim - self.component_dim :]
+        stand_in = components.detach().reshape(-1, *shape)[:1]
+        return torch.where(keep, value, self.typical_event(stand_in).squeeze(0).to(value.dtype))
+
+    def mode(self, components: Tensor) -> Tensor:
+        """The most probable event of each component, `(*batch, m, *event)`."""
+        self._cannot("one with a most probable event")
+
+    def typical_event(self, components: Tensor) -> Tensor:
+        """An event inside the support of each component, cheap to compute, of shape `(*batch, m, *event)`."""
+        return components if self.components_are_events else self.mode(components)
+
+    def steps(self) -> Float[Tensor, " s"]:
+        """Atoms beside a density or a grid, at which F_j jumps, and the events before them, in float64."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+        """The event nearest to x that has a positive probability; x itself for a density."""
+        return x
+
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        """The next event after an event x (`up`) or before it: for a density, the next number."""
+        return torch.nextafter(x, torch.full_like(x, torch.inf if up else -torch.inf))
+
     # ---- regions
-
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        """The log mass that each component has in each region, for the reductions to evaluate in blocks.
-
-        Args:
-            region: an `Interval` with ends `(*lead, n, *event)`, or a `OneOf` with values `(*lead, n, k)`.
-            components: of shape `(*lead, m, *component)`.
-        """
-        raise TypeError(bad_argument("region", "points as evidence", f"{type(region).__name__} for {self!r}"))
-
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        """Raises where the kernel has no masses of such regions, or a region holds unknown events."""
-        raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
 
     def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
         """The log mass of every component `(m, *component)` in every region."""
@@ -199,11 +243,41 @@ class Kernel(WithAtoms, ABC):
         scores = whole(term.prepared()).to(term.dtype)
         return scores.reshape(*lead, scores.shape[-1])
 
-    def _accept(self, argument: str, region: Region, *kinds: type[Region]) -> None:
-        """Raises where a region is of another kind than those that the kernel has masses of."""
-        if not isinstance(region, kinds):
-            wanted = " or ".join(["points", *(f"a kdmkit.{kind.__name__}" for kind in kinds)])
+    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
+        """Raises if the kernel has no masses of such regions, or a region holds unknown events."""
+        self._check_kind(argument, region)
+        if isinstance(region, OneOf):
+            self.check_set(argument, region.values, event_shape)
+
+    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
+        """Raises if the values of a `OneOf` are not events."""
+        self.check_events(argument, values, event_shape)
+
+    def _check_kind(self, argument: str, region: Region) -> None:
+        if not isinstance(region, self.region_kinds):
+            wanted = " or ".join(["points", *(f"a kdmkit.{kind.__name__}" for kind in self.region_kinds)])
             raise TypeError(bad_argument(argument, f"{wanted}, for {self!r}", type(region).__name__))
+
+    def region_term(self, region: Region, components: Tensor) -> Term:
+        """The log mass that each component has in each region, for the reductions to evaluate in blocks.
+
+        Args:
+            region: an `Interval` with ends `(*lead, n, *event)`, or a `OneOf` with values `(*lead, n, k)`.
+            components: of shape `(*lead, m, *component)`.
+        """
+        self._check_kind("region", region)
+        if isinstance(region, Interval):
+            return self.interval_term(region.low, region.high, components)
+        assert isinstance(region, OneOf)
+        return self.set_term(region.values, components)
+
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        """`region_term` of intervals with ends `(*lead, n, *event)`."""
+        raise NotImplementedError
+
+    def set_term(self, values: Tensor, components: Tensor) -> Term:
+        """`region_term` of sets with values `(*lead, n, k)`."""
+        raise NotImplementedError
 
     @property
     def has_cdf(self) -> bool:
@@ -219,128 +293,19 @@ class Kernel(WithAtoms, ABC):
         """
         self._cannot("one with a distribution function")
 
-    def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
-        """The probability that an event is a number, None where all are: NaN may be an event of its own."""
-        return None
-
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Ends `(*lead, m)` of intervals that hold the q-quantile `(*lead,)` of every component."""
         self._cannot("one with a distribution function")
 
-    def mode(self, components: Tensor) -> Tensor:
-        """The most probable event of each component, `(*batch, m, *event)`."""
-        self._cannot("one with a most probable event")
-
-    def typical_event(self, components: Tensor) -> Tensor:
-        """An event inside the support of each component, cheap to compute, of shape `(*batch, m, *event)`."""
-        return components if self.components_are_events else self.mode(components)
-
-    # ---- parameters
-
-    @property
-    def overlaps_everywhere(self) -> bool:
-        """Whether k(x, c) is known to be positive for all x and c."""
-        return False
-
-    @property
-    def per_component(self) -> bool:
-        """Whether `log_norm` has a value for every component."""
-        return False
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The batch dimensions of the kernel's own parameters."""
-        return torch.Size()
-
-    def stacked(self, others: Sequence[Kernel]) -> Kernel | None:
-        """This kernel and others as one, with a batch of `1 + len(others)`; None where they differ in kind.
-
-        Gradients flow to all of them.
-        """
-        return None
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
-        """The kernel with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
-        return self
-
-    @property
-    def learned_bandwidth(self) -> LearnedBandwidth:
-        """The bandwidth that training changes."""
-        self._cannot("one with a learned bandwidth")
-
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """Sets a learned bandwidth and its lower bound from components `(m, *event)`, where there is one.
-
-        Args:
-            sigma: a rule of `kdmkit.kernels.typical_distance`, or a number.
-            distance: what the rule gives, where the caller has measured it; None measures the components.
-        """
-
-    # ---- events
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        """`value` as a tensor of events; `like` lends plain numbers its dtype and device."""
-        value = as_tensor(argument, value, like=like)
-        check_event(argument, value, event_shape)
-        return value
-
-    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
-        """Raises where `value` holds no events of this kernel: NaN, a zero amplitude, an unknown label."""
-        check_floating(argument, value)
-        check_finite(argument, value)
-
-    def check_components(self, argument: str, components: Tensor) -> None:
-        """Raises where the kernel has parameters for another number of components `(*batch, m, *event)`."""
-        if self.has_density:
-            norm, m = self.log_norm(components), components.shape[-1 - self.component_dim]
-            if norm.ndim and norm.shape[-1] != m:
-                wanted = f"a bandwidth for each of {m} components"
-                raise ValueError(bad_argument(argument, wanted, f"{norm.shape[-1]}"))
-
-    def fill_missing(self, value: Tensor, keep: Tensor, components: Tensor) -> Tensor:
-        """Valid events in place of missing ones, which may be anything, NaN for example.
-
-        Args:
-            keep: False where an event is missing, of a shape that broadcasts with `value`.
-        """
-        if not self.event_rank(value):
-            return torch.where(keep, value, torch.zeros_like(value))
-        shape = components.shape[components.ndim - self.component_dim :]
-        stand_in = components.detach().reshape(-1, *shape)[:1]
-        return torch.where(keep, value, self.typical_event(stand_in).squeeze(0).to(value.dtype))
-
-    def event_rank(self, value: Tensor) -> int:
-        """The number of trailing dimensions of `value` that are one event: 0 for labels."""
-        return self.event_dim
-
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
-        """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
-        return values
-
-    def smoothed_components(
-        self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
-    ) -> Tensor:
-        """Components to start training from, of which each gives a share of its mass to all of `values`.
-
-        Kernels whose components are single events or have a bandwidth leave it at `initial_components`.
-
-        Args:
-            chosen: events `(m, *event)` or labels `(m,)` at which the components are.
-            values: the column that they were chosen from.
-        """
-        return self.initial_components(chosen, event_shape)
-
-    def same_family(self, other: Kernel) -> bool:
-        """Whether components of `other` may be evidence for a variable with this kernel."""
-        return type(self) is type(other)
-
-    # ---- what some kernels can do
+    # ---- moments
 
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         """The probability of every event under each component."""
         self._cannot("a discrete kernel (Cosine, Categorical, Levels)")
+
+    def number_probs(self, components: Tensor) -> Float[Tensor, "*batch m"] | None:
+        """The probability that an event is a number and not NaN; None if all events are numbers."""
+        return None
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         """The mean of each component's density."""
@@ -358,21 +323,61 @@ class Kernel(WithAtoms, ABC):
         """The variance of each component's density, dimension by dimension."""
         self._cannot("one of numbers, which have a variance")
 
+    # ---- parameters and related kernels
+
+    @property
+    def overlaps_everywhere(self) -> bool:
+        """Whether k(x, c) is positive for all x and c."""
+        return False
+
+    @property
+    def per_component(self) -> bool:
+        """Whether `log_norm` has a value for every component."""
+        return False
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The batch dimensions of the kernel's parameters."""
+        return torch.Size()
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        """The bandwidth that training changes."""
+        self._cannot("one with a learned bandwidth")
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        """Sets a learned bandwidth, if there is one, and its lower bound from components `(m, *component)`.
+
+        Args:
+            sigma: a rule of `kdmkit.kernels.typical_distance`, or a number.
+            distance: the result of the rule, if the caller has it; None measures the components.
+        """
+
+    @property
+    def noise_variance(self) -> Float[Tensor, "*shape"]:
+        """The variance of Gaussian noise about the components, in the shape of the bandwidth."""
+        self._cannot("an RBF kernel without a metric")
+
+    def same_family(self, other: Kernel) -> bool:
+        """Whether components of `other` may be evidence for a variable with this kernel."""
+        return type(self) is type(other)
+
+    def stacked(self, others: Sequence[Kernel]) -> Kernel | None:
+        """This kernel and others as one with a batch; gradients flow to all. None if they differ in kind."""
+        return None
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> Kernel:
+        """The kernel with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
+        return self
+
     def scaled(self, factor: Any) -> Kernel:
         """The kernel of the variable times `factor`, a positive number or `(d,)`."""
         self._cannot("one with a bandwidth (RBF, Epanechnikov, Tricube)")
 
     def convolved(self, variance: Float[Tensor, "*shape"]) -> Kernel:
-        """The kernel whose density is that of x plus independent Gaussian noise.
-
-        Args:
-            variance: of the noise, for every component, or in a shape that broadcasts with the bandwidth.
-        """
-        self._cannot("an RBF kernel without a metric")
-
-    @property
-    def noise_variance(self) -> Float[Tensor, "*shape"]:
-        """The variance of Gaussian noise about the components, in the shape of the bandwidth."""
+        """The kernel of x plus independent Gaussian noise, whose variance broadcasts with the bandwidth."""
         self._cannot("an RBF kernel without a metric")
 
     def coordinates(self, index: Sequence[int]) -> Kernel:
@@ -381,8 +386,6 @@ class Kernel(WithAtoms, ABC):
 
     def _cannot(self, wanted: str) -> NoReturn:
         raise TypeError(bad_argument("kernel", wanted, repr(self)))
-
-    # ---- housekeeping
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         copied: Self = copy_with_graph(self, memo)

@@ -10,29 +10,25 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import (
-    as_tensor,
-    bad_argument,
-    check_event,
-    check_finite,
-    check_floating,
-)
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
 from kdmkit._core.logspace import log_add
 from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.cosine import LABEL_SMOOTHING
-from kdmkit.kernels.exact import ExactBuffers
+from kdmkit.kernels.categorical import LABEL_SMOOTHING
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.parameters import Around
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.truncated import Truncated, cut
 from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term, restricted
 
+# The logarithm of a share that counts as none.
+_NOTHING = -1e4
 
-class Inflated(ExactBuffers, Around):
+
+class Inflated(Around):
     """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
 
     A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a
@@ -52,11 +48,9 @@ class Inflated(ExactBuffers, Around):
     (tensor([0.5000]), tensor([[2.5000]]))
     """
 
-    discrete: ClassVar[bool] = False
-    has_moments: ClassVar[bool] = True
     has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    components_are_events: bool = False
+    region_kinds: tuple[type[Region], ...] = (Interval, OneOf)
     kernel: LocationScale | Transformed | Truncated | Rounded
     atoms: Tensor
 
@@ -76,10 +70,27 @@ class Inflated(ExactBuffers, Around):
         """The number of atoms."""
         return self.atoms.shape[0]
 
-    # ---- parameters
+    @property
+    def _numbers(self) -> Float[Tensor, " a"]:
+        """The atoms without NaN."""
+        return self.atoms[~self.atoms.isnan()]
 
     def around(self, kernel: Kernel) -> Inflated:
         return Inflated(kernel, self.atoms)
+
+    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
+        """Atoms inside keep their probabilities, the continuous part its mass; both relative to their sum."""
+        region = Interval(low, high)
+        log_p, inner = self.split(components)
+        rest, cut_inner = cut(self.kernel, region, inner)
+        inside = (self.atoms >= low) & (self.atoms <= high)
+        if not bool(inside.any()):
+            return rest, cut_inner
+        mass = log_p[..., :1] + self.kernel.log_mass(region, inner).unsqueeze(-1)
+        shares = torch.cat([mass.to(log_p), log_p[..., 1:][..., inside.to(log_p.device)]], -1)
+        shares = shares - torch.logsumexp(shares, -1, keepdim=True).nan_to_num(neginf=0.0)
+        logits = shares.clamp_min(_NOTHING).to(cut_inner)
+        return Inflated(rest, self.atoms[inside].tolist()), torch.cat([logits, cut_inner], -1)
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
@@ -120,9 +131,6 @@ class Inflated(ExactBuffers, Around):
         filled = torch.where(is_atom.unsqueeze(-1), numbers[turn].reshape(events.shape), events)
         return self.kernel.components_from(filled)
 
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m c"]:
-        return self.components_from(values)
-
     def smoothed_components(
         self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Float[Tensor, "m c"]:
@@ -143,8 +151,7 @@ class Inflated(ExactBuffers, Around):
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
         check_event(argument, components, self.component_shape(torch.Size([1])))
-        check_floating(argument, components)
-        check_finite(argument, components)
+        super().check_component_values(argument, components, event_shape)
         inner = components[..., 1 + self.n_atoms :]
         self.kernel.check_component_values(argument, inner, torch.Size([1]))
 
@@ -152,17 +159,15 @@ class Inflated(ExactBuffers, Around):
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         check_floating(argument, value)
-        check_finite(argument, value[~value.isnan()] if self.has_missing else value)
+        self.check_set(argument, value, event_shape)
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
         """Which atom each event is, in the precision of the events; on a grid, which cell it lies in."""
-        atoms = self.atoms.to(x)
-        if isinstance(self.kernel, Rounded):
-            x, atoms = self.kernel.snap(x), self.kernel.snap(atoms)
+        x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
     def _stand_in(self, x: Tensor, is_atom: Tensor, inner: Tensor) -> Tensor:
-        """x, and in place of atoms a number of which the inner kernel has a density."""
+        """x, and in place of atoms a number at which the inner kernel has a density."""
         some = self.kernel.typical_event(inner.detach().reshape(-1, inner.shape[-1])[:1]).squeeze(0)
         return torch.where(is_atom.unsqueeze(-1), some.to(x), x)
 
@@ -216,39 +221,33 @@ class Inflated(ExactBuffers, Around):
 
     # ---- regions
 
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        """Atoms in the region, and the mass of the continuous part there. Sets have none of a density."""
-        self._accept("region", region, Interval, OneOf)
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        atoms = self.atoms.to(low)
         log_p, inner = self.split(components)
-        if isinstance(region, Interval):
-            atoms = self.atoms.to(region.low)
-            member = (atoms >= region.low) & (atoms <= region.high)
-        else:
-            assert isinstance(region, OneOf)
-            values = region.values.to(components.dtype)
-            region = OneOf.unchecked(values)
-            member = self._match(values.unsqueeze(-1)).any(-2)
-        held = Score(_atom_masses, member, log_p[..., 1:])
-        if isinstance(region, OneOf) and not isinstance(self.kernel, Rounded):
-            return held
-        rest = self._weighted(self.kernel.region_term(region, inner), log_p, member.shape[-2])
-        return LogSum((rest, held))
+        rest = self._weighted(self.kernel.interval_term(low, high, inner), log_p, low.shape[-2])
+        return LogSum((rest, Score(_atom_masses, (atoms >= low) & (atoms <= high), log_p[..., 1:])))
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, Interval, OneOf)
-        if isinstance(region, OneOf):
-            values = region.values
-            check_finite(argument, values[~values.isnan()] if self.has_missing else values)
+    def set_term(self, values: Tensor, components: Tensor) -> Term:
+        """The atoms of a set. Its other numbers have masses on a grid only."""
+        values = values.to(components.dtype)
+        log_p, inner = self.split(components)
+        atoms = Score(_atom_masses, self._match(values.unsqueeze(-1)).any(-2), log_p[..., 1:])
+        if not isinstance(self.kernel, Rounded):
+            return atoms
+        return LogSum((self._weighted(self.kernel.set_term(values, inner), log_p, values.shape[-2]), atoms))
+
+    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
+        check_finite(argument, values[~values.isnan()] if self.has_missing else values)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        """P(number ≤ x): at most 1 − p(NaN) where NaN is an atom."""
+        """P(number ≤ x): at most 1 − p(NaN) if NaN is an atom."""
         log_p, inner = self.split(components)
         probs = log_p.exp()
         return probs[..., 0] * self.kernel.cdf(x, inner) + self._atoms_below(x, probs[..., 1:])
 
     def _atoms_below(self, x: Tensor, probs: Float[Tensor, "*batch m a"]) -> Float[Tensor, "*lead m"]:
         """Σ p_a over the atoms a ≤ x, from one table of sums for all x."""
-        numbers = self.atoms[~self.atoms.isnan()].to(x)
+        numbers = self._numbers.to(x)
         sums = torch.cat([torch.zeros_like(probs[..., :1]), probs[..., : len(numbers)].cumsum(-1)], -1)
         count = torch.searchsorted(numbers, x.detach().contiguous(), right=True)
         if sums.ndim == 2:
@@ -258,9 +257,9 @@ class Inflated(ExactBuffers, Around):
         return sums.gather(-1, place).squeeze(-1)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the continuous part, and all atoms: quantiles of the numbers, where NaN is an atom."""
+        """Those of the continuous part, extended to all atoms but NaN."""
         low, high = self.kernel.quantile_bounds(q, self.split(components)[1])
-        numbers = self.atoms[~self.atoms.isnan()].to(low)
+        numbers = self._numbers.to(low)
         if len(numbers):
             # A little further out: a bracket holds the quantile strictly inside.
             margin = 1e-3 * (1 + numbers.abs().amax())
@@ -268,14 +267,11 @@ class Inflated(ExactBuffers, Around):
         return low, high
 
     def steps(self) -> Float[Tensor, " s"]:
-        numbers = self.atoms[~self.atoms.isnan()].double()
-        if isinstance(self.kernel, Rounded):
-            numbers = self.kernel.snap(numbers)
-            return torch.cat([numbers, self.kernel.snap(numbers - self.kernel.step)])
-        return torch.cat([numbers, torch.nextafter(numbers, torch.full_like(numbers, -math.inf))])
+        numbers = self.kernel.nearest_atom(self._numbers.double())
+        return torch.cat([numbers, self.kernel.beside(numbers, up=False)])
 
     def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-        numbers = self.atoms[~self.atoms.isnan()].to(x)
+        numbers = self._numbers.to(x)
         near = self.kernel.nearest_atom(x)
         if not len(numbers):
             return near
@@ -290,7 +286,7 @@ class Inflated(ExactBuffers, Around):
     # ---- moments, modes and draws
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        """The mean of the numbers: where NaN is an atom, given that there is one."""
+        """The mean of the numbers; if NaN is an atom, the mean given that the event is a number."""
         return self.mean_of(self.mean_features(components))
 
     def mean_features(self, components: Tensor) -> Float[Tensor, "*batch 2"]:
@@ -319,7 +315,7 @@ class Inflated(ExactBuffers, Around):
         return probs[..., :1] * inside + (probs[..., 1:] * atoms).sum(-1, keepdim=True)
 
     def mode(self, components: Tensor) -> Tensor:
-        """The most probable atom, or the inner mode where the continuous part is more probable than it.
+        """The most probable atom, or the inner mode if the continuous part is more probable than it.
 
         A density and a mass cannot be compared: the whole continuous part competes with the atoms. With a
         `Rounded` kernel the masses of single numbers are compared.

@@ -14,20 +14,16 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import (
     as_tensor,
-    bad_argument,
     check_event,
     check_finite,
     check_floating,
-    check_label,
     is_integer,
 )
 from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
 from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import check_size, smoothing_logit
-from kdmkit.kernels.cosine import LABEL_SMOOTHING
-from kdmkit.kernels.masses import first_occurrences
-from kdmkit.kernels.regions import OneOf, Region
+from kdmkit.kernels.categorical import LABEL_SMOOTHING, check_codes, check_size, smoothing_logit
+from kdmkit.kernels.regions import OneOf, Region, first_occurrences
 from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
 
 # Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
@@ -59,6 +55,8 @@ class Levels(Kernel):
     unit_norm: ClassVar[bool] = True
     components_are_events: bool = False
     event_dim: int = 0
+    region_kinds: tuple[type[Region], ...] = (OneOf,)
+    overlaps_everywhere: bool = True  # logits are finite
     support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 
@@ -88,11 +86,6 @@ class Levels(Kernel):
 
     def component_shape(self, event_shape: torch.Size) -> torch.Size:
         return torch.Size([self.n])
-
-    @property
-    def overlaps_everywhere(self) -> bool:
-        # Logits are finite.
-        return True
 
     def log_probs(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The log-probability of every level under each component."""
@@ -146,16 +139,8 @@ class Levels(Kernel):
 
     # ---- regions
 
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        """The log mass of a set of levels."""
-        self._accept("region", region, OneOf)
-        assert isinstance(region, OneOf)
-        return Score(_set_masses, region.values, self.log_probs(components))
-
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, OneOf)
-        assert isinstance(region, OneOf)
-        self.check_events(argument, region.values, event_shape)
+    def set_term(self, values: Tensor, components: Tensor) -> Term:
+        return Score(_set_masses, values, self.log_probs(components))
 
     # ---- draws
 
@@ -194,9 +179,7 @@ class Levels(Kernel):
         return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
-        if not is_integer(value):
-            raise TypeError(bad_argument(argument, "integer codes", value.dtype))
-        check_label(argument, value, self.n)
+        check_codes(argument, value, self.n)
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
         check_floating(argument, components)
@@ -212,9 +195,6 @@ class Levels(Kernel):
         top = math.log1p(self.n * (1 - LABEL_SMOOTHING) / LABEL_SMOOTHING)
         logits = torch.zeros(*events.shape, self.n, dtype=torch.float64, device=events.device)
         return logits.scatter_(-1, events.long().unsqueeze(-1), top)
-
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
-        return self.components_from(values)
 
     def smoothed_components(
         self,

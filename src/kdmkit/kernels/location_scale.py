@@ -1,4 +1,4 @@
-"""Continuous kernels of the form k²(x, c) = Π_i g((x_i − c_i)/s_i)."""
+"""Kernels with a bandwidth, and continuous ones of the form k²(x, c) = Π_i g((x_i − c_i)/s_i)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,42 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import broadcast, compute_dtype, pick
-from kdmkit.kernels.bandwidth import Bandwidth, LearnedBandwidth, as_bandwidth
+from kdmkit.kernels.bandwidth import (
+    BOUND,
+    Bandwidth,
+    LearnedBandwidth,
+    as_bandwidth,
+    relative_spread,
+    typical_distance,
+)
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.distances import BOUND, relative_spread, typical_distance
-from kdmkit.kernels.parameters import WithBandwidth
+from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms.score import BlockScore
+
+
+class WithBandwidth(Kernel, ABC):
+    """A kernel with a bandwidth."""
+
+    bandwidth: Bandwidth
+
+    @abstractmethod
+    def with_bandwidth(self, bandwidth: Bandwidth) -> WithBandwidth:
+        """The kernel with another bandwidth."""
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.bandwidth.batch_shape
+
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> WithBandwidth:
+        return self.with_bandwidth(self.bandwidth.arranged(place)) if self.batch_shape else self
+
+    @property
+    def learned_bandwidth(self) -> LearnedBandwidth:
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            self._cannot("one with a learned bandwidth")
+        return self.bandwidth
 
 
 class LocationScale(WithBandwidth, ABC):
@@ -37,6 +66,7 @@ class LocationScale(WithBandwidth, ABC):
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
     has_rsample: ClassVar[bool] = True
+    region_kinds: tuple[type[Region], ...] = (Interval,)
 
     #: log of 1/∫ g(u) du.
     unit_log_norm: ClassVar[float]
@@ -194,15 +224,12 @@ class LocationScale(WithBandwidth, ABC):
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Dimension after dimension: the differences of all pairs never exist at once."""
-        d = x.shape[-1]
-        centres, scales = self.centres_and_scales(components, parameters, d)
+        centres, scales = self.centres_and_scales(components, parameters, x.shape[-1])
 
-        def part(i: int) -> Tensor:
-            return self.unit_log_overlap(
-                (x[..., :, None, i] - centres[..., None, :, i]) / scales[..., None, :, i]
-            )
+        def part(x: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+            return self.unit_log_overlap((x - centre) / scale)
 
-        return sum_over(part, d)
+        return sum_last(part, x.unsqueeze(-2), centres.unsqueeze(-3), scales.unsqueeze(-3))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self._check_dimensions(components.shape[-1])
@@ -213,26 +240,18 @@ class LocationScale(WithBandwidth, ABC):
 
     # ---- regions
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, Interval)
-
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        self.check_region("region", region, components.shape[-1:])
-        assert isinstance(region, Interval)
-        self._check_dimensions(components.shape[-1], region.low)
-        return self.score_term(self._mass_block, torch.cat([region.low, region.high], -1), components)
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        self._check_dimensions(components.shape[-1], low)
+        return self.score_term(self._mass_block, torch.cat([low, high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        d = ends.shape[-1] // 2
-        low, high = ends[..., :, None, :].chunk(2, -1)
-        centres, scales = (
-            part[..., None, :, :] for part in self.centres_and_scales(components, parameters, d)
-        )
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
+        parts = self.centres_and_scales(components, parameters, low.shape[-1])
+        return sum_last(self.interval_log_mass, low, high, *(part.unsqueeze(-3) for part in parts))
 
-        def part(i: int) -> Tensor:
-            return self.interval_log_mass(low[..., i], high[..., i], centres[..., i], scales[..., i])
-
-        return sum_over(part, d)
+    def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+        """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
+        return self.interval_log_mass(low, high, components, self.score_scale(components)).sum(-1)
 
     def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
         scale = self.scale(components)
@@ -285,14 +304,6 @@ class LocationScale(WithBandwidth, ABC):
     def whitened(self) -> LocationScale:
         """The kernel in whitened coordinates."""
         return self
-
-
-def sum_over(part: Callable[[int], Tensor], d: int) -> Tensor:
-    """Σ part(i) over dimensions, one after the other."""
-    total = part(0)
-    for i in range(1, d):
-        total = total + part(i)
-    return total
 
 
 def check_continuous(argument: str, kernel: Kernel, wanted: str = "a continuous kernel") -> LocationScale:

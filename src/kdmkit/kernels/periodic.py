@@ -13,21 +13,20 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number, is_integer
 from kdmkit._core.tensors import at_least_float32, broadcast, compute_dtype, pick
-from kdmkit.kernels.arcs import log_arc_mass, mean_length, turned
 from kdmkit.kernels.bandwidth import (
+    BOUND,
     Bandwidth,
     LearnedBandwidth,
     as_bandwidth,
     bandwidth_from_config,
     positive_tensor,
+    typical_distance,
 )
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.circle_draws import draw_von_mises, draw_whole
-from kdmkit.kernels.distances import BOUND, typical_distance
-from kdmkit.kernels.masses import first_occurrences, log_sum
-from kdmkit.kernels.parameters import WithBandwidth
-from kdmkit.kernels.pieces import in_pieces, sum_last
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
+from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
+from kdmkit.kernels.location_scale import WithBandwidth
+from kdmkit.kernels.regions import Interval, OneOf, first_occurrences
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
@@ -67,6 +66,8 @@ class Periodic(WithBandwidth):
         super().__init__()
         self.period = check_number("period", period, "a finite number > 0", positive=True)
         self.whole = bool(whole)
+        self.has_atoms, self.components_are_events = self.whole, not self.whole
+        self.region_kinds = (Interval, OneOf) if self.whole else (Interval,)
         if self.whole and self.period != round(self.period):
             raise ValueError(bad_argument("period", "a whole number where events are", period))
         if isinstance(kappa, Bandwidth):
@@ -96,14 +97,6 @@ class Periodic(WithBandwidth):
         return 0.5 * (self.period / (math.pi * sigma)).square()
 
     # ---- parameters
-
-    @property
-    def has_atoms(self) -> bool:
-        return self.whole
-
-    @property
-    def components_are_events(self) -> bool:
-        return not self.whole
 
     @property
     def overlaps_everywhere(self) -> bool:
@@ -189,26 +182,22 @@ class Periodic(WithBandwidth):
 
     # ---- regions
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, *((Interval, OneOf) if self.whole else (Interval,)))
-        if isinstance(region, OneOf):
-            if tuple(event_shape) != (1,):
-                wanted = "a set for events of shape (1,)"
-                raise ValueError(bad_argument(argument, wanted, f"events of shape {tuple(event_shape)}"))
-            self.check_events(argument, region.values, event_shape)
+    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
+        if tuple(event_shape) != (1,):
+            wanted = "a set for events of shape (1,)"
+            raise ValueError(bad_argument(argument, wanted, f"events of shape {tuple(event_shape)}"))
+        self.check_events(argument, values, event_shape)
 
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        self.check_region("region", region, components.shape[-1:])
-        if isinstance(region, OneOf):
-            values = region.values.remainder(round(self.period))
-            return Score(self._set_block, values, self._columns(components, self._log_total(components)))
-        assert isinstance(region, Interval)
-        self._check_dimensions(components.shape[-1], region.low)
-        ends = torch.cat(self._closed(region.low, region.high), -1)
-        if self.whole:
-            columns = self._columns(components, self._log_total(components))
-            return Score(self._whole_block, ends, columns)
-        return Score(self._arc_block, ends, self._columns(components))
+    def set_term(self, values: Tensor, components: Tensor) -> Term:
+        return Score(self._set_block, values.remainder(round(self.period)), self._mass_columns(components))
+
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        self._check_dimensions(components.shape[-1], low)
+        ends = torch.cat(self._closed(low, high), -1)
+        return Score(self._run_block if self.whole else self._arc_block, ends, self._mass_columns(components))
+
+    def _mass_columns(self, components: Tensor) -> Float[Tensor, "*batch m k"]:
+        return self._columns(components, *([self._log_total(components)] if self.whole else []))
 
     def _closed(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Arcs with finite ends: an open end is that of the turn in which the other end lies."""
@@ -238,7 +227,7 @@ class Periodic(WithBandwidth):
         width = torch.where(high - low >= self.period, 7.0, width)
         return sum_last(log_arc_mass, self._angle(low - c), self._angle(high - c), width, kappa)
 
-    def _whole_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    def _run_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         low, high = ends[..., :, None, :].chunk(2, -1)
         first = low.ceil()
         count = high.floor() - first + 1
@@ -269,12 +258,8 @@ class Periodic(WithBandwidth):
         start = -0.5 if self.whole else 0.0
         x = x.to(components.dtype).clamp(start, self.period)
         ends = torch.stack([torch.full_like(x, start), x], -1).unsqueeze(-2)
-        if self.whole:
-            columns = self._columns(components, self._log_total(components))
-            log_mass = self._whole_block(ends, columns, ())
-        else:
-            log_mass = self._arc_block(ends, self._columns(components), ())
-        return log_mass.squeeze(-2).exp().to(components.dtype)
+        block = self._run_block if self.whole else self._arc_block
+        return block(ends, self._mass_columns(components), ()).squeeze(-2).exp().to(components.dtype)
 
     def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
         shape = broadcast((*q.shape, 1), components.shape[:-1])
@@ -356,9 +341,6 @@ class Periodic(WithBandwidth):
     def components_from(self, events: Tensor) -> Tensor:
         return events if events.is_floating_point() else events.to(torch.get_default_dtype())
 
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
-        return self.components_from(values)
-
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
@@ -371,8 +353,12 @@ class Periodic(WithBandwidth):
     # ---- description
 
     def config(self) -> dict[str, Any]:
-        own = {"period": self.period, "whole": self.whole}
-        return {"kernel": "Periodic", **self.bandwidth.config(), **own}
+        return {
+            "kernel": "Periodic",
+            **self.bandwidth.config(),
+            "period": self.period,
+            "whole": self.whole,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Periodic:

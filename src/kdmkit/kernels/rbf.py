@@ -21,8 +21,8 @@ from kdmkit.kernels.bandwidth import (
     stack_bandwidths,
 )
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.normal_mass import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
 
@@ -202,9 +202,16 @@ class RBF(LocationScale):
 
     def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
         super().check_region(argument, region, event_shape)
-        if self.shear is not None and event_shape[-1] > 1:
-            got = f"{type(region).__name__} for {self!r}"
-            raise TypeError(bad_argument(argument, "points, or a kernel without a metric", got))
+        self._check_product(argument, event_shape[-1])
+
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        self._check_product("region", components.shape[-1])
+        return super().interval_term(low, high, components)
+
+    def _check_product(self, argument: str, d: int) -> None:
+        if self.shear is not None and d > 1:
+            wanted = "points, or a kernel without a metric"
+            raise TypeError(bad_argument(argument, wanted, f"Interval for {self!r}"))
 
     def unit_draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
         normal = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)

@@ -1,4 +1,4 @@
-"""Regions of events: what is known of a variable that is not a point."""
+"""Regions of events: evidence of a variable that is not a point."""
 
 from __future__ import annotations
 
@@ -130,3 +130,11 @@ class OneOf(Region):
         region = object.__new__(cls)
         object.__setattr__(region, "values", values)
         return region
+
+
+def first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values `(*lead, k)` in ascending order, and which of them differ from the one before."""
+    ordered = values.sort(-1).values
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    return ordered, new

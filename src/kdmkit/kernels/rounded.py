@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import (
-    bad_argument,
-    check_event,
-    check_finite,
-    check_floating,
-    check_number,
-)
+from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number
 from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.masses import first_occurrences
-from kdmkit.kernels.pairs import pair_masses
-from kdmkit.kernels.parameters import Around
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.regions import Interval, OneOf, Region, first_occurrences
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.truncated import Truncated, cut
 from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
 
-# Moments are sums over at most this many cells of a component. Beyond, and where its middle half alone has
-# so many, rounding hardly moves them.
+# Moments are sums over the cells of a component if it has at most `_CELLS`, and its middle half at most
+# `_CENTRAL_CELLS`. Otherwise rounding hardly changes the moments.
 _CELLS, _CENTRAL_CELLS = 1 << 13, 1 << 6
 
 
@@ -52,13 +44,11 @@ class Rounded(Around):
     tensor([0.3829, 0.2417], dtype=torch.float64)
     """
 
-    discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
-    has_moments: ClassVar[bool] = True
     has_atoms: bool = True
     only_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    components_are_events: bool = False
+    region_kinds: tuple[type[Region], ...] = (Interval, OneOf)
     kernel: LocationScale | Transformed | Truncated
 
     def __init__(self, kernel: Kernel, step: float = 1.0, *, origin: float = 0.0) -> None:
@@ -81,6 +71,10 @@ class Rounded(Around):
     def around(self, kernel: Kernel) -> Rounded:
         return Rounded(kernel, self.step, origin=self.origin)
 
+    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
+        inner, _ = cut(self.kernel, Interval(*self._cells(low, high)), components)
+        return self.around(inner), components
+
     # ---- the grid
 
     def position(self, x: Tensor) -> Float[Tensor, "*shape"]:
@@ -88,7 +82,7 @@ class Rounded(Around):
         return (x.double() - self.origin) / self.step
 
     def at(self, position: Tensor) -> Float[Tensor, "*shape"]:
-        """origin + δ·position: where 1/δ is a whole number, the decimal fraction that was meant."""
+        """origin + δ·position; a whole 1/δ divides instead, which gives the nearest decimal fractions."""
         per_unit = round(1 / self.step)
         if abs(per_unit * self.step - 1) < 1e-12:
             return self.origin + position / per_unit
@@ -120,39 +114,32 @@ class Rounded(Around):
         if 2 * len(cells) > x[..., 0].numel():
             return self._masses(self.at(position - 0.5), self.at(position + 0.5), x, components)
         low, high = (self.at(cells + side).unsqueeze(-1) for side in (-0.5, 0.5))
-        table = whole(self.kernel.region_term(Interval.unchecked(low, high), components).prepared())
+        table = whole(self.kernel.interval_term(low, high, components).prepared())
         return Lookup(code, table.mT.to(common_dtype((x, components))))
 
     def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
-        term = self.kernel.region_term(Interval.unchecked(low, high), components)
-        return InDtype(term, common_dtype((x, components)))
+        return InDtype(self.kernel.interval_term(low, high, components), common_dtype((x, components)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        masses = pair_masses(self.kernel, *self._cell(x), components)
-        return masses.to(common_dtype((x, components)))
+        return self.kernel.pair_log_mass(*self._cell(x), components).to(common_dtype((x, components)))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
 
     # ---- regions
 
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        """Intervals and sets are sums of cells; NaN in a set has no mass."""
-        if isinstance(region, Interval):
-            low, high = self.cells(region)
-            return self._masses(low, high, region.low, components)
-        self._accept("region", region, Interval, OneOf)
-        assert isinstance(region, OneOf)
-        return self._set_term(region.values, components)
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        return self._masses(*self._cells(low, high), low, components)
 
-    def cells(self, region: Interval) -> tuple[Tensor, Tensor]:
-        """The outer edges of the cells whose points lie in an interval; equal where there are none."""
-        first, last = (self.position(end) for end in (region.low, region.high))
-        first = (first - _slack(first, region.low)).ceil() - 0.5
-        last = (last + _slack(last, region.high)).floor() + 0.5
+    def _cells(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The outer edges of the cells whose points lie in [low, high]; equal if there are none."""
+        first, last = self.position(low), self.position(high)
+        first = (first - _slack(first, low)).ceil() - 0.5
+        last = (last + _slack(last, high)).floor() + 0.5
         return self.at(first), self.at(torch.maximum(first, last))
 
-    def _set_term(self, values: Tensor, components: Tensor) -> Term:
+    def set_term(self, values: Tensor, components: Tensor) -> Term:
+        """A sum of cells; NaN in a set has no mass."""
         values = values.to(components.dtype) if not values.is_floating_point() else values
         position, new = first_occurrences(self.position(values).round())
         keep = new & ~position.isnan()
@@ -163,12 +150,8 @@ class Rounded(Around):
             parts.append(Restricted(term, kept))
         return LogSum(tuple(parts))
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, Interval, OneOf)
-        if isinstance(region, OneOf):
-            check_finite(argument, region.values)
-        else:
-            self.kernel.check_region(argument, region, event_shape)
+    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
+        check_finite(argument, values)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         position = self.position(x)
@@ -199,15 +182,8 @@ class Rounded(Around):
     def typical_event(self, components: Tensor) -> Tensor:
         return self.snap(self.kernel.typical_event(components))
 
-    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        """By the sum over all cells, or the inner mean of a component that has many."""
-        return self._moments(components)[0]
-
-    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        """As `mean`."""
-        return self._moments(components)[1]
-
-    def _moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
+        """By the sum over all cells; for components of many cells, by the moments of the inner kernel."""
         q = torch.tensor([1e-15, 0.25, 0.75, 1 - 1e-15], dtype=torch.float64, device=components.device)
         q = q.reshape(4, *([1] * (components.ndim - 2)))
         bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
@@ -222,8 +198,8 @@ class Rounded(Around):
         middle = self.position(self.kernel.typical_event(components.detach())).squeeze(-1).round()
         some = self._sums(components, torch.where(is_wide, middle - count // 2, first), count)
         mean, variance = (
-            torch.where(is_wide.unsqueeze(-1), inner, own)
-            for inner, own in zip(self._inner_moments(components), some, strict=True)
+            torch.where(is_wide.unsqueeze(-1), inner, summed)
+            for inner, summed in zip(self._inner_moments(components), some, strict=True)
         )
         return mean, variance
 
@@ -250,10 +226,6 @@ class Rounded(Around):
         check_event(argument, components, torch.Size([1]))
         self.kernel.check_component_values(argument, components, event_shape)
 
-    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
-        check_floating(argument, value)
-        check_finite(argument, value)
-
     def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
         """Components of the inner kernel; events at the end of a support move half a cell inside."""
         if isinstance(self.kernel, Transformed):
@@ -262,15 +234,6 @@ class Rounded(Around):
             events = torch.where(events <= low, low + 0.5 * half, events)
             events = torch.where(events >= high, high - 0.5 * half, events)
         return self.kernel.components_from(events)
-
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m d"]:
-        return self.components_from(values)
-
-    def evidence_points(
-        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
-    ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
-        """The points of the grid nearest to the components."""
-        return self.typical_event(components), log_weights
 
     # ---- description
 
@@ -287,21 +250,6 @@ class Rounded(Around):
 
 
 def _slack(position: Tensor, x: Tensor) -> Tensor:
-    """How far rounding may have moved a bound off the point of the grid that was meant, in cells."""
+    """The largest rounding error of a bound that is meant to be a point of the grid, in cells."""
     eps = torch.finfo(x.dtype).eps if x.is_floating_point() else torch.finfo(torch.float64).eps
     return (16 * eps * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.25)
-
-
-class Resolution(NamedTuple):
-    """Numbers are origin + k·step.
-
-    Args:
-        step: the distance between neighbouring numbers.
-        origin: one of the numbers.
-
-    >>> Resolution(0.5, 0.0)
-    Resolution(step=0.5, origin=0.0)
-    """
-
-    step: float
-    origin: float

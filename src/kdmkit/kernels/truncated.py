@@ -1,4 +1,4 @@
-"""A continuous kernel between two bounds."""
+"""A continuous kernel between two bounds, and densities that are cut off outside of an interval."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event
 from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.exact import ExactBuffers
-from kdmkit.kernels.location_scale import LocationScale, sum_over
-from kdmkit.kernels.parameters import Around
-from kdmkit.kernels.quadrature import moments
+from kdmkit.kernels.calculus.integrals import density_moments, sum_last
+from kdmkit.kernels.calculus.transforms import as_float64
+from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval, Region
+from kdmkit.kernels.regions import Interval
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.kernels.transforms import as_float64
 from kdmkit.ops import InDtype, Masked, Term, common_dtype, restricted
 
 # Halvings of a bracket: float64 has 52 bits.
@@ -38,7 +37,7 @@ _LARGEST_OFFSET = 1e3
 _DIGITS = 1e-7
 
 
-class Truncated(ExactBuffers, Around):
+class Truncated(Around):
     """The density M·k²(x, c)/P_c(low ≤ x ≤ high) between `low` and `high`, and 0 outside.
 
     Every component is divided by its own mass between the bounds, so no mass is lost. Centres may lie
@@ -55,10 +54,8 @@ class Truncated(ExactBuffers, Around):
     tensor([[0.7979]], dtype=torch.float64)
     """
 
-    discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
-    has_moments: ClassVar[bool] = True
-    components_are_events: bool = False
+    per_component: bool = True
     kernel: LocationScale
     low: Tensor
     high: Tensor
@@ -79,15 +76,13 @@ class Truncated(ExactBuffers, Around):
     def around(self, kernel: Kernel) -> Truncated:
         return Truncated(kernel, self.low, self.high)
 
-    # ---- parameters
+    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
+        ends = max(float(low), float(self.low)), min(float(high), float(self.high))
+        return Truncated(self.kernel, *ends), components
 
     @property
     def support(self) -> Constraint:
         return constraints.independent(constraints.interval(self.low, self.high), 1)
-
-    @property
-    def per_component(self) -> bool:
-        return True
 
     # ---- densities
 
@@ -107,7 +102,7 @@ class Truncated(ExactBuffers, Around):
         return restricted(term, self.inside(x).unsqueeze(-1))
 
     def _inner_term(self, x: Tensor, components: Tensor) -> Term | None:
-        """The inner kernel's own term, one product in float64; None where that would cost digits.
+        """The inner kernel's term, one product in float64; None if that would cost digits.
 
         Like `_block`, relative to the highest point between the bounds.
         """
@@ -128,13 +123,8 @@ class Truncated(ExactBuffers, Around):
 
     def _block(self, x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         c, scales = self.kernel.centres_and_scales(components, parameters, x.shape[-1])
-        anchor = self._clamp(c)
-
-        def part(i: int) -> Tensor:
-            of_components = (tensor[..., None, :, i] for tensor in (anchor, c, scales))
-            return self.kernel.anchored_log_overlap(x[..., :, None, i], *of_components)
-
-        return sum_over(part, x.shape[-1])
+        parts = (tensor.unsqueeze(-3) for tensor in (self._clamp(c), c, scales))
+        return sum_last(self.kernel.anchored_log_overlap, x.unsqueeze(-2), *parts)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         overlap = self.log_bump(self._clamp(x), components).sum(-1)
@@ -157,7 +147,7 @@ class Truncated(ExactBuffers, Around):
         return self.kernel.anchored_log_mass(low, high, self._clamp(c), c, scale)
 
     def _log_whole(self, c: Tensor, scale: Tensor) -> Tensor:
-        """`_log_mass` of all between the bounds; 0 where there is no mass.
+        """`_log_mass` of [self.low, self.high]; 0 if there is no mass.
 
         In float64: the gradient by a far centre is a small difference.
         """
@@ -166,26 +156,23 @@ class Truncated(ExactBuffers, Around):
         return torch.where(torch.isneginf(mass), 0.0, mass).to(c.dtype)
 
     def _log_share(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
-        """In every dimension, the log of the share that [low, high] has in all between the bounds."""
+        """The log of the share that [low, high] has in [self.low, self.high], in every dimension."""
         return self._log_mass(self._clamp(low), self._clamp(high), c, scale) - self._log_whole(c, scale)
 
-    def interval_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
+    def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
         scale = self.kernel.score_scale(components)
         return self._log_share(low, high, components.to(scale.dtype), scale).sum(-1)
 
     # ---- regions
 
-    def region_term(self, region: Region, components: Tensor) -> Term:
-        """The mass of what an interval shares with [low, high], relative to the whole."""
-        self._accept("region", region, Interval)
-        assert isinstance(region, Interval)
-        check_event("region", region.low, components.shape[-1:])
-        return self.kernel.score_term(self._mass_block, torch.cat([region.low, region.high], -1), components)
+    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
+        check_event("region", low, components.shape[-1:])
+        return self.kernel.score_term(self._mass_block, torch.cat([low, high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """As `_log_share`; all between the bounds is one interval more, so that one computation serves."""
-        low, high = ends[..., :, None, :].chunk(2, -1)
+        """As `_log_share`; [self.low, self.high] is one interval more, so that one computation serves."""
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
         c, scales = (as_float64(part[..., None, :, :]) for part in parts)
         low, high = (
@@ -204,16 +191,12 @@ class Truncated(ExactBuffers, Around):
         first = torch.minimum(c.amin((-3, -2), keepdim=True), high) - reach
         return torch.maximum(low, first), torch.minimum(high, last)
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        self._accept(argument, region, Interval)
-        self.kernel.check_region(argument, region, event_shape)
-
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         quick = self._difference(x, components) if only_reverse_mode() else None
         return self._mass_below(x, components) if quick is None else quick
 
     def _difference(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"] | None:
-        """F(x) from the inner kernel's F at x and at the bounds; None where the difference loses digits.
+        """F(x) from the inner kernel's F at x and at the bounds; None if the difference loses digits.
 
         Both are taken from the tail in which they are small: densities of inner kernels are symmetric.
         """
@@ -228,8 +211,8 @@ class Truncated(ExactBuffers, Around):
 
         first, total = below(low), below(high) - below(low)
         # Only the normal distribution function has all digits of small masses.
-        known = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
-        if bool((total.abs() <= _DIGITS * known).any()):
+        smallest = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
+        if bool((total.abs() <= _DIGITS * smallest).any()):
             return None
         inside = torch.minimum(torch.maximum(as_float64(x), low), high).unsqueeze(-1)
         return ((below(inside) - first) / total).to(common_dtype((x, components)))
@@ -243,16 +226,9 @@ class Truncated(ExactBuffers, Around):
     def mode(self, components: Tensor) -> Tensor:
         return self._clamp(components)
 
-    def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
+    def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """By quadrature; the relative error is below 1e-8."""
-        return self._moments(components)[0]
-
-    def variance(self, components: Tensor) -> Float[Tensor, "*batch d"]:
-        """As `mean`."""
-        return self._moments(components)[1]
-
-    def _moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        return moments(lambda x: self.log_bump(x, components), lambda x: x, *self.reach(components))
+        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, *self.reach(components))
 
     def log_bump(self, x: Tensor, components: Tensor) -> Tensor:
         """The log-density in every dimension up to a constant, for x between the bounds."""
@@ -322,12 +298,6 @@ class Truncated(ExactBuffers, Around):
         for name, end in (("low", self.low), ("high", self.high)):
             check_per_dimension(name, end, event_shape)
 
-    def evidence_points(
-        self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
-    ) -> tuple[Tensor, Float[Tensor, "*batch m"]]:
-        """The components, those outside moved to the nearer bound."""
-        return self._clamp(components), log_weights
-
     # ---- description
 
     def config(self) -> dict[str, Any]:
@@ -349,7 +319,7 @@ class Truncated(ExactBuffers, Around):
 
 
 def check_per_dimension(name: str, numbers: Tensor, event_shape: torch.Size) -> None:
-    """Raises where a kernel has numbers for another count of dimensions."""
+    """Raises if a kernel has numbers for another number of dimensions."""
     d = event_shape[-1]
     if numbers.ndim and numbers.shape[-1] not in (1, d):
         wanted = f"a number, or {d} for events of shape ({d},)"
@@ -367,3 +337,44 @@ def _finite(end: Tensor) -> Any:
     """Numbers for JSON: None for those that are infinite."""
     values = [None if math.isinf(value) else value for value in end.reshape(-1).tolist()]
     return values if end.ndim else values[0]
+
+
+def cut(kernel: Kernel, region: Interval, components: Tensor) -> tuple[Kernel, Tensor]:
+    """The kernel and the components of f_j(x)/P_j(low ≤ x ≤ high), x between low and high.
+
+    The weights of a mixture change with it: each is multiplied by the component's mass in the interval.
+
+    Args:
+        kernel: of one dimension: a continuous one, also `Truncated`, `Transformed`, `Rounded`, `Inflated`.
+        region: one interval, wider than a point.
+        components: c, of shape `(m, *component)`.
+
+    Returns:
+        The kernel that is cut off, and its components.
+
+    >>> kernel, c = cut(RBF(1.0), Interval(0.0, None), torch.zeros(1, 1))
+    >>> kernel.mean(c)
+    tensor([[0.5642]])
+    """
+    if not isinstance(kernel, LocationScale | Around):
+        raise TypeError(bad_argument("kernel", "one of numbers, whose density can be cut off", repr(kernel)))
+    low, high = (end.double().reshape(()) for end in (region.low, region.high))
+    if isinstance(kernel, Around):
+        return kernel.cut(low, high, components)
+    return Truncated(kernel, float(low), float(high)), components
+
+
+def can_cut(kernel: Kernel) -> bool:
+    """Whether `cut` knows the kernel.
+
+    Args:
+        kernel: any kernel.
+
+    Returns:
+        False if `cut` would raise.
+
+    >>> import kdmkit as kdm
+    >>> can_cut(kdm.RBF(1.0)), can_cut(kdm.Levels(3))
+    (True, False)
+    """
+    return isinstance(kernel, LocationScale | Around)

@@ -27,7 +27,7 @@ class FlatObjective(DrawingModule):
     >>> import torch, kdmkit as kdm
     >>> layer = kdm.nn.JointLayer(1, 1, n_components=4)
     >>> table = kdm.training.Table({"x": torch.randn(9, 1), "y": torch.randn(9, 1)})
-    >>> packing = kdm.training.Packing(layer, table)
+    >>> packing = Packing(layer, table)
     >>> objective = FlatObjective(layer, packing, has_missing=False, masking=0.0)
     >>> objective(*packing.rows(table).tensors).shape
     torch.Size([9])

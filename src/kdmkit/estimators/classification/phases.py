@@ -17,7 +17,8 @@ from kdmkit.estimators.common.encoders import (
 from kdmkit.estimators.common.phases import EstimatorFit
 from kdmkit.nn import make_linear
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import DecoderObjective, DenseObjective, FitOptions, Rows
+from kdmkit.training import FitOptions, Rows
+from kdmkit.training.objectives import DecoderObjective, DenseObjective
 
 
 class ClassifierFit(EstimatorFit):

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
 from kdmkit.kernels import RBF
-from kdmkit.kernels.distances import BOUND
+from kdmkit.kernels.bandwidth import BOUND
 from kdmkit.nn import JointLayer
-from kdmkit.training import squared_error
+from kdmkit.training.objectives import squared_error
 
 # The standard deviation that output bandwidths start from, relative to that of the residuals.
 _FIRST_STD = 0.7

@@ -22,7 +22,8 @@ from kdmkit.estimators.table.model import (
 )
 from kdmkit.estimators.table.schema import Encoded, Schema
 from kdmkit.nn import KDMLayer
-from kdmkit.training import Table, derive_seed
+from kdmkit.training import Table
+from kdmkit.training.seeds import derive_seed
 
 # Earlier rows that are learned again beside a chunk: as many as the chunk has, or this many if that is more.
 _REPLAYED = 1 << 15

@@ -22,11 +22,11 @@ from kdmkit.training import (
     FitOptions,
     Table,
     Targets,
-    edge_concentrations,
-    fit_joint,
     fit_tree,
     tree_options,
 )
+from kdmkit.training.flat import fit_joint
+from kdmkit.training.tree_fit import edge_concentrations
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Masses of arcs under the von Mises density e^(κ(cos θ − 1))/(2π·i0e(κ)), in log space.
+"""The von Mises density e^(κ(cos θ − 1))/(2π·i0e(κ)) on a circle: log masses of arcs, and draws.
 
 An arc that does not hold the mode is one or two pieces on which the density falls, from the end nearest to
 the mode on. One that holds the mode is two such pieces, or 1 minus what is outside. Every piece is integrated
@@ -8,11 +8,11 @@ by Gauss–Legendre quadrature relative to its first value, as far as the densit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -21,6 +21,8 @@ from kdmkit._core.runtime import only_reverse_mode
 _NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(16))
 # Beyond a fall of the logarithm by this much an integral changes by less than 1e-10 of itself.
 _FALL = 24.0
+# Tables of probabilities hold at most this many numbers at a time.
+_TABLE = 1 << 22
 # Arcs that reach at least this many standard deviations to both sides of the mode hold most of the mass.
 _MOST = 0.7
 
@@ -61,7 +63,8 @@ def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Te
 
 def composed_log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
     """`log_arc_mass` of arcs shorter than 2π, by operations that can be differentiated and compiled."""
-    return _Shares.of(start, end, width, kappa).log_mass
+    log_share, outside, *_ = _shares(start, end, width, kappa)
+    return _log_mass(log_share, outside)
 
 
 class _LogArcMass(torch.autograd.Function):
@@ -69,14 +72,17 @@ class _LogArcMass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Tensor:
-        shares = _Shares.of(start, end, width, kappa)
+        log_share, outside, average, log_norm = _shares(start, end, width, kappa)
+        log_mass = _log_mass(log_share, outside)
         log_starts = (-2 * kappa * (0.5 * angle).sin().square() for angle in (start, end))
-        at_start, at_end = ((log - shares.log_norm - shares.log_mass).exp() for log in log_starts)
+        at_start, at_end = ((log - log_norm - log_mass).exp() for log in log_starts)
         # A narrow arc has nearly the same density at both ends: their difference comes from their ratio.
         rise = -2 * kappa * (0.5 * width).sin() * (start + 0.5 * width).sin()
         by_turn = torch.where(rise < 0, at_start * rise.expm1(), -at_end * (-rise).expm1())
-        ctx.save_for_backward(by_turn, at_end, shares.by_kappa(kappa))
-        return shares.log_mass
+        inner = average - (mean_length(kappa.double()) - 1).to(kappa.dtype)
+        by_kappa = torch.where(outside, -(log_share - log_mass).exp() * inner, inner)
+        ctx.save_for_backward(by_turn, at_end, by_kappa)
+        return log_mass
 
     @staticmethod
     @once_differentiable
@@ -85,42 +91,25 @@ class _LogArcMass(torch.autograd.Function):
         return by_turn, None, by_length, by_kappa
 
 
-@dataclass(frozen=True)
-class _Shares:
-    """The mass of an arc's pieces.
-
-    Args:
-        log_share: the log mass of the pieces.
-        outside: whether the pieces are what is outside the arc.
-        average: of cos θ − 1 over the pieces.
-        log_norm: log(2π·i0e(κ)).
+def _shares(
+    start: Tensor, end: Tensor, width: Tensor, kappa: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The log mass of an arc's pieces, whether they are the outside of the arc, the average of cos θ − 1 over
+    the pieces, and log(2π·i0e(κ)).
     """
+    (first, second), outside = _pieces(start, end, width, kappa)
+    (a, average_a), (b, average_b) = _log_integral(*first, kappa), _log_integral(*second, kappa)
+    top = torch.maximum(a, b).detach()
+    weight_a, weight_b = (a - top).exp(), (b - top).exp()
+    total = weight_a + weight_b
+    average = (weight_a * average_a + weight_b * average_b) / total
+    log_norm = (2 * math.pi * torch.special.i0e(kappa.double())).log().to(kappa.dtype)
+    return total.log() + top - log_norm, outside, average, log_norm
 
-    log_share: Tensor
-    outside: Tensor
-    average: Tensor
-    log_norm: Tensor
 
-    @classmethod
-    def of(cls, start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> _Shares:
-        (first, second), outside = _pieces(start, end, width, kappa)
-        (a, average_a), (b, average_b) = _log_integral(*first, kappa), _log_integral(*second, kappa)
-        top = torch.maximum(a, b).detach()
-        weight_a, weight_b = (a - top).exp(), (b - top).exp()
-        total = weight_a + weight_b
-        average = (weight_a * average_a + weight_b * average_b) / total
-        log_norm = (2 * math.pi * torch.special.i0e(kappa.double())).log().to(kappa.dtype)
-        return cls(total.log() + top - log_norm, outside, average, log_norm)
-
-    @property
-    def log_mass(self) -> Tensor:
-        rest = torch.log1p(-torch.where(self.outside, self.log_share, -1.0).exp())
-        return torch.where(self.outside, rest, self.log_share)
-
-    def by_kappa(self, kappa: Tensor) -> Tensor:
-        """The derivative of the log mass."""
-        inner = self.average - (mean_length(kappa.double()) - 1).to(kappa.dtype)
-        return torch.where(self.outside, -(self.log_share - self.log_mass).exp() * inner, inner)
+def _log_mass(log_share: Tensor, outside: Tensor) -> Tensor:
+    rest = torch.log1p(-torch.where(outside, log_share, -1.0).exp())
+    return torch.where(outside, rest, log_share)
 
 
 Piece = tuple[Tensor, Tensor]
@@ -180,3 +169,49 @@ def _reach(sine: Tensor, cosine: Tensor, kappa: Tensor) -> Tensor:
     reached = torch.where(inside, reached, 1.0)
     ratio = step / (reached * cosine + sine * (1 - reached.square()).sqrt())
     return torch.where(inside & (ratio < 1), 2 * ratio.clamp_max(1).asin(), math.pi)
+
+
+# ---- draws
+
+
+def draw_von_mises(
+    kappa: Float[Tensor, "*shape"], generator: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """Angles with the density e^(κ cos θ)/(2π·I₀(κ)), by rejection (Best and Fisher, 1979)."""
+    flat = kappa.reshape(-1)
+    drawn, left = torch.zeros_like(flat), torch.arange(flat.numel(), device=flat.device)
+    while left.numel():
+        k = flat[left]
+        angle, accepted = _propose(k, generator)
+        drawn[left[accepted]] = angle[accepted]
+        left = left[~accepted]
+    return drawn.reshape(kappa.shape)
+
+
+def _propose(kappa: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    uniform = torch.rand((3, *kappa.shape), dtype=kappa.dtype, device=kappa.device, generator=generator)
+    tau = 1 + (1 + 4 * kappa.square()).sqrt()
+    # (τ − √(2τ))/(2κ) without the difference, which is 0 for small κ.
+    rho = 2 * kappa / (tau + (2 * tau).sqrt())
+    r = (1 + rho.square()) / (2 * rho)
+    cosine = (math.pi * uniform[0]).cos()
+    turned = ((1 + r * cosine) / (r + cosine)).clamp(-1, 1)
+    c = kappa * (r - turned)
+    accepted = (c * (2 - c) > uniform[1]) | ((c / uniform[1]).log() + 1 >= c)
+    return torch.where(uniform[2] < 0.5, -1.0, 1.0) * turned.acos(), accepted
+
+
+def draw_whole(
+    centre: Float[Tensor, "*shape"],
+    kappa: Float[Tensor, "*shape"],
+    period: int,
+    generator: torch.Generator | None,
+) -> Int[Tensor, "*shape"]:
+    """Numbers i in 0 … period − 1 with probabilities in proportion to e^(κ cos(2π(i − c)/period))."""
+    numbers = torch.arange(period, dtype=centre.dtype, device=centre.device)
+    drawn = []
+    parts = (tensor.reshape(-1, 1).split(max(1, _TABLE // period)) for tensor in (centre, kappa))
+    for c, k in zip(*parts, strict=True):
+        scores = -2 * k * ((numbers - c) * (math.pi / period)).sin().square()
+        drawn.append(torch.multinomial(torch.softmax(scores, -1), 1, generator=generator))
+    return torch.cat([part.reshape(-1) for part in drawn]).reshape(centre.shape)

@@ -14,13 +14,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.kernels.masses import LEGENDRE, LOG_ROOT_2PI, interval_units, log_normal_mass_parts
 
 _ROOT_HALF = math.sqrt(0.5)
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+# Gauss–Legendre nodes on [−1, 1] that are positive, and their weights; the rule is symmetric.
+_LEGENDRE = list(zip(*(values[3:].tolist() for values in np.polynomial.legendre.leggauss(6)), strict=True))
 # Up to this w·(1 + m) a series gives 13 digits, and up to the second one quadrature does.
 _TINY, _NARROW = 0.1, 1.0
 # No mass lies farther than this beyond the end that is nearer to the centre, in float64.
@@ -50,7 +53,7 @@ def anchored_log_mass(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor,
 
 def composed_log_mass(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
     """`anchored_log_mass` by operations that can be differentiated any number of times, and compiled."""
-    rest, drop = log_normal_mass_parts(*interval_units(low, high, centre, scale * _ROOT_HALF))
+    rest, drop = _log_mass_parts(*_units_of_ends(low, high, centre, scale * _ROOT_HALF))
     if anchor is centre:
         return rest - drop
     nearest = torch.minimum(torch.maximum(centre, low), high)
@@ -61,6 +64,97 @@ def composed_log_mass(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor,
 def anchored_log_overlap(x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
     """−(x − c)²/σ² + (anchor − c)²/σ² = −(x − anchor)(x − (2c − anchor))/σ²."""
     return (x - anchor) * ((x - (2 * centre - anchor)) * -scale.square().reciprocal())
+
+
+# ---- by operations that autograd knows
+
+
+def _units_of_ends(low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+    """(low − c)/s, (high − c)/s and their difference; ends that are infinite or far away give ±∞.
+
+    The difference comes from the ends themselves: of a narrow interval it has all its digits.
+    """
+    a, b = (_unit(end, centre, scale) for end in (low, high))
+    closed = torch.isfinite(a) & torch.isfinite(b)
+    width = torch.where(closed, high - low, 0.0) / torch.where(closed, scale, 1.0)
+    return a, b, torch.where(closed, width, torch.where(a == b, 0.0, math.inf))
+
+
+def _unit(end: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+    gap = end - centre
+    # Beyond this the square overflows, and so would a gradient.
+    far = ~(gap.abs() < math.sqrt(torch.finfo(gap.dtype).max) * scale)
+    unit = torch.where(far, 0.0, gap) / torch.where(far, 1.0, scale)
+    return torch.where(far, gap.sign() * math.inf, unit)
+
+
+def _log_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """log(Φ(b) − Φ(a)) as rest − z²/2, where z is the number in [a, b] that is nearest to 0.
+
+    Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z). By
+    operations that can be differentiated any number of times, and compiled; `_AnchoredMass` is the fast twin.
+
+    With m = (a + b)/2 ≥ 0, by symmetry, there are three cases: a narrow interval, by quadrature of
+    φ(m + t)/φ(m); one in the tail, by Q(a)·(1 − Q(b)/Q(a)) with scaled complementary error functions; one
+    around 0, by 1 − Q(b) − Q(−a).
+
+    Args:
+        a, b: a ≤ b, either of which may be infinite.
+        width: b − a, with all its digits.
+    """
+    flip = a + b < 0
+    low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
+    dead = ~(width > 0) | (low == math.inf)
+    is_open = torch.isinf(high)
+    middle = 0.5 * (torch.where(is_open, torch.zeros_like(low), low) + torch.where(is_open, 0.0, high))
+    narrow = ~is_open & (width * (1 + middle) <= 1)
+    tail, near = ~narrow & (low >= 0) & ~dead, narrow & ~dead
+    central = ~narrow & ~tail & ~dead
+    mass = torch.full_like(low, -math.inf)
+    if _is_used(near):
+        mass = torch.where(near, _narrow_mass(low, middle, width, near), mass)
+    if _is_used(tail):
+        mass = torch.where(tail, _tail_mass(low, high, width, middle, tail), mass)
+    if _is_used(central):
+        mass = torch.where(central, _central_mass(low, high, narrow), mass)
+    return mass, 0.5 * torch.where(dead, 0.0, low).clamp_min(0).square()
+
+
+def _is_used(case: Tensor) -> bool:
+    """Whether a case has to be computed: on a CPU, where asking costs little, only if it occurs."""
+    return case.device.type != "cpu" or not only_reverse_mode() or bool(case.any())
+
+
+def _narrow_mass(low: Tensor, middle: Tensor, width: Tensor, used: Tensor) -> Tensor:
+    m, w = torch.where(used, middle, 0.0), torch.where(used, width, 1.0)
+    total = torch.zeros_like(m)
+    for node, weight in _LEGENDRE:
+        t = 0.5 * node * w
+        total = total + weight * (-0.5 * t.square()).exp() * torch.cosh(m * t)
+    a = torch.where(used, low, 0.0)
+    # φ(m)/φ(z) with z = a, or 0 where the interval holds 0.
+    ratio = torch.where(a > 0, 0.25 * w * (m + a), 0.5 * m.square())
+    return w.log() - ratio - _LOG_ROOT_2PI + total.log()
+
+
+def _tail_mass(low: Tensor, high: Tensor, width: Tensor, middle: Tensor, used: Tensor) -> Tensor:
+    is_open = torch.isinf(high) | ~used
+    a = torch.where(used, low, 0.0)
+    b, drop = torch.where(is_open, a.detach() + 1, high), torch.where(is_open, 1.0, width * middle)
+    q = torch.special.erfcx(a * _ROOT_HALF)
+    ratio = torch.special.erfcx(b * _ROOT_HALF) / q * (-drop).exp()
+    return (0.5 * q).log() + torch.log1p(-torch.where(is_open, 0.0, ratio))
+
+
+def _central_mass(low: Tensor, high: Tensor, unused: Tensor) -> Tensor:
+    outside = torch.zeros_like(low)
+    for end in (high, -low):
+        end = torch.where(unused | ~(end >= 0), 1.0, end).clamp_max(_NO_TAIL)
+        outside = outside + 0.5 * torch.erfc(end * _ROOT_HALF)
+    return torch.log1p(-outside)
+
+
+# ---- with written-out gradients
 
 
 @torch.no_grad()
@@ -195,7 +289,7 @@ def _short(m: Tensor, w: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
     # (m² − ℓ²)/2 = w·(2m − w/2)/4; where the interval is empty, 0 in place of φ/Z.
     ratio = torch.addcmul(-log_mass, w, torch.sub(m, w, alpha=0.25), value=0.5)
     ratio.masked_fill_(torch.isneginf(log_mass), -math.inf)
-    return log_mass.addcmul_(m, m, value=-0.5).sub_(LOG_ROOT_2PI), ratio
+    return log_mass.addcmul_(m, m, value=-0.5).sub_(_LOG_ROOT_2PI), ratio
 
 
 def _series(m: Tensor, w: Tensor) -> Tensor:
@@ -210,7 +304,7 @@ def _series(m: Tensor, w: Tensor) -> Tensor:
 
 def _quadrature(m: Tensor, w: Tensor) -> Tensor:
     total = torch.zeros_like(m)
-    for node, weight in LEGENDRE:
+    for node, weight in _LEGENDRE:
         t = 0.5 * node * w
         total.addcmul_((-0.5 * t.square()).exp_(), (m * t).cosh_(), value=weight)
     return total
@@ -222,14 +316,14 @@ def _tail(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     drop = (0.5 * (high - low)).mul_(low + high)
     ratio = torch.special.erfcx(high * _ROOT_HALF).div_(q).mul_(drop.neg_().exp_())
     rest = q.mul_(0.5).log_().add_(ratio.neg_().log1p_())
-    return torch.addcmul(rest, low, low, value=-0.5), -LOG_ROOT_2PI - rest
+    return torch.addcmul(rest, low, low, value=-0.5), -_LOG_ROOT_2PI - rest
 
 
 def _central(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """1 − Q(h) − Q(−ℓ)."""
     outside = torch.erfc(high * _ROOT_HALF).add_(torch.erfc(low * -_ROOT_HALF)).mul_(-0.5)
     value = outside.log1p_()
-    return value, (-LOG_ROOT_2PI - value).addcmul_(low, low, value=-0.5)
+    return value, (-_LOG_ROOT_2PI - value).addcmul_(low, low, value=-0.5)
 
 
 def _moments(middle: Tensor, w: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:

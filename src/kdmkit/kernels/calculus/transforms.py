@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.distributions import Transform, constraints
+from torch.distributions import Transform
 from torch.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
@@ -17,143 +18,22 @@ from torch.distributions.transforms import (
     SigmoidTransform,
 )
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_count, check_finite
-from kdmkit.kernels.exact import ExactBuffers
-
-# The default number of knots: every segment holds at least this many values, so that slopes are not noise.
-_VALUES_PER_KNOT = 50
-_MOST_KNOTS = 128
-_FEWEST_KNOTS = 8
-# Of so many knots one lies in each tail.
-_KNOTS_PER_TAIL_KNOT = 16
+from kdmkit._core.checks import bad_argument, check_finite
+from kdmkit.kernels.calculus.empirical import QuantileNormal
 
 
-class QuantileNormal(Transform):
-    """z = T(x), increasing and piecewise linear through knots: the data's quantiles become a normal's.
+@contextmanager
+def exact_buffers(module: nn.Module) -> Iterator[None]:
+    """The module's buffers, not those of its parts, keep their dtype while the module is converted.
 
-    Beyond the first and the last knot the outer segments go on, so that T maps the real line onto itself.
-
-    Args:
-        values: x at the knots, strictly increasing, `(k,)` with k ≥ 2.
-        scores: z at the knots, strictly increasing, `(k,)`.
-        cache_size: of the base class; 1 keeps the last result.
-
-    >>> transform = QuantileNormal.from_data(torch.arange(1000.0))
-    >>> transform(torch.tensor(499.5)).abs() < 1e-4
-    tensor(True)
+    Rounded to float32, knots may coincide, and an offset may move values by more than their spread.
     """
-
-    bijective = True
-    domain = constraints.real
-    codomain = constraints.real
-    sign = 1
-
-    def __init__(self, values: Any, scores: Any, cache_size: int = 0) -> None:
-        super().__init__(cache_size=cache_size)
-        like = torch.empty((), dtype=torch.float64)
-        self.values = _knots("values", as_tensor("values", values, like=like).double())
-        self.scores = _knots("scores", as_tensor("scores", scores, like=like).double())
-        if self.values.shape != self.scores.shape:
-            wanted = f"as many numbers as values ({len(self.values)})"
-            raise ValueError(bad_argument("scores", wanted, len(self.scores)))
-
-    @classmethod
-    def from_data(cls, values: Any, n_knots: int | None = None) -> QuantileNormal:
-        """Knots at quantiles of the finite values.
-
-        Knots lie halfway between neighbouring values, where the share of smaller values is known also if
-        values repeat, and at the least and the greatest value, with the middle of its ranks. A value with a
-        share of 1/`n_knots` or more has a knot on either side.
-
-        Args:
-            values: numbers in any shape; NaN is left out.
-            n_knots: at most so many knots, beside those of frequent values; None: one for 50 values, from 8
-                to 128.
-        """
-        flat = as_tensor("values", values, wide=True).detach().double().flatten()
-        flat = flat[~flat.isnan()]
-        check_finite("values", flat)
-        distinct, counts = flat.unique(return_counts=True)
-        if len(distinct) < 2:
-            got = f"{len(distinct)} distinct value(s)"
-            raise ValueError(bad_argument("values", "at least two distinct numbers", got))
-        if n_knots is None:
-            n_knots = min(_MOST_KNOTS, max(_FEWEST_KNOTS, len(flat) // _VALUES_PER_KNOT))
-        n_knots = check_count("n_knots", n_knots, least=2)
-        ends = torch.stack([0.5 * counts[0], len(flat) - 0.5 * counts[-1]])
-        rank = torch.cat([ends[:1], counts.cumsum(0)[:-1], ends[1:]]).double() / len(flat)
-        places = torch.cat([distinct[:1], torch.lerp(distinct[:-1], distinct[1:], 0.5), distinct[-1:]])
-        wanted = _spread_ranks(float(rank[0]), float(rank[-1]), n_knots)
-        even = torch.searchsorted(rank, wanted.clamp_max(float(rank[-1])))
-        frequent = (rank.diff() >= 1 / n_knots).nonzero().flatten()
-        chosen = _apart(places, torch.cat([even, frequent, frequent + 1]).unique())
-        return cls(places[chosen], torch.special.ndtri(rank[chosen]))
-
-    @classmethod
-    def unchecked(cls, values: Float[Tensor, " k"], scores: Float[Tensor, " k"]) -> QuantileNormal:
-        """The transform with knots that are known to be in order."""
-        made = cls.__new__(cls)
-        Transform.__init__(made)
-        made.values, made.scores = values, scores
-        return made
-
-    def _call(self, x: Tensor) -> Tensor:
-        return _interpolate(x, self.values, self.scores)
-
-    def _inverse(self, y: Tensor) -> Tensor:
-        return _interpolate(y, self.scores, self.values)
-
-    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        values, scores = self.values.to(x.device), self.scores.to(x.device)
-        slopes = (scores.diff() / values.diff()).log()
-        return slopes[_segment(x, values)].to(x.dtype)
-
-    def with_cache(self, cache_size: int = 1) -> QuantileNormal:
-        """The same transform with another size of the cache."""
-        return QuantileNormal(self.values, self.scores, cache_size=cache_size)
-
-
-def _knots(argument: str, knots: Tensor) -> Float[Tensor, " k"]:
-    if knots.ndim != 1 or len(knots) < 2 or not bool((knots.diff() > 0).all()):
-        raise ValueError(bad_argument(argument, "two or more strictly increasing numbers", knots.tolist()))
-    check_finite(argument, knots)
-    return knots
-
-
-def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
-    """n ranks at equal distances; some lie in the outermost steps, at equal distances of their scores.
-
-    Without those a tail would be one segment.
-    """
-    in_tail = n // _KNOTS_PER_TAIL_KNOT
-    even = torch.linspace(first, last, n - 2 * in_tail, dtype=torch.float64)
-    share = torch.linspace(0, 1, in_tail + 2, dtype=torch.float64)[1:-1]
-    score = torch.special.ndtri(even)
-    low, high = (torch.lerp(score[i], score[i + 1], share) for i in (0, -2))
-    return torch.cat([even, torch.special.ndtr(low), torch.special.ndtr(high)])
-
-
-def _apart(values: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen indices, without those whose values differ by rounding only from the last one kept."""
-    least = 1e-9 * float(values[-1] - values[0])
-    kept: list[int] = []
-    for i in chosen.tolist():
-        if not kept or float(values[i] - values[kept[-1]]) > least:
-            kept.append(i)
-    return torch.tensor(kept)
-
-
-def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
-    """The segment that each number lies in; the outer ones have no end."""
-    inner = knots[1:-1].contiguous()
-    return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
-
-
-def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
-    knots, heights = knots.to(x.device), heights.to(x.device)
-    i = _segment(x, knots)
-    slope = heights.diff() / knots.diff()
-    return (heights[i] + (x - knots[i]) * slope[i]).to(x.dtype)
+    before = dict(module._buffers)
+    yield
+    for name, old in before.items():
+        new = module._buffers[name]
+        if old is not None and new is not None and new.dtype != old.dtype:
+            module._buffers[name] = old.to(new.device)
 
 
 class Change(nn.Module):
@@ -183,7 +63,7 @@ class Change(nn.Module):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the steps, with a minus sign for an inverse."""
-        return tuple(step.name for step in self._chain)
+        return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self._chain)
 
     @property
     def everywhere(self) -> bool:
@@ -195,25 +75,15 @@ class Change(nn.Module):
         return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
 
     def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """The open interval on which T is defined, per dimension where its numbers differ."""
-        low, high = _line(device)
-        for step in reversed(self._chain):
-            low, high = low.clamp_min(step.image[0]), high.clamp_max(step.image[1])
-            low, high = step.backward(low), step.backward(high)
-            low, high = (low, high) if step.sign > 0 else (high, low)
-        return low, high
+        """The open interval on which T is defined, for every dimension if its numbers differ."""
+        return _map_line([(step.image, step.backward, step.sign) for step in reversed(self._chain)], device)
 
     def image(self) -> tuple[Tensor, Tensor]:
         """The open interval of T's values."""
-        low, high = _line(None)
-        for step in self._chain:
-            low, high = low.clamp_min(step.domain[0]), high.clamp_max(step.domain[1])
-            low, high = step(low), step(high)
-            low, high = (low, high) if step.sign > 0 else (high, low)
-        return low, high
+        return _map_line([(step.domain, step, step.sign) for step in self._chain], None)
 
     def inside(self, x: Tensor) -> Bool[Tensor, "*shape"]:
-        """Where T is defined."""
+        """Whether T is defined at x."""
         low, high = self.ends(x.device)
         return (x > low) & (x < high)
 
@@ -225,7 +95,7 @@ class Change(nn.Module):
         return x.to(z.dtype)
 
     def stand_in(self, x: Tensor) -> Tensor:
-        """x where T is defined, and a point of its domain elsewhere."""
+        """x if T is defined there, otherwise a point of its domain."""
         return x if self.everywhere else torch.where(self.inside(x), x, self._middle(x))
 
     def _middle(self, like: Tensor) -> Tensor:
@@ -270,7 +140,7 @@ class Change(nn.Module):
         return " → ".join(self.kinds)
 
 
-class Step(ExactBuffers):
+class Step(nn.Module):
     """One transform of a chain, with its numbers as buffers that stay in float64."""
 
     def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
@@ -283,9 +153,9 @@ class Step(ExactBuffers):
         if kind == "affine":
             self.sign = _sign(numbers["scale"])
 
-    @property
-    def name(self) -> str:
-        return f"-{self.kind}" if self.inverse else self.kind
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        with exact_buffers(self):
+            return super()._apply(fn, recurse=recurse)
 
     @property
     def numbers(self) -> dict[str, Tensor]:
@@ -383,12 +253,17 @@ def _step(transform: Transform, *, inverse: bool) -> Step:
     return Step("exp" if isinstance(transform, ExpTransform) else "sigmoid", {}, inverse=inverse)
 
 
-def _line(device: torch.device | None) -> tuple[Tensor, Tensor]:
-    """−∞ and +∞."""
+def _map_line(
+    steps: Sequence[tuple[tuple[float, float], Callable[[Tensor], Tensor], int]], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
+    """The ends of the real line after steps `(ends of the domain, function, sign of the slope)`."""
     low, high = (torch.full((), end, dtype=torch.float64, device=device) for end in _REAL)
+    for domain, function, sign in steps:
+        low, high = function(low.clamp_min(domain[0])), function(high.clamp_max(domain[1]))
+        low, high = (low, high) if sign > 0 else (high, low)
     return low, high
 
 
 def as_float64(x: Tensor) -> Tensor:
-    """In float64, where the device has it."""
+    """x in float64, if the device has it."""
     return x if x.device.type == "mps" else x.double()

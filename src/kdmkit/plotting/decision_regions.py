@@ -10,8 +10,19 @@ import torch
 
 from kdmkit._core.checks import as_levels, bad_argument
 from kdmkit.distributions import JointKDM
-from kdmkit.plotting._arrays import Array, as_array, log_density, mesh
-from kdmkit.plotting._axes import Axes, axes, class_colors, finish, labelled_contours, legend, matplotlib
+from kdmkit.plotting._canvas import (
+    Array,
+    Axes,
+    as_array,
+    axes,
+    class_colors,
+    finish,
+    labelled_contours,
+    legend,
+    log_density,
+    matplotlib,
+    mesh,
+)
 
 Function = Callable[[Array], Any]
 
@@ -29,8 +40,8 @@ def plot_decision_regions(
 ) -> Axes:
     """Class probabilities as a blend of the classes' colours, and log p(x) as contour lines.
 
-    Each line encloses the given fraction of the points X: beyond the last one a prediction is a guess about
-    a place where there were hardly any data.
+    Each line encloses the given fraction of the points X: beyond the last one there were hardly any data, and
+    a prediction is a guess.
 
     Args:
         model: a JointKDM of a two-dimensional x and a discrete y; or a function from points `(n, 2)` to
@@ -78,7 +89,7 @@ def plot_decision_regions(
 
 
 def _functions(model: Any, log_prob: Function | None) -> tuple[Function, Function | None]:
-    """What gives probabilities, and what gives log p(x)."""
+    """The functions that give class probabilities and log p(x)."""
     if isinstance(model, JointKDM):
         return _joint_functions(model, log_prob)
     if not callable(model):
@@ -125,14 +136,14 @@ def _indices(y: Any, classes: Iterable[Any] | None, n: int, k: int) -> Array:
     labels = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
     if labels.shape != (n,):
         raise ValueError(bad_argument("y", f"shape ({n},), a class for each point", labels.shape))
-    known = list(range(k)) if classes is None else list(classes)
-    if np.issubdtype(labels.dtype, np.integer) and not set(labels.tolist()) <= set(known):
+    members = list(range(k)) if classes is None else list(classes)
+    if np.issubdtype(labels.dtype, np.integer) and not set(labels.tolist()) <= set(members):
         # The labels are numbers of classes, whose names are for the legend only.
-        known = list(range(k))
-    places = {name: i for i, name in enumerate(known)}
+        members = list(range(k))
+    places = {name: i for i, name in enumerate(members)}
     unknown = [label for label in labels.tolist() if label not in places]
     if unknown:
-        raise ValueError(bad_argument("y", f"classes among {known}", repr(unknown[0])))
+        raise ValueError(bad_argument("y", f"classes among {members}", repr(unknown[0])))
     return np.array([places[label] for label in labels.tolist()])
 
 

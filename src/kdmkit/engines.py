@@ -1,4 +1,4 @@
-"""A fitted estimator as a function from Arrow batch to Arrow batch, which other processes can be sent."""
+"""Fitted models on engines that map functions over batches of rows: Ray Data, Spark, Dask."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kdmkit.estimators.common import KDMEstimator
 from kdmkit.estimators.common.arrow import as_arrow, need
 from kdmkit.serialize import load
 
-# Saved models that a process holds at once.
+# Saved models that a process keeps in memory.
 _MODELS = 4
 # Several threads that need one model read it once.
 _LOADING = threading.Lock()
 
 
 class BatchFunction:
-    """What a fitted estimator makes of an Arrow batch: the columns of `stream`, row by row.
+    """A fitted estimator as a function from Arrow batch to Arrow batch, with the columns of `stream`.
 
-    The answer for a row depends on the row alone. A batch may be mapped anywhere, in any order and more than
-    once. So an engine (Ray Data, Spark, Dask) can split rows among processes and repeat what a lost process
-    had begun. Pickles of the function hold the path of a saved model, or the estimator itself.
+    The answer for a row depends on the row alone. An engine (Ray Data, Spark, Dask) can split rows among
+    processes, and repeat batches that a lost process had begun. Pickles of the function hold the path of a
+    saved model, or the estimator itself.
 
     Args:
-        model: a fitted estimator, or the path of one that `kdmkit.save` wrote. A path has to mean the same
+        model: a fitted estimator, or the path of one that `kdmkit.save` wrote. The path has to name the same
             file in all processes; each reads it once.
         what, columns, keep, options: those of `KDMDensity.stream`, `KDMClassifier.stream`,
             `KDMRegressor.stream` and `KDMTable.stream`: `"score"`, `"predict"`, or `"impute"`. With
@@ -70,8 +70,8 @@ class BatchFunction:
         """The answer for every row, in order: a record batch for one, else an Arrow table."""
         table = as_arrow(batch)
         options = {"random_state": self._seed(table)} if self._options.get("draw") else {}
-        (made,) = self._answer([table], options)
-        return _as_record_batch(made) if isinstance(batch, need("pyarrow").RecordBatch) else made
+        (answers,) = self._answer([table], options)
+        return _as_record_batch(answers) if isinstance(batch, need("pyarrow").RecordBatch) else answers
 
     def _answer(self, batches: list[Any], options: dict[str, Any]) -> Any:
         options = {**self._options, **options}
@@ -88,7 +88,7 @@ class BatchFunction:
             return _loaded(self._model, stamp, self._device)
 
     def _seed(self, table: Any) -> int:
-        """Of draws: a function of `random_state` and of the batch."""
+        """The seed of draws: a function of `random_state` and of the batch."""
         arrow = need("pyarrow")
         sink = arrow.BufferOutputStream()
         with arrow.ipc.new_stream(sink, table.schema) as writer:
@@ -97,7 +97,7 @@ class BatchFunction:
 
     @property
     def __name__(self) -> str:
-        """What engines show of a function."""
+        """The name that engines show."""
         return f"kdmkit.{self._what}"
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class BatchFunction:
 
 @lru_cache(_MODELS)
 def _loaded(path: str, stamp: Any, device: str) -> KDMEstimator:
-    """A saved estimator; `stamp` tells the files apart that were at one place."""
+    """A saved estimator; `stamp` distinguishes files that were at one path at different times."""
     model: Any = load(path, device=device)
     check_instance("model", model, KDMEstimator, "the path of a saved estimator")
     estimator: KDMEstimator = model

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit.plotting._arrays import Array, as_array
-from kdmkit.plotting._axes import INK, Axes, axes, matplotlib
+from kdmkit.plotting._canvas import INK, Array, Axes, as_array, axes, matplotlib
 
 _GAP = 0.06
 
@@ -32,8 +31,8 @@ def plot_image_grid(
         n_columns: images in a row; the last row may be shorter.
         ax: where to draw; None makes a new figure.
         cmap: matplotlib's name of the colour map for images without colour.
-        value_range: values shown as darkest and brightest. None is the range of all images together, for
-            coloured images 0 to 1, or 0 to 255 where a value exceeds 1.
+        value_range: values shown as darkest and brightest. None is the range of all images together; for
+            coloured images 0 to 1, or 0 to 255 if a value exceeds 1.
 
     Returns:
         The axes that were drawn on.
@@ -97,6 +96,6 @@ def _range(tiles: Array, value_range: tuple[float, float] | None) -> tuple[float
 
 
 def _figure_size(height: float, width: float) -> tuple[float, float]:
-    """Inches for a grid of so many image widths: at most as large as a page."""
+    """The size in inches of a figure for a grid of `height` × `width` image widths: at most a page."""
     inch = min(0.6, 10 / max(width, height))
     return max(1.5, inch * width + 0.4), max(1.0, inch * height + 0.2)
