@@ -14,11 +14,9 @@ from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import full_precision
-from kdmkit.ops.dense import reduce_scores_given, sum_scores
+from kdmkit.ops import dense
 from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
-from kdmkit.ops.implementations import fits_dense
-from kdmkit.ops.products import narrow_product_transposed
-from kdmkit.ops.scaled_points import ScaledPoints
+from kdmkit.ops.scaled_points import ScaledPoints, narrow_product_transposed
 from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
 
 # Squares of amplitudes lose no digits, and do not overflow, while their sums are between these.
@@ -47,37 +45,33 @@ def log_labels_given(
     """
     if not isinstance(distance, SquaredDistance) or not isinstance(labels, Amplitudes | Lookup):
         return None
-    (codes, table), points = labels.tensors, distance.tensors
-    if not distance.plain or not _is_usual(codes, table, log_weights, *points):
+    are_amplitudes, codes = isinstance(labels, Amplitudes), labels.codes
+    table = labels.amplitudes if isinstance(labels, Amplitudes) else labels.table
+    query, components = distance.query, distance.components
+    # First: while a compiler traces, comparisons of sizes would become conditions.
+    if not only_reverse_mode() or not distance.plain or not _are_matrices(query, components, table, codes):
         return None
-    are_amplitudes = isinstance(labels, Amplitudes)
-    found: Tensor | None = _Labels.apply(are_amplitudes, *points, log_weights, table, codes)
-    return found
+    if log_weights.ndim != 1 or log_weights.dtype != torch.float32:
+        return None
+    log_probs: Tensor | None = _LogLabels.apply(
+        are_amplitudes, query, components, distance.scale, log_weights, table, codes
+    )
+    return log_probs
 
 
-def _is_usual(
-    codes: Tensor, table: Tensor, log_weights: Tensor, query: Tensor, components: Tensor, scale: Tensor
-) -> bool:
-    """Whether all are without a batch, on a CPU, in float32, and few enough for whole matrices."""
-    n, m = query.shape[0], components.shape[0]
+def _are_matrices(query: Tensor, components: Tensor, table: Tensor, codes: Tensor) -> bool:
+    """Whether all are matrices on a CPU, in float32, and few enough for whole matrices of scores."""
     return (
-        # First: while a compiler traces, comparisons of sizes would become conditions.
-        only_reverse_mode()
-        and all(
-            part.dtype == torch.float32 and part.device.type == "cpu" for part in (query, components, table)
-        )
-        and table.ndim == 2
-        and log_weights.ndim == 1
-        and log_weights.dtype == torch.float32
-        and codes.ndim == 2
+        query.dtype == components.dtype == table.dtype == torch.float32
+        and query.device.type == components.device.type == table.device.type == "cpu"
+        and table.ndim == codes.ndim == 2
         and table.shape[1] <= MAX_LABELS
-        and n > 0
-        and fits_dense(n * m, "cpu")
+        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
         and not torch.is_autocast_enabled("cpu")
     )
 
 
-class _Labels(torch.autograd.Function):
+class _LogLabels(torch.autograd.Function):
     """(are_amplitudes, query, components, scale, log_weights, table, codes) → log p(code | query), or None.
 
     `table` has a row per component: log-probabilities of labels, or amplitudes.
@@ -103,14 +97,12 @@ class _Labels(torch.autograd.Function):
         probs = (likelihood.mT @ weights.mT).gather(0, codes.mT).squeeze(0)
         if not probs.amin().item() > MIN_LABEL_PROBABILITY:
             return None
-        ctx.factor = points.factor
-        ctx.save_for_backward(*inputs, *points.tensors, likelihood, norms, weights, probs)
+        points.save(ctx, *inputs, likelihood, norms, weights, probs)
         return probs.log()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        inputs, points = ctx.saved_tensors[:6], ScaledPoints(*ctx.saved_tensors[6:11], factor=ctx.factor)
-        likelihood, norms, weights, probs = ctx.saved_tensors[11:]
+        points, (*inputs, likelihood, norms, weights, probs) = ScaledPoints.saved(ctx)
         needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
         if torch.is_grad_enabled():
             return differentiable_gradients(_differentiable, ctx, norms is not None, inputs, gradient)
@@ -138,5 +130,5 @@ def _differentiable(are_amplitudes: bool, *inputs: Any) -> tuple[Tensor]:
     """The same by differentiable operations, for second derivatives."""
     query, components, scale, log_weights, table, codes = inputs
     labels = Amplitudes(codes, table) if are_amplitudes else Lookup(codes, table)
-    scores = sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
-    return (reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)
+    scores = dense.sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
+    return (dense.reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)
