@@ -314,7 +314,7 @@ def explore(
 def _entry(path: Path) -> Any:
     """The model of a file, loaded while the page opens."""
     from kdmkit import load
-    from kdmkit.explore.models import Entry
+    from kdmkit.explore import Entry
 
     if not path.exists():
         raise ValueError(bad_argument("model", "a file that kdmkit wrote", f"no file {path}"))

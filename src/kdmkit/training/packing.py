@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance, is_integer
-from kdmkit.distributions.evidence import check_masks
+from kdmkit.distributions.arguments import check_masks
 from kdmkit.nn import KDMLayer, Variable
 from kdmkit.training.rows import Rows
 
