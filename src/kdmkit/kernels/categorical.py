@@ -28,7 +28,7 @@ from kdmkit.kernels.calculus.integrals import log_sum
 from kdmkit.kernels.regions import OneOf, Region, first_occurrences
 from kdmkit.ops import Lookup, Score, Term
 from kdmkit.ops.terms import Amplitudes
-from kdmkit.ops.terms.amplitudes import log_probs, log_square
+from kdmkit.ops.terms.discrete import log_probs, log_square
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
 _LARGEST_TABLE = 1 << 16

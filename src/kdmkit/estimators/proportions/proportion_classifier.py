@@ -7,22 +7,33 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_flag, check_number
-from kdmkit.estimators.common.arrays import Array, checked_rows, split_rows, to_tensor
-from kdmkit.estimators.common.labels import JointClassifier, normalized
-from kdmkit.estimators.proportions.bags import Bags, check_bags
-from kdmkit.estimators.proportions.labels import LabelProportions, check_label_proportions
-from kdmkit.estimators.proportions.phases import ProportionFit
+from kdmkit._core.logspace import log_normalize, safe_log
+from kdmkit.estimators.common.arrays import Array, checked_rows, split_index, to_tensor
+from kdmkit.estimators.common.joint_estimator import JointClassifier, normalized, start_phases
+from kdmkit.estimators.proportions.bag_likelihood import (
+    BagLikelihood,
+    BagLoss,
+    CountLikelihood,
+    LabelRatio,
+    RowLikelihood,
+    counts_of,
+)
+from kdmkit.estimators.proportions.bags import Bags, LabelProportions, check_bags, check_label_proportions
 from kdmkit.kernels import RBF, typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import LARGEST_INPUT
+from kdmkit.training import Rows
 
 Loss = Literal["likelihood", "counts", "proportions"]
+# Steps of expectation-maximisation of the proportions of new bags.
 _EM_STEPS = 200
+# Bags per step, if a step needs whole bags.
+_BAGS = 16
 
 
 @dataclass(eq=False, repr=False)
@@ -105,47 +116,78 @@ class KDMProportionClassifier(JointClassifier):
         check_number("noise", self.noise, "a number ≥ 0")
         check_flag("standardize", self.standardize)
         X = checked_rows(self, X, allow_nd=self._takes_anything)
-        known = check_label_proportions(proportions, counted)
-        if not known.exact and self.loss != "likelihood":
+        checked = check_label_proportions(proportions, counted)
+        if not checked.exact and self.loss != "likelihood":
             wanted = "'likelihood' for ranges of proportions or polls"
             raise ValueError(bad_argument("loss", wanted, repr(self.loss)))
-        index = check_bags(bags, len(X), len(known))
-        held = _check_validation(validation_bags, len(known))
+        index = check_bags(bags, len(X), len(checked))
+        validation = _check_validation(validation_bags, len(checked))
         with self._seeded():
-            self._keep(self._learned(to_tensor(X), index, known, held))
-        self.classes_ = np.arange(known.n_classes)
+            self._keep(self._learned(to_tensor(X), index, checked, validation))
+        self.classes_ = np.arange(checked.n_classes)
         return self
 
-    def _learned(self, x: Tensor, ids: Tensor, known: LabelProportions, held: Tensor | None) -> Predictor:
+    def _learned(
+        self, x: Tensor, ids: Tensor, proportions: LabelProportions, validation: Tensor | None
+    ) -> Predictor:
+        """Fits an encoder with a dense head, if any, then with a joint KDM, both to proportions of bags."""
         scalers = self._input_scaler(x, None)
         bags = Bags(self._training_inputs(x, scalers), ids)
-        phases = ProportionFit(self, bags, known, *self._split(len(known), held))
-        self.class_prior_ = phases.prior.double().numpy()
-        self._keep_histories(phases.run())
-        return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
+        train, validation = self._split(len(proportions), validation)
+        by_row = self.loss == "likelihood" and proportions.exact
+        automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
+        rows = bags.inside(train)
+        m = self._count_components(len(rows), max(2, min(128, len(rows) // 10)))
+        phases = start_phases(
+            self,
+            rows,
+            _objective_rows(self.loss, bags, proportions, train),
+            None if validation is None else _objective_rows(self.loss, bags, proportions, validation),
+            make_layer=lambda d: _first_layer(d, proportions.n_classes, m),
+            n_outputs=proportions.n_classes,
+            batch_size=_BAGS if automatic and not by_row else None,
+            noise=float(self.noise),
+        )
+        mean = proportions.mean.float()[train].repeat_interleave(bags.size[train], 0)
+        prior = mean.mean(0)
+
+        def objective(head: nn.Module) -> nn.Module:
+            if self.loss == "proportions":
+                return BagLoss(bags, phases.encoder, head)
+            labels = LabelRatio(phases.encoder, head, phases.noise, prior)
+            if self.loss == "counts":
+                return CountLikelihood(labels, bags)
+            return RowLikelihood(labels) if by_row else BagLikelihood(labels, bags)
+
+        if phases.dense is not None:
+            phases.minimize("pretraining", objective(phases.dense))
+            phases.dense.cpu()
+        z = phases.encode(rows)
+        self._place_components(phases.layer, z, _predicted_labels(mean, phases.dense, z).sqrt())
+        phases.minimize("joint", objective(phases.layer))
+        self.class_prior_ = prior.double().numpy()
+        self._keep_histories(phases.histories)
+        encoder = None if phases.encoder is None else phases.encoder.cpu()
+        return Predictor.from_standardized(phases.layer.cpu(), scalers, encoder=encoder)
 
     def _input_scaler(self, x: Tensor, weights: Tensor | None) -> dict[str, Scaler]:
         if self.standardize:
             return super()._input_scaler(x, weights)
         return {} if self._takes_anything else {"x": Scaler.identity(x.shape[1], LARGEST_INPUT)}
 
-    def _split(self, n_bags: int, held: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _split(self, n_bags: int, chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The ids of bags to learn from and of bags to validate on."""
+        if chosen is None:
+            return split_index(n_bags, self.validation_fraction, self._seed)
         everything = torch.arange(n_bags)
-        if held is not None:
-            return everything[~torch.isin(everything, held)], held
-        train, validation = split_rows((everything,), None, self.validation_fraction, self._seed)
-        return train.tensors[0], None if validation is None else validation.tensors[0]
+        return everything[~torch.isin(everything, chosen)], chosen
 
-    def _first_layer(self, z: Tensor, amplitudes: Tensor) -> JointLayer:
+    def _place_components(self, layer: JointLayer, z: Tensor, amplitudes: Tensor) -> None:
         """Random rows as components; their amplitudes are the square roots of label probabilities."""
-        d, m = z.shape[1], self._count_components(len(z), max(2, min(128, len(z) // 10)))
         sigma, generator = self._first_sigma("mean"), self._torch_generator()
-        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-        layer = JointLayer(d, amplitudes.shape[1], m, in_kernel=RBF(torch.ones(d)), **options)
         # One length for all dimensions: in one-hot columns, rare categories must not count more.
         width = typical_distance(z, sigma) if isinstance(sigma, str) else float(sigma)
-        return layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)
+        layer.initialize(z, amplitudes, method="random", sigma=width, generator=generator)
 
     # ---- answers
 
@@ -168,6 +210,37 @@ class KDMProportionClassifier(JointClassifier):
         if method == "mean":
             return normalized(_sums(probs, index))
         return _likeliest(probs, index, self.class_prior_)
+
+
+def _objective_rows(loss: Loss, bags: Bags, proportions: LabelProportions, ids: Int[Tensor, " k"]) -> Rows:
+    """The objective's tensors for some bags: one entry per row, or one per bag."""
+    size, mean = bags.size[ids], proportions.mean.float()[ids]
+    if loss == "likelihood" and proportions.exact:
+        return Rows((bags.inside(ids), mean.repeat_interleave(size, 0)))
+    if loss == "counts":
+        return Rows((bags.first[ids], size, counts_of(proportions, bags.size)[ids]), size.float(), size)
+    tensors = (bags.first[ids], size, mean)
+    if loss == "proportions":
+        return Rows(tensors, None, size)
+    bounds = (part.float()[ids] for part in (proportions.low, proportions.high, proportions.counted))
+    return Rows((*tensors, *bounds), size.float(), size)
+
+
+def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:
+    """A layer with one bandwidth per dimension."""
+    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+    return JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
+
+
+@torch.no_grad()
+def _predicted_labels(
+    proportions: Float[Tensor, "n c"], head: nn.Module | None, z: Float[Tensor, "n d"]
+) -> Float[Tensor, "n c"]:
+    """p(y|z, bag) ∝ γ_y p(y|z)/p(y): labels of rows in bags with proportions γ, by a dense head (None: γ)."""
+    if head is None:
+        return proportions
+    relative = torch.where(proportions > 0, proportions / proportions.mean(0), 0.0)
+    return log_normalize(safe_log(relative) + torch.log_softmax(head(z), -1)).exp()
 
 
 def _sums(values: Array, index: Array) -> Array:

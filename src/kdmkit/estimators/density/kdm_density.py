@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +13,14 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kdmkit._core.checks import check_choice, check_count, check_number, in_memory
+from kdmkit._core.checks import (
+    bad_argument,
+    check_choice,
+    check_count,
+    check_instance,
+    check_number,
+    in_memory,
+)
 from kdmkit.distributions import KDM, PreparedKDM
 from kdmkit.estimators.common.arrays import (
     Array,
@@ -24,13 +32,17 @@ from kdmkit.estimators.common.arrays import (
     weighted_rows,
 )
 from kdmkit.estimators.common.arrow import answer_rows
-from kdmkit.estimators.common.bandwidth import choose_sigma, is_rule
 from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
 from kdmkit.estimators.common.chunks import KeptRows, add_chunk
-from kdmkit.estimators.density.adaptive import automatic_density, layer_of
-from kdmkit.estimators.density.grouped import Sample, automatic_density_of_groups, density_of_groups
-from kdmkit.estimators.density.groups import GroupedRows, Groups
-from kdmkit.estimators.density.likelihood import (
+from kdmkit.estimators.common.leave_one_out import choose_sigma, is_rule
+from kdmkit.estimators.density.adaptive import automatic_density, layer_of_rows
+from kdmkit.estimators.density.groups import (
+    GroupedRows,
+    automatic_density_of_groups,
+    density_of_groups,
+    group_rows,
+)
+from kdmkit.estimators.density.maximum_likelihood import (
     Covariance,
     Frame,
     Likelihood,
@@ -38,6 +50,7 @@ from kdmkit.estimators.density.likelihood import (
     initialize_weights,
     kernel_of,
 )
+from kdmkit.kernels import check_continuous
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.training import Rows
@@ -99,7 +112,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     validation_fraction: float = 0.0
     max_rows: int | None = 500_000
 
-    _kept: KeptRows | None = field(init=False, default=None)
+    _kept: KeptRows | GroupedRows | None = field(init=False, default=None)
     _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KDMDensity:
@@ -125,15 +138,17 @@ class KDMDensity(DensityMixin, KDMEstimator):
         """
         self._check_choices()
         X = checked_rows(self, X, reset=not hasattr(self, "module_"))
-        in_groups = self.method == "nonparametric"
-        of = GroupedRows.of if in_groups else KeptRows.of
-        rows = add_chunk(self, X, None, sample_weight, kept=self._kept, most=self.max_rows, of=of)
-        kept = rows.at_most(self.max_rows)
-        if in_groups and isinstance(kept, GroupedRows) and kept.groups is not None:
+        rows: KeptRows | GroupedRows = add_chunk(
+            self, X, None, sample_weight, kept=self._kept, most=self.max_rows
+        )
+        in_groups = self.method == "nonparametric" or isinstance(rows, GroupedRows)
+        kept = group_rows(rows, self.max_rows) if in_groups else rows.at_most(self.max_rows)
+        if self.method == "nonparametric" and isinstance(kept, GroupedRows):
             with self._seeded():
-                self._keep(self._of_groups(kept, kept.groups))
+                self._keep(self._of_groups(kept))
         else:
-            self._learn(rows.X, rows.sample_weight)
+            sample = rows.sample if isinstance(rows, GroupedRows) else rows
+            self._learn(sample.X, sample.sample_weight)
         self._kept, self.n_samples_seen_ = kept, kept.n_seen
         return self
 
@@ -160,16 +175,15 @@ class KDMDensity(DensityMixin, KDMEstimator):
         self.history_: list[dict[str, float]] = []
         if self._sigma_is_automatic:
             return automatic_density(x, w, verbose=bool(self.verbose))
-        return layer_of(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
+        return layer_of_rows(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
 
-    def _of_groups(self, rows: GroupedRows, groups: Groups) -> DensityLayer:
-        x, weight, own = (torch.from_numpy(array) for array in (rows.X, rows.weights, rows.own))
-        sample = Sample(x.double(), weight, own, rows.n_seen)
+    def _of_groups(self, rows: GroupedRows) -> DensityLayer:
         self.history_ = []
         if self._sigma_is_automatic:
-            return automatic_density_of_groups(groups, sample, verbose=bool(self.verbose))
-        sigma = choose_sigma(self.sigma, sample.x, sample.weight)
-        return density_of_groups(groups, sigma * (sample.narrowing if is_rule(self.sigma) else 1))
+            return automatic_density_of_groups(rows, verbose=bool(self.verbose))
+        x, weight = torch.from_numpy(rows.sample.X).double(), torch.from_numpy(rows.sample.weights)
+        sigma = choose_sigma(self.sigma, x, weight)
+        return density_of_groups(rows.groups, sigma * (rows.narrowing if is_rule(self.sigma) else 1))
 
     @property
     def _sigma_is_automatic(self) -> bool:
@@ -252,3 +266,59 @@ class KDMDensity(DensityMixin, KDMEstimator):
         n_samples = check_count("n_samples", n_samples)
         with in_memory("n_samples", n_samples):
             return np.asarray(self.kdm_.sample((n_samples,), generator=self._generator(random_state)).cpu())
+
+
+def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = None) -> KDMDensity:
+    """The density (w_a·p_a(x) + w_b·p_b(x))/(w_a + w_b), exactly: it has the components of both.
+
+    The result has the parameters of `a`. Use it to join densities that were fitted on several machines.
+
+    Args:
+        a, b: fitted densities of rows with the same columns. Their bandwidths may differ; of the method
+            `"likelihood"` use `covariance="diag"` or `"spherical"`, since components share one full metric.
+        weights: w_a and w_b; None takes the numbers of rows that they were fitted to (`n_samples_seen_`).
+
+    Returns:
+        A fitted density; `a` and `b` do not change.
+
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> a, b, both = (KDMDensity(sigma=0.5).fit(rows) for rows in (X[:100], X[100:], X))
+    >>> bool(np.allclose(merge(a, b).score_samples(X), both.score_samples(X)))
+    True
+    """
+    for name, density in {"a": a, "b": b}.items():
+        check_instance(name, density, KDMDensity, "a fitted KDMDensity")
+        check_is_fitted(density)
+    if a.n_features_in_ != b.n_features_in_:
+        raise ValueError(bad_argument("b", f"a density of {a.n_features_in_} columns", b.n_features_in_))
+    share = torch.tensor(_weights(a, b, weights), dtype=torch.float64).log()
+    parts = a.kdm_.to("cpu"), b.kdm_.to("cpu")
+    sizes = parts[0].n_components, parts[1].n_components
+    kernel = check_continuous("a", parts[0].kernel).joined(parts[1].kernel, sizes)
+    components = torch.cat([part.components.double() for part in parts])
+    logits = torch.cat([part.log_weights.double() + w for part, w in zip(parts, share, strict=True)])
+    options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
+    layer = DensityLayer(components.shape[1], len(components), kernel=kernel, **options)
+    merged = copy.copy(a)
+    merged.history_ = []
+    merged._kept = merged._prepared = None
+    merged.n_samples_seen_ = _seen(a) + _seen(b)
+    merged._keep(layer.assign({"x": components}, logits))
+    return merged
+
+
+def _weights(a: KDMDensity, b: KDMDensity, weights: Sequence[float] | None) -> list[float]:
+    if weights is not None:
+        if len(weights) != 2:
+            raise ValueError(bad_argument("weights", "two numbers > 0", weights))
+        return [check_number("weights", weight, "two numbers > 0", positive=True) for weight in weights]
+    if not (_seen(a) and _seen(b)):
+        wanted = "two numbers > 0, since a density was saved without its number of rows"
+        raise ValueError(bad_argument("weights", wanted, None))
+    return [float(_seen(a)), float(_seen(b))]
+
+
+def _seen(density: KDMDensity) -> int:
+    """The number of rows of a fit; 0 in files of earlier versions."""
+    return getattr(density, "n_samples_seen_", 0)
