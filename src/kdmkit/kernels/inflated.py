@@ -15,7 +15,7 @@ from kdmkit._core.logspace import log_add
 from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import LABEL_SMOOTHING
+from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
@@ -197,10 +197,7 @@ class Inflated(Around):
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         log_p, inner = self.split(components)
         match = self._match(x)
-        is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
-        lead = broadcast(is_atom.shape, log_p.shape[:-1])
-        table = log_p[..., 1:].expand(*lead, self.n_atoms)
-        atoms = table.gather(-1, code.long().expand(*lead, 1)).squeeze(-1)
+        is_atom, atoms = match.any(-1), read_codes(log_p[..., 1:], match.int().argmax(-1))
         replaced = x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else is_atom
         rest = self.kernel.log_overlap(self._stand_in(x, replaced, inner), inner)
         rest = rest + log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, SupportsIndex
 
 import torch
@@ -13,20 +12,25 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import (
-    as_tensor,
     check_event,
     check_finite,
     check_floating,
-    is_integer,
 )
-from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
-from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit._core.logspace import log_add, safe_log
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import LABEL_SMOOTHING, check_codes, check_size, smoothing_logit
-from kdmkit.kernels.regions import OneOf, Region, first_occurrences
+from kdmkit.kernels.categorical import (
+    LABEL_SMOOTHING,
+    check_codes,
+    check_size,
+    read_codes,
+    set_masses,
+    smoothing_logit,
+)
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
 
-# Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
+# Numbers of (draw, level) that exist at once in `sample`.
 _NUMBERS = 1 << 22
 _LEAST_SMOOTHING = 1e-30
 
@@ -123,10 +127,7 @@ class Levels(Kernel):
         return LogSum((Sum((Lookup(codes, components), constant(log_rest - total))), constant(log_share)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        table = self.log_probs(components)
-        lead = broadcast(x.shape, table.shape[:-1])
-        index = x.long().expand(lead).unsqueeze(-1)
-        return table.expand(*lead, self.n).gather(-1, index).squeeze(-1)
+        return read_codes(self.log_probs(components), x)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
@@ -140,7 +141,7 @@ class Levels(Kernel):
     # ---- regions
 
     def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(_set_masses, values, self.log_probs(components))
+        return Score(set_masses, values, self.log_probs(components))
 
     # ---- draws
 
@@ -173,10 +174,6 @@ class Levels(Kernel):
         return drawn.reshape(index.shape)
 
     # ---- events and components
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = as_tensor(argument, value, like=like)
-        return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         check_codes(argument, value, self.n)
@@ -233,21 +230,6 @@ class Levels(Kernel):
 
     def extra_repr(self) -> str:
         return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
-
-
-def _set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k."""
-    codes, new = first_occurrences(values.long())
-    columns, n, m = table.mT, codes.shape[-2], table.shape[-2]
-    lead = broadcast(codes.shape[:-2], table.shape[:-2])
-    columns = columns.expand(*lead, *columns.shape[-2:])
-    step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
-    parts = []
-    for some, kept in zip(codes.split(step, -1), new.split(step, -1), strict=True):
-        index = some.reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
-        scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
-        parts.append(safe_logsumexp(torch.where(kept.unsqueeze(-1), scores, -math.inf).mT))
-    return log_add(parts)
 
 
 def _invert(probs: Float[Tensor, "*r n"], uniform: Float[Tensor, "*r k"]) -> Int[Tensor, "*r k"]:

@@ -24,14 +24,16 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.regions import Interval, Region
-from kdmkit.ops import Score, Term
+from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
 from kdmkit.ops.terms.score import BlockScore
 
 
 class WithBandwidth(Kernel, ABC):
-    """A kernel with a bandwidth."""
+    """A kernel of vectors with a bandwidth."""
 
     bandwidth: Bandwidth
+    #: The parameter's name in errors, if it is not that of the bandwidth.
+    parameter_name: str | None = None
 
     @abstractmethod
     def with_bandwidth(self, bandwidth: Bandwidth) -> WithBandwidth:
@@ -49,6 +51,44 @@ class WithBandwidth(Kernel, ABC):
         if not isinstance(self.bandwidth, LearnedBandwidth):
             self._cannot("one with a learned bandwidth")
         return self.bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            return
+        if isinstance(sigma, str):
+            width = self.typical_width(components, sigma) if distance is None else distance
+            value = width * self.relative_widths(components)
+        else:
+            value = torch.full_like(self.bandwidth.raw, sigma)
+        self.bandwidth.restart(value, BOUND * float(value.min()))
+
+    def typical_width(self, components: Tensor, rule: str) -> float:
+        """The bandwidth to start from, by a rule of `typical_distance`."""
+        return typical_distance(components, rule)
+
+    def relative_widths(self, components: Tensor) -> Tensor:
+        """Factors of the bandwidth to start from, in the shape of the bandwidth."""
+        return torch.ones_like(self.learned_bandwidth.raw)
+
+    def check_dimensions(self, d: int, x: Tensor | None = None) -> int:
+        """d, if the bandwidth and x have as many dimensions; otherwise a ValueError."""
+        if x is not None:
+            check_event("x", x, torch.Size([d]))
+        shape = self.bandwidth.shape
+        if len(shape) and shape[-1] not in (1, d):
+            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
+            name = self.parameter_name or self.bandwidth.name
+            raise ValueError(bad_argument(name, wanted, f"shape {tuple(shape)}"))
+        return d
+
+    def distance_term(self, x: Tensor, components: Tensor, scale: Tensor) -> Term:
+        """−Σ_i (scale_i·(x_i − c_i))² of all pairs; `scale` has the shape of the bandwidth."""
+        if self.bandwidth.per_component:
+            return ComponentDistance(x, components, scale)
+        row = scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1)
+        return SquaredDistance(x, components, row)
 
 
 class LocationScale(WithBandwidth, ABC):
@@ -140,21 +180,12 @@ class LocationScale(WithBandwidth, ABC):
     def per_component(self) -> bool:
         return self.bandwidth.per_component
 
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """The typical distance of components, relative to the spread of each dimension where they differ."""
-        bandwidth = self.bandwidth
-        if not isinstance(bandwidth, LearnedBandwidth):
-            return
-        if not isinstance(sigma, str):
-            width = float(sigma)
-        else:
-            width = typical_distance(components, sigma) if distance is None else distance
-        value = torch.full_like(bandwidth.raw, width)
-        if isinstance(sigma, str) and value.ndim and value.shape[-1] > 1:
-            value = value * relative_spread(components.detach().double()).to(value)
-        bandwidth.restart(value, BOUND * float(value.min()))
+    def relative_widths(self, components: Tensor) -> Tensor:
+        """Dimensions that spread wider have larger bandwidths, if each has its own."""
+        ones = super().relative_widths(components)
+        if not ones.ndim or ones.shape[-1] == 1:
+            return ones
+        return ones * relative_spread(components.detach().double()).to(ones)
 
     def scaled(self, factor: Any) -> LocationScale:
         return self.with_bandwidth(self.bandwidth.scaled(factor))
@@ -203,7 +234,7 @@ class LocationScale(WithBandwidth, ABC):
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         return self.score_term(self._block, x, components)
 
     def score_term(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
@@ -232,7 +263,7 @@ class LocationScale(WithBandwidth, ABC):
         return sum_last(part, x.unsqueeze(-2), centres.unsqueeze(-3), scales.unsqueeze(-3))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
-        d = self._check_dimensions(components.shape[-1])
+        d = self.check_dimensions(components.shape[-1])
         logs = self.bandwidth.value.log()
         if logs.ndim == 0:
             logs = logs.unsqueeze(-1)
@@ -241,7 +272,7 @@ class LocationScale(WithBandwidth, ABC):
     # ---- regions
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], low)
+        self.check_dimensions(components.shape[-1], low)
         return self.score_term(self._mass_block, torch.cat([low, high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -265,15 +296,6 @@ class LocationScale(WithBandwidth, ABC):
 
     def mode(self, components: Tensor) -> Tensor:
         return components
-
-    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
-        if x is not None:
-            check_event("x", x, torch.Size([d]))
-        shape = self.bandwidth.shape
-        if len(shape) and shape[-1] not in (1, d):
-            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
-            raise ValueError(bad_argument(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
-        return d
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         return components

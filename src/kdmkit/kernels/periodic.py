@@ -11,12 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number, is_integer
+from kdmkit._core.checks import bad_argument, check_finite, check_number, is_integer
 from kdmkit._core.tensors import at_least_float32, broadcast, compute_dtype, pick
 from kdmkit.kernels.bandwidth import (
-    BOUND,
     Bandwidth,
-    LearnedBandwidth,
     as_bandwidth,
     bandwidth_from_config,
     positive_tensor,
@@ -27,7 +25,7 @@ from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.regions import Interval, OneOf, first_occurrences
-from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term, score_dtype
+from kdmkit.ops import Score, Term, score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
 _TABLE = 1 << 22
@@ -59,6 +57,8 @@ class Periodic(WithBandwidth):
 
     discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
+    overlaps_everywhere: bool = True
+    parameter_name: str = "kappa"
 
     def __init__(
         self, kappa: Any = 1.0, period: float = 1.0, *, whole: bool = False, trainable: bool = False
@@ -99,30 +99,16 @@ class Periodic(WithBandwidth):
     # ---- parameters
 
     @property
-    def overlaps_everywhere(self) -> bool:
-        return True
-
-    @property
     def per_component(self) -> bool:
         return self.whole or self.bandwidth.per_component
 
     def with_bandwidth(self, bandwidth: Bandwidth) -> Periodic:
         return Periodic(bandwidth, self.period, whole=self.whole)
 
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """σ is the typical distance of components on the circle, or the number."""
-        if not isinstance(self.bandwidth, LearnedBandwidth):
-            return
-        if not isinstance(sigma, str):
-            width = float(sigma)
-        elif distance is not None:
-            width = distance
-        else:
-            radius = self.period / (2 * math.pi)
-            width = radius * typical_distance(self._points(components.detach().double()), sigma)
-        self.bandwidth.restart(width, BOUND * width)
+    def typical_width(self, components: Tensor, rule: str) -> float:
+        """The typical distance of components on the circle."""
+        radius = self.period / (2 * math.pi)
+        return radius * typical_distance(self._points(components.detach().double()), rule)
 
     def _scale(self, like: Tensor) -> Tensor:
         """κ on the device of `like`, in float32 at least."""
@@ -139,21 +125,19 @@ class Periodic(WithBandwidth):
         return torch.cat([angle.cos(), angle.sin()], -1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         x, c = self._points(x.to(components.dtype) if is_integer(x) else x), self._points(components)
         scale = (0.5 * self._scale(components)).sqrt().to(score_dtype(x, c))
         if scale.ndim and scale.shape[-1] > 1:
             scale = torch.cat([scale, scale], -1)
-        if self.bandwidth.per_component:
-            return ComponentDistance(x, c, scale)
-        return SquaredDistance(x, c, scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1))
+        return self.distance_term(x, c, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         half = 0.5 * self._angle(x - components)
         return (-2 * self._scale(components) * half.sin().square()).sum(-1).to(components.dtype)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
-        d = self._check_dimensions(components.shape[-1])
+        d = self.check_dimensions(components.shape[-1])
         if self.whole:
             return -self._log_total(components).sum(-1)
         kappa = self._kappa(self.bandwidth.value.double())
@@ -171,15 +155,6 @@ class Periodic(WithBandwidth):
     def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
         return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
 
-    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
-        if x is not None:
-            check_event("x", x, torch.Size([d]))
-        shape = self.bandwidth.shape
-        if len(shape) and shape[-1] not in (1, d):
-            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
-            raise ValueError(bad_argument("kappa", wanted, f"shape {tuple(shape)}"))
-        return d
-
     # ---- regions
 
     def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
@@ -192,7 +167,7 @@ class Periodic(WithBandwidth):
         return Score(self._set_block, values.remainder(round(self.period)), self._mass_columns(components))
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], low)
+        self.check_dimensions(components.shape[-1], low)
         ends = torch.cat(self._closed(low, high), -1)
         return Score(self._run_block if self.whole else self._arc_block, ends, self._mass_columns(components))
 
@@ -322,10 +297,6 @@ class Periodic(WithBandwidth):
         return self._in_turn((c + angle).remainder(self.period).to(components.dtype))
 
     # ---- events and components
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = super().as_events(argument, value, event_shape, like)
-        return value.long() if self.whole and is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         if not self.whole:

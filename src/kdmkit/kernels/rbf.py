@@ -24,7 +24,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Region
-from kdmkit.ops import ComponentDistance, SquaredDistance, Term, score_dtype
+from kdmkit.ops import SquaredDistance, Term, score_dtype
 
 
 class RBF(LocationScale):
@@ -230,18 +230,14 @@ class RBF(LocationScale):
         return _mean_absolute(gap, torch.hypot(scale, other) * math.sqrt(0.5))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         metric = self.metric
         if metric is not None:
             metric = metric.to(components.device, score_dtype(x, components))
             return SquaredDistance(x, components, metric, metric=True)
         # Reciprocals in the precision of the scores: rounded, they would move those of far queries.
         scale = self.sigma.to(components.device, score_dtype(x, components)).reciprocal()
-        if self.per_component:
-            return ComponentDistance(x, components, scale)
-        return SquaredDistance(
-            x, components, scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1)
-        )
+        return self.distance_term(x, components, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         if self.shear is None:
