@@ -29,7 +29,7 @@ from kdmkit.ops.terms.amplitudes import log_probs, log_square
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
 _LARGEST_TABLE = 1 << 16
-# A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.
+# The probability that a label's starting component leaves to all labels: a zero would have no gradient.
 LABEL_SMOOTHING = 0.01
 # Numbers of (region, component, code) that exist at once in masses of sets.
 _NUMBERS = 1 << 22
@@ -38,7 +38,7 @@ _NUMBERS = 1 << 22
 class Categorical(Kernel):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
-    The smoothing s is the probability of another code relative to the component's own; 0 is the identity.
+    The smoothing s is the probability of another code relative to the component's; 0 is the identity.
 
     Args:
         n: the number of categories.
@@ -100,7 +100,7 @@ class Categorical(Kernel):
         return Score(self._set_block, values, components.unsqueeze(-1), smoothing)
 
     def _set_block(self, values: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """A set of k codes has the odds 1 + (k − 1)s if it holds the component's own, and ks otherwise."""
+        """A set of k codes has the odds 1 + (k − 1)s if it holds the component's code, and ks otherwise."""
         smoothing, log_smoothing = parameters
         ordered, new = first_occurrences(values)
         k = new.sum(-1, keepdim=True).to(smoothing.dtype)
@@ -109,9 +109,9 @@ class Categorical(Kernel):
         ordered = ordered.expand(*lead, ordered.shape[-1]).contiguous()
         place = torch.searchsorted(ordered, codes).clamp_max(ordered.shape[-1] - 1)
         total = 1 + (self.n - 1) * smoothing
-        # What is outside the set, so that the set of all codes has the mass 1.
-        own = torch.log1p(-(self.n - k) * smoothing / total)
-        return torch.where(ordered.gather(-1, place) == codes, own, k.log() + log_smoothing - total.log())
+        # By the mass outside of the set: the set of all codes has the mass 1.
+        inside = torch.log1p(-(self.n - k) * smoothing / total)
+        return torch.where(ordered.gather(-1, place) == codes, inside, k.log() + log_smoothing - total.log())
 
     def mode(self, components: Tensor) -> Tensor:
         return components
@@ -160,7 +160,7 @@ def smoothing_logit(smoothing: float, *, trainable: bool) -> float:
     """logit of a smoothing in [0, 1); a trainable one must be positive."""
     smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
     if trainable and smoothing == 0:
-        raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
+        raise ValueError(bad_argument("smoothing", "> 0 if it is trainable", smoothing))
     return -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
 
 

@@ -36,7 +36,7 @@ _LEAST_SMOOTHING = 1e-30
 
 
 class Levels(Kernel):
-    """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component has a distribution of its own.
+    """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component is a distribution.
 
     A component is a vector of n logits, an event is one code. Probabilities are read from a table of m × n
     numbers, so thousands of levels are fine. The smoothing s gives every level at least s/n under every
@@ -114,7 +114,7 @@ class Levels(Kernel):
         return Lookup(x.unsqueeze(-1), self.log_probs(components))
 
     def _direct(self, x: Tensor, components: Tensor) -> Term:
-        """Logits read one by one and normalised then: no second table where levels outnumber queries."""
+        """Without a table: logits are read one by one and then normalised, if levels outnumber queries."""
         codes, zeros = x.unsqueeze(-1), torch.zeros(x.shape[-1], 1, dtype=torch.long, device=x.device)
 
         def constant(value: Float[Tensor, "*batch_m"]) -> Term:
@@ -161,7 +161,7 @@ class Levels(Kernel):
     def draw(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Int[Tensor, "*lead"]:
-        """As `sample`, from one table of m × n numbers where all draws share the components."""
+        """As `sample`, from one table of m × n numbers if all draws share the components."""
         if components.ndim > 2:
             return super().draw(components, index, generator)
         probs = self.probs(components.detach())
@@ -200,14 +200,14 @@ class Levels(Kernel):
         event_shape: torch.Size,
         share: float,
     ) -> Float[Tensor, "m n"]:
-        """log((1 − share)·[x = chosen] + share·p(x)), where p are shares among `values`, none of them 0."""
+        """log((1 − share)·[x = chosen] + share·p(x)), p being smoothed shares of levels among `values`."""
         counts = torch.bincount(values.long(), minlength=self.n).double() + 0.5
         probs = share * (counts / counts.sum()).expand(len(chosen), -1)
-        own = torch.full((len(chosen), 1), 1 - share, dtype=torch.float64)
-        return probs.scatter_add(-1, chosen.long().unsqueeze(-1), own).log()
+        rest = torch.full((len(chosen), 1), 1 - share, dtype=torch.float64)
+        return probs.scatter_add(-1, chosen.long().unsqueeze(-1), rest).log()
 
     def evidence_points(
-        self, components: Float[Tensor, "*own m n"], log_weights: Float[Tensor, "*batch m"]
+        self, components: Float[Tensor, "*lead m n"], log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, "*batch n"]]:
         """All levels, with their log-probabilities under the mixture."""
         probs = self.probs(components)
@@ -236,6 +236,6 @@ def _invert(probs: Float[Tensor, "*r n"], uniform: Float[Tensor, "*r k"]) -> Int
     """The levels at which the cumulative probabilities exceed the draws; levels of probability 0 never."""
     cumulative = probs.double().cumsum(-1)
     total = cumulative[..., -1:]
-    found = torch.searchsorted(cumulative, uniform * total, right=True)
+    level = torch.searchsorted(cumulative, uniform * total, right=True)
     last = (cumulative < total).sum(-1, keepdim=True)
-    return torch.minimum(found, last)
+    return torch.minimum(level, last)

@@ -114,7 +114,7 @@ class LocationScale(WithBandwidth, ABC):
     unit_variance: ClassVar[float]
     #: The density of u is zero beyond this distance.
     unit_radius: ClassVar[float]
-    #: How many numbers exist at once for one expected distance.
+    #: The number of values that exist at once for one expected distance.
     values_per_distance: ClassVar[int]
 
     @abstractmethod
@@ -136,16 +136,16 @@ class LocationScale(WithBandwidth, ABC):
         """The log mass of [low, high] in one dimension, precise in the tails; the ends may be infinite."""
 
     def anchored_log_overlap(self, x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        """log g((x − c)/s) in one dimension, less that of an anchor where g is positive everywhere.
+        """log g((x − c)/s) in one dimension; if g is positive everywhere, minus its value at the anchor.
 
-        Of an x near the anchor it has all its digits, however far both are from the centre.
+        The difference has all its digits for an x near the anchor, however far both are from the centre.
         """
         return self.unit_log_overlap((x - centre) / scale)
 
     def anchored_log_mass(
         self, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor
     ) -> Tensor:
-        """`interval_log_mass`, less what `anchored_log_overlap` leaves out."""
+        """`interval_log_mass`, minus the value at the anchor as in `anchored_log_overlap`."""
         return self.interval_log_mass(low, high, centre, scale)
 
     @abstractmethod
@@ -160,7 +160,7 @@ class LocationScale(WithBandwidth, ABC):
     def distance_between(
         self, gap: Float[Tensor, "*shape"], scale: Tensor, other: Tensor
     ) -> Float[Tensor, "*shape"]:
-        """E|gap + s·u − s'·u'|, where u and u' are independent."""
+        """E|gap + s·u − s'·u'| for independent u and u'."""
 
     @abstractmethod
     def with_bandwidth(self, bandwidth: Bandwidth) -> LocationScale:
@@ -181,7 +181,7 @@ class LocationScale(WithBandwidth, ABC):
         return self.bandwidth.per_component
 
     def relative_widths(self, components: Tensor) -> Tensor:
-        """Dimensions that spread wider have larger bandwidths, if each has its own."""
+        """Proportional to the spread of each dimension, if dimensions have different bandwidths."""
         ones = super().relative_widths(components)
         if not ones.ndim or ones.shape[-1] == 1:
             return ones
@@ -238,11 +238,11 @@ class LocationScale(WithBandwidth, ABC):
         return self.score_term(self._block, x, components)
 
     def score_term(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
-        """Scores by a function of blocks, which finds components and scales by `centres_and_scales`."""
+        """Scores by a function of blocks, which reads components and scales by `centres_and_scales`."""
         scale = self.score_scale(components)
         if not self.per_component:
             return Score(block, query, components, (scale,))
-        # Blocks slice the components: scales of their own travel beside them.
+        # Blocks slice the components: the scales of components are columns beside them.
         shape = broadcast(scale.shape, components.shape)
         return Score(block, query, torch.cat([components.expand(shape), scale.expand(shape)], -1))
 
@@ -284,12 +284,12 @@ class LocationScale(WithBandwidth, ABC):
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
         return self.interval_log_mass(low, high, components, self.score_scale(components)).sum(-1)
 
-    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+    def cdf(self, x: Float[Tensor, "*x"], components: Tensor) -> Float[Tensor, "*lead m"]:
         scale = self.scale(components)
         scale = scale.squeeze(-1) if scale.ndim else scale
         return self.unit_cdf((x.unsqueeze(-1) - components.squeeze(-1)) / scale)
 
-    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+    def quantile_bounds(self, q: Float[Tensor, "*x"], components: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.scale(components)
         reach = (scale.squeeze(-1) if scale.ndim else scale) * self.unit_quantile_bound(q).unsqueeze(-1)
         return components.squeeze(-1) - reach, components.squeeze(-1) + reach
@@ -316,7 +316,7 @@ class LocationScale(WithBandwidth, ABC):
     # ---- coordinates in which the kernel is a product over dimensions
 
     def whiten(self, x: Tensor) -> Tensor:
-        """From x to coordinates in which the kernel is a product over dimensions."""
+        """The coordinates of x in which the kernel is a product over dimensions."""
         return x
 
     def unwhiten(self, u: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ class Periodic(WithBandwidth):
     period or more is the whole circle. An open end is that of the turn [k·period, (k + 1)·period] in which
     the other end lies.
 
-    The parameter that is trained is the width σ = period/(π√(2κ)): where it is much smaller than the period,
-    the kernel is RBF(σ) on the circle.
+    The parameter that is trained is the width σ = period/(π√(2κ)): if it is much smaller than the period, the
+    kernel is RBF(σ) on the circle.
 
     Args:
         kappa: κ > 0: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one per component; the
@@ -69,7 +69,7 @@ class Periodic(WithBandwidth):
         self.has_atoms, self.components_are_events = self.whole, not self.whole
         self.region_kinds = (Interval, OneOf) if self.whole else (Interval,)
         if self.whole and self.period != round(self.period):
-            raise ValueError(bad_argument("period", "a whole number where events are", period))
+            raise ValueError(bad_argument("period", "a whole number if events are whole", period))
         if isinstance(kappa, Bandwidth):
             self.bandwidth = kappa
         else:
@@ -95,8 +95,6 @@ class Periodic(WithBandwidth):
 
     def _kappa(self, sigma: Tensor) -> Tensor:
         return 0.5 * (self.period / (math.pi * sigma)).square()
-
-    # ---- parameters
 
     @property
     def per_component(self) -> bool:
@@ -133,8 +131,7 @@ class Periodic(WithBandwidth):
         return self.distance_term(x, c, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        half = 0.5 * self._angle(x - components)
-        return (-2 * self._scale(components) * half.sin().square()).sum(-1).to(components.dtype)
+        return self._log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self.check_dimensions(components.shape[-1])
@@ -182,10 +179,8 @@ class Periodic(WithBandwidth):
         last = torch.where((low >= 0) & (low <= period), period, ((from_low / period).floor() + 1) * period)
         both = is_open[0] & is_open[1]
         nothing = both & (low == high)
-        first, last = (
-            torch.where(both, 0.0, first),
-            torch.where(both, torch.where(nothing, 0.0, period), last),
-        )
+        first = torch.where(both, 0.0, first)
+        last = torch.where(both, torch.where(nothing, 0.0, period), last)
         return torch.where(is_open[0], first, low), torch.where(is_open[1], last, high)
 
     def _columns(self, components: Tensor, *more: Tensor) -> Float[Tensor, "*batch m k"]:
@@ -195,18 +190,18 @@ class Periodic(WithBandwidth):
         return torch.cat([part.to(kappa.dtype).expand(shape) for part in (components, kappa, *more)], -1)
 
     def _arc_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        low, high = ends[..., :, None, :].chunk(2, -1)
-        c, kappa = columns[..., None, :, :].chunk(2, -1)
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
+        c, kappa = columns.unsqueeze(-3).chunk(2, -1)
         width = (high - low) * (2 * math.pi / self.period)
         # Rounding must not leave a gap in the circle.
         width = torch.where(high - low >= self.period, 7.0, width)
         return sum_last(log_arc_mass, self._angle(low - c), self._angle(high - c), width, kappa)
 
     def _run_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        low, high = ends[..., :, None, :].chunk(2, -1)
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
         first = low.ceil()
         count = high.floor() - first + 1
-        c, kappa, total = columns[..., None, :, :].chunk(3, -1)
+        c, kappa, total = columns.unsqueeze(-3).chunk(3, -1)
         return sum_last(partial(in_pieces, self._log_run), first, count, c, kappa, total)
 
     def _log_run(self, first: Tensor, count: Tensor, c: Tensor, kappa: Tensor, total: Tensor) -> Tensor:
@@ -220,7 +215,7 @@ class Periodic(WithBandwidth):
 
     def _set_block(self, values: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         ordered, new = first_occurrences(values)
-        c, kappa, total = columns[..., None, :, :].unbind(-1)
+        c, kappa, total = columns.unsqueeze(-3).unbind(-1)
 
         def part(i: int) -> Tensor:
             score = self._log_bump(ordered[..., i, None] - c, kappa) - total
@@ -228,7 +223,7 @@ class Periodic(WithBandwidth):
 
         return log_sum(part, ordered.shape[-1])
 
-    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+    def cdf(self, x: Float[Tensor, "*x"], components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x) on [0, period): the mass of the arc from 0 to x."""
         start = -0.5 if self.whole else 0.0
         x = x.to(components.dtype).clamp(start, self.period)
@@ -236,7 +231,7 @@ class Periodic(WithBandwidth):
         block = self._run_block if self.whole else self._arc_block
         return block(ends, self._mass_columns(components), ()).squeeze(-2).exp().to(components.dtype)
 
-    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+    def quantile_bounds(self, q: Float[Tensor, "*x"], components: Tensor) -> tuple[Tensor, Tensor]:
         shape = broadcast((*q.shape, 1), components.shape[:-1])
         low = torch.full(shape, -1.0 if self.whole else 0.0, dtype=q.dtype, device=q.device)
         return low, torch.full_like(low, self.period - 1 if self.whole else self.period)
@@ -280,7 +275,7 @@ class Periodic(WithBandwidth):
         return self._in_turn(components)
 
     def _in_turn(self, x: Tensor) -> Tensor:
-        """x in [0, period); rounding gives no period itself."""
+        """x in [0, period), without the period itself, which rounding may give."""
         turned = x.remainder(self.period)
         return torch.where(turned < self.period, turned, 0.0)
 

@@ -108,7 +108,7 @@ class RBF(LocationScale):
         self.learned_bandwidth.value = value
 
     def stacked(self, others: Sequence[Kernel]) -> RBF | None:
-        """One kernel with a bandwidth for every component of each; None of metrics and shared bandwidths."""
+        """One kernel with a bandwidth for every component of each; None for metrics and shared bandwidths."""
         kernels = [kernel for kernel in (self, *others) if isinstance(kernel, RBF) and kernel.shear is None]
         if len(kernels) <= len(others):
             return None
@@ -138,10 +138,10 @@ class RBF(LocationScale):
         return RBF(sigma, shear=factor.tril(-1) if len(rows) > 1 else None)
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
-        own, its = self.metric, other.metric if isinstance(other, RBF) else None
-        if own is None and its is None:
+        metric, others = self.metric, other.metric if isinstance(other, RBF) else None
+        if metric is None and others is None:
             return super().joined(other, sizes)
-        if own is None or its is None or not torch.equal(own, its):
+        if metric is None or others is None or not torch.equal(metric, others):
             self._cannot("one without a metric, or with that of the other density")
         return self
 
@@ -167,7 +167,7 @@ class RBF(LocationScale):
 
     @property
     def metric(self) -> Float[Tensor, "d d"] | None:
-        """L, where the kernel has a full metric."""
+        """L, if the kernel has a metric, or None."""
         if self.shear is None:
             return None
         return self.shear.tril(-1) + torch.diag(self.sigma.reciprocal())
