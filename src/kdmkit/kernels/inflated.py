@@ -162,7 +162,7 @@ class Inflated(Around):
         self.check_set(argument, value, event_shape)
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
-        """Whether an event is an atom, in the precision of the events; on a grid, whether they share a cell."""
+        """Whether an event is an atom, in the precision of events; on a grid, whether they share a cell."""
         x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
