@@ -20,8 +20,18 @@ RAY_STAMP := .venv-ray/.kdmkit-stamp
 # Tests run side by side, one per core: a thread each is enough.
 PYTEST_OPTIONS := -n auto --dist worksteal $(PYTEST_ARGS)
 
+# Annotations of shapes and types are checked while these tests run. The checks would double the time of fits.
+CHECKED := $(addprefix tests/,core ops ops_triton kernels distributions metrics nn) \
+	$(addprefix src/kdmkit/,_core ops kernels distributions)
+
+# Both groups of tests, the checked ones first. Options such as -k may leave one of them empty (status 5).
+define run-tests
+	OMP_NUM_THREADS=1 $(1)/pytest $(PYTEST_OPTIONS) $(2) --jaxtyping-packages=kdmkit,typecheck.check $(CHECKED) || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(1)/pytest $(PYTEST_OPTIONS) $(2) $(3) $(addprefix --ignore=,$(CHECKED)) || [ $$? -eq 5 ]
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full test-oldest test-export test-browser test-ray test-lab coverage lint format demo docs \
+.PHONY: help setup test test-full test-cpus test-oldest test-export test-browser test-ray test-lab coverage lint format demo docs \
 	linkcheck release-check bench bench-tables clean
 
 help:  ## show this list
@@ -30,29 +40,35 @@ help:  ## show this list
 setup: $(STAMP)  ## create .venv with the pinned development set, kdmkit and the laboratory
 
 test: lint  ## linters, types, import contracts and all tests of kdmkit (PYTEST_ARGS=... goes to pytest)
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS)
+	$(call run-tests,$(BIN))
 
 test-full: lint  ## the same with the tests that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) -m "not browser and not ray"
+	$(call run-tests,$(BIN),-m "not browser and not ray")
+
+test-cpus: $(STAMP)  ## numerical tests with the instructions of several CPUs, one and two threads, in random order
+	BIN=$(BIN) bash scripts/test-cpus $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_STAMP)  ## all tests with the oldest dependencies allowed, in .venv-oldest (several GB)
-	OMP_NUM_THREADS=1 $(OLDEST_BIN)/pytest $(PYTEST_OPTIONS)
+	$(call run-tests,$(OLDEST_BIN))
 
 test-export: $(EXPORT_STAMP)  ## torch.export and ONNX, with the extra `export`
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export --jaxtyping-packages=
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) tests/export
 
 test-browser: $(BROWSER_STAMP)  ## the page of `kdmkit explore` in Chromium (KDMKIT_BROWSER=path, or found by name)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m "browser and not slow" tests/browser --jaxtyping-packages=
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 $(PYTEST_ARGS) -m "browser and not slow" tests/browser
 
 test-ray: $(RAY_STAMP)  ## fitted models on a local Ray with two workers, one of them killed, in .venv-ray
-	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray tests/ray_data --jaxtyping-packages=
+	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray tests/ray_data
 	OMP_NUM_THREADS=1 $(RAY_BIN)/pytest -n 0 $(PYTEST_ARGS) -m ray lab
 
 test-lab: $(STAMP)  ## tests of the laboratory, lab/
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) lab
 
 coverage: $(STAMP)  ## all tests of kdmkit with coverage; fails below the floor in pyproject.toml
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_OPTIONS) --cov --cov-report=term-missing:skip-covered --cov-report=html
+	$(BIN)/coverage erase
+	$(call run-tests,$(BIN),--cov --cov-append --cov-report= --cov-fail-under=0,--ignore=tests/compiled)
+	$(BIN)/coverage html --skip-covered
+	$(BIN)/coverage report --skip-covered
 
 lint: $(STAMP)  ## linters, types and import contracts
 	$(BIN)/ruff check

@@ -20,7 +20,7 @@ import torch
 
 from kdmkit._core import logspace
 from kdmkit.distributions import mixing
-from kdmkit.ops import chunked, dense_explicit, implementations, labels, scaled_points
+from kdmkit.ops import api, chunked, dense_explicit, log_labels, scaled_points
 from kdmlab.bench.cases import Case
 from kdmlab.bench.measure import time_calls
 from kdmlab.common import Task, run_tasks
@@ -38,8 +38,8 @@ def _slow_exp2(x: torch.Tensor) -> torch.Tensor:
 
 def _without(name: str) -> Any:
     """A patch that takes an implementation out of the table."""
-    left = tuple(i for i in implementations.IMPLEMENTATIONS if i.name != name)
-    return mock.patch.object(implementations, "IMPLEMENTATIONS", left)
+    left = tuple(i for i in api.IMPLEMENTATIONS if i.name != name)
+    return mock.patch.object(api, "IMPLEMENTATIONS", left)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def taken_back(step: str) -> Iterator[None]:
         ],
         "one set of exponentials for p(x) and p(x, y)": [
             mock.patch.object(module, "MIN_LABEL_PROBABILITY", math.inf)
-            for module in (labels, dense_explicit)
+            for module in (log_labels, dense_explicit)
         ],
         "float32 products where they are exact enough": [
             mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)

@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import importlib.util
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -15,9 +16,15 @@ settings.load_profile("kdmkit")
 collect_ignore = [] if importlib.util.find_spec("importlinter") else ["import_contracts.py"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test comes first: workers then end at about the same time."""
-    items.sort(key=lambda item: item.path.name != "test_compiled.py")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, default=None, help="a seed: run the tests in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests run in the order of the files, or with `--shuffle` in a random order."""
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
 
 
 @pytest.fixture

@@ -48,9 +48,9 @@ class PrivateModules(Contract):
 def owner_of(module: str, shared: set[str]) -> str | None:
     """The package to which a module is private; None for a public or a shared one.
 
-    >>> owner_of("kdmkit.metrics._mixture", set())
-    'kdmkit.metrics'
-    >>> owner_of("kdmkit._core.checks", {"kdmkit._core"}), owner_of("kdmkit.metrics.crps", set())
+    >>> owner_of("kdmkit.plotting._canvas", set())
+    'kdmkit.plotting'
+    >>> owner_of("kdmkit._core.checks", {"kdmkit._core"}), owner_of("kdmkit.metrics.proper_scores", set())
     (None, None)
     """
     parts = module.split(".")

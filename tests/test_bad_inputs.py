@@ -336,7 +336,6 @@ LEGAL: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: training.cross_entropy(kdm.KDM.from_probs(P), [[1.0, 0.0], [1.0, 0.0]]).exp().tolist(),
         pytest.approx([1 / 0.3, 1 / 0.6]),
     ),
-    "squared_error of lists": (lambda: training.squared_error(rho(), [[1.5], [2.5]]).tolist(), [0.0, 1.0]),
     "coverage, several": (lambda: fitted(regressor).predict_interval(X, [0.5, 0.9]).shape, (40, 2, 2)),
     "coverage, one": (lambda: fitted(regressor).predict_interval(X, np.float32(0.9)).shape, (40, 2)),
     "coverage, two outputs": (

@@ -1,4 +1,4 @@
-"""Runtime checks of the jaxtyping annotations, switched on for the tests in pyproject.toml."""
+"""Runtime checks of the jaxtyping annotations, switched on by `make test` for some packages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.nn import JointLayer, TreeLayer, Variable
-from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_joint, fit_tree, tree_options
+from kdmkit.training import TREE_RECIPE, FitOptions, Table, fit_tree, tree_options
 from kdmlab.common import (
     Claim,
     Mean,
@@ -31,6 +31,7 @@ from kdmlab.common import (
     write_report,
 )
 from kdmlab.datasets import load
+from kdmlab.flat import fit_flat
 from kdmlab.likelihoods import Columns, likelihoods, n_rows
 
 COLUMNS = (
@@ -226,12 +227,11 @@ def fitted(
     """A fitted model, and the history of its fit."""
     generator = torch.Generator().manual_seed(options.seed)
     columns = variables(train, sizes, size)
-    tables = Table(train), Table(valid)
     if model == TREE:
         tree = TreeLayer(columns, size, generator=generator).initialize(**train, generator=generator)
-        return tree, fit_tree(tree, *tables, options=options)
+        return tree, fit_tree(tree, Table(train), Table(valid), options=options)
     joint = JointLayer.from_variables(columns, size, inputs=COLUMNS[:-1], generator=generator)
-    return joint, fit_joint(joint.initialize(**train, generator=generator), *tables, options=options)
+    return joint, fit_flat(joint.initialize(**train, generator=generator), train, valid, options)
 
 
 def report(rows: Sequence[Row]) -> Report:

@@ -71,6 +71,7 @@ class _Probs(nn.Module):
         return self.layer(x).probs
 
 
+@pytest.mark.slow  # compiles C++
 def test_inductor():
     layer = JointLayer(2, 3, 5, dtype=torch.float64)
     module = _Probs(layer)
@@ -79,6 +80,7 @@ def test_inductor():
     close(compiled(x), module(x), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_new_parameters_are_seen():
     """A compiled layer is not frozen at the parameters it was compiled with."""
     module = _Probs(scrambled("classifier"))
@@ -114,12 +116,9 @@ def test_a_training_step_of_ordinary_size() -> None:
 
 @pytest.mark.parametrize(
     "out_kernel",
-    [
-        None,
-        pytest.param(RBF(0.7), marks=pytest.mark.slow),
-        pytest.param(RBF(torch.full((16, 1), 0.7)), marks=pytest.mark.slow),
-    ],
+    [None, RBF(0.7), RBF(torch.full((16, 1), 0.7))],
 )
+@pytest.mark.slow
 def test_the_last_batch_of_an_epoch_is_smaller(out_kernel) -> None:
     """At the second size of a batch the compiler makes sizes symbolic."""
     generator = torch.Generator().manual_seed(0)

@@ -45,7 +45,7 @@ def test_five_thousand_random_configurations():
 
 def test_random_configurations_in_blocks(monkeypatch):
     """The same where a matrix of scores is too large to be held."""
-    monkeypatch.setattr("kdmkit.ops.implementations._DENSE_PAIRS", {"cpu": 0})
+    monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", 0)
     monkeypatch.setattr("kdmkit.ops.chunked._COLUMNS", {"cpu": 64})
     assert [seed for seed in range(40) if not bool((errors(seed) <= TOLERANCE).all())] == []
 
@@ -69,7 +69,7 @@ def _gradients(far, dtype, target):
 def test_gradients(far, target, blocks, monkeypatch):
     wanted = _gradients(far, torch.float64, target)
     if blocks:
-        monkeypatch.setattr("kdmkit.ops.implementations._DENSE_PAIRS", {"cpu": 0})
+        monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", 0)
         monkeypatch.setattr("kdmkit.ops.chunked._COLUMNS", {"cpu": 16})
     for got, exact in zip(_gradients(far, torch.float32, target), wanted, strict=True):
         assert (got.double() - exact).norm() <= 1e-4 * exact.norm() + 1e-6

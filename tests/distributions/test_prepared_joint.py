@@ -9,7 +9,8 @@ import torch
 import kdmkit as kdm
 from kdmkit.distributions import features
 from kdmkit.kernels import rbf
-from kdmkit.ops import PreparedSum, prepared
+from kdmkit.ops import prepared
+from kdmkit.ops.prepared import PreparedSum
 from kdmkit.ops.triton import backend
 
 M, D, V = 120, 32, 3

@@ -157,7 +157,7 @@ def test_blocks_change_nothing(family, monkeypatch):
     points, labels, mask = normal(n, 2, seed=4).requires_grad_(), torch.arange(n) % 3, torch.arange(n) % 2 > 0
     results = []
     for pairs in (1 << 22, 0):
-        monkeypatch.setattr("kdmkit.ops.implementations._DENSE_PAIRS", {"cpu": pairs})
+        monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", pairs)
         monkeypatch.setattr("kdmkit.ops.chunked_cpu._PAIRS", 28)
         monkeypatch.setattr("kdmkit.ops.chunked_cpu._ROWS", 4)
         monkeypatch.setattr("kdmkit.ops.chunked._COLUMNS", {"cpu": 7})

@@ -49,7 +49,7 @@ def test_vmap_over_models_is_a_loop(reader):
 
 
 def test_vmap_by_blocks(monkeypatch):
-    monkeypatch.setattr("kdmkit.ops.implementations._DENSE_PAIRS", {"cpu": 0})
+    monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", 0)
     joint, x = _joint(), normal(5, 2, seed=4)
     for read in (READERS["probs"], READERS["density"], READERS["log_evidence"]):
         close(torch.func.vmap(lambda x, read=read: read(joint, x))(x), read(joint, x))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kdmkit as kdm
-from kdmkit.engines import batches as module
+from kdmkit import engines as module
 
 pa = pytest.importorskip("pyarrow")
 

@@ -14,7 +14,7 @@ from sklearn.neighbors import KernelDensity
 
 import kdmkit as kdm
 from estimators.problems import moons
-from kdmkit.estimators.common.bandwidth import _held_out_loss
+from kdmkit.estimators.common.leave_one_out import choose_sigma, held_out_loss
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -77,11 +77,11 @@ def test_leave_one_out_beats_the_rule_of_thumb_on_two_modes() -> None:
     assert loo > best - 0.05
 
 
-def test_leave_one_out_in_blocks_is_leave_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leave_one_out_by_descent_is_leave_one_out() -> None:
     X, _ = moons(150)
     whole = kdm.KDMDensity(sigma="loo").fit(X).kdm_.kernel.sigma.item()
-    monkeypatch.setattr("kdmkit.estimators.common.bandwidth._PAIRS", 1000)
-    assert kdm.KDMDensity(sigma="loo").fit(X).kdm_.kernel.sigma.item() == whole
+    x, w = torch.from_numpy(X), torch.ones(150).double()
+    assert choose_sigma("loo", x, w, most_pairs=1000) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -100,18 +100,18 @@ def test_the_loss_of_a_bandwidth_is_that_of_the_other_rows(weighted: bool, label
         if labelled:
             same = scores.masked_fill(labels[:, None] != labels, -torch.inf).logsumexp(1)
             log_p = torch.where(torch.isneginf(same), 0.0, same - scores.logsumexp(1))
-        found = _held_out_loss(x, w, labels if labelled else None, rows, sigma)
+        found = held_out_loss(x, w, labels if labelled else None, rows, sigma)
         assert found == pytest.approx(-float((w * log_p)[rows].sum()), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.slow
-def test_many_rows_choose_the_bandwidth_of_the_whole_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_choose_the_bandwidth_of_the_whole_grid() -> None:
     """Fewer rows and a descent in place of the grid: the same bandwidth, at most 3 % off."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(5000, 4))
     quick = kdm.KDMDensity(sigma="loo").fit(X).kdm_.kernel.sigma.item()
-    monkeypatch.setattr("kdmkit.estimators.common.bandwidth._PAIRS", 1 << 30)
-    assert quick == pytest.approx(kdm.KDMDensity(sigma="loo").fit(X).kdm_.kernel.sigma.item(), rel=0.031)
+    x, w = torch.from_numpy(X), torch.ones(5000).double()
+    assert quick == pytest.approx(choose_sigma("loo", x, w, most_pairs=1 << 30), rel=0.031)
 
 
 @pytest.mark.slow

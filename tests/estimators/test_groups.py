@@ -8,8 +8,8 @@ import torch
 
 import kdmkit as kdm
 from estimators.problems import moons
-from kdmkit.estimators.density.grouped import LeftOut
-from kdmkit.estimators.density.groups import GroupedRows, Groups
+from kdmkit.estimators.common.chunks import KeptRows
+from kdmkit.estimators.density.groups import GroupedRows, Groups, LeftOut, group_rows
 
 UNIT = torch.tensor([1.0, 2.0], dtype=torch.float64)
 
@@ -96,17 +96,15 @@ def test_samples_know_their_groups() -> None:
     rng, kept, seen = np.random.default_rng(0), None, []
     for start in range(0, 90, 30):
         X = np.arange(start, start + 30.0)[:, None]
-        new = GroupedRows.of(X, None, None, rng)
-        kept = (new if kept is None else kept.join(new)).at_most(40)
+        new = KeptRows.of(X, None, None, rng)
+        kept = group_rows(new if kept is None else kept.join(new), 40)
         seen.append(kept)
-    assert seen[0].groups is None
-    assert kept is not None
-    assert kept.groups is not None
-    assert kept.own is not None
+    assert isinstance(seen[0], KeptRows)
+    assert isinstance(kept, GroupedRows)
     assert kept.n_seen == float(kept.groups.weight.sum()) == 90
     # Numbers in a row: groups are short runs of them.
-    apart = np.abs(kept.groups.mean[kept.own].numpy() - kept.X)
-    assert (apart <= 1.75 * kept.groups.std[kept.own].numpy() + 1e-9).all()
+    apart = np.abs(kept.groups.mean[kept.group].numpy() - kept.sample.X)
+    assert (apart <= 1.75 * kept.groups.std[kept.group].numpy() + 1e-9).all()
 
 
 @pytest.mark.parametrize("sigma", ["auto", "scott", 0.2])
@@ -216,13 +214,12 @@ def test_repeated_rows_leave_the_bandwidth(others: str, most: int) -> None:
 
 def test_the_sample_is_uniform_when_the_budget_is_raised() -> None:
     rng = np.random.default_rng(0)
-    kept = GroupedRows.of(np.zeros((1000, 1)) + rng.random((1000, 1)), None, None, rng).at_most(100)
-    new = GroupedRows.of(np.full((1000, 1), 5.0), None, None, rng)
+    kept = group_rows(KeptRows.of(np.zeros((1000, 1)) + rng.random((1000, 1)), None, None, rng), 100)
+    new = KeptRows.of(np.full((1000, 1), 5.0), None, None, rng)
     for most in (5000, None):
-        found = kept.join(new).at_most(most)
-        assert found.groups is not None
-        assert found.own is not None
-        assert len(found) == len(found.own) <= 4096
-        assert 0.4 < (found.X == 5).mean() < 0.6
+        found = group_rows(kept.join(new), most)
+        assert isinstance(found, GroupedRows)
+        assert len(found.sample) == len(found.group) <= 4096
+        assert 0.4 < (found.sample.X == 5).mean() < 0.6
         assert float(found.groups.weight.sum()) == 2000
-        assert (np.abs(found.groups.mean[found.own].numpy() - found.X) < 0.05).all()
+        assert (np.abs(found.groups.mean[found.group].numpy() - found.sample.X) < 0.05).all()

@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss
 
 import kdmkit as kdm
 from estimators.problems import Array, blobs
+from kdmkit.estimators.classification.logits import draw_given_label
 from kdmkit.estimators.common.cross_fit import held_out
 from kdmkit.nn.trend import tilted_log_probs
 
@@ -140,28 +141,27 @@ def test_draws_given_a_distribution_over_labels() -> None:
     assert model.predict_proba(drawn)[:, 1].mean() == pytest.approx(0.8, abs=0.05)
 
 
-REJECTION = "kdmkit.estimators.classification.rejection"
+def draws(model: Any, label: int, **options: int) -> np.ndarray:
+    """2000 draws from p(x|y)."""
+    probs, generator = torch.eye(2).double()[label], torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        return draw_given_label(model.module_, probs, 2000, 1.0, generator, **options).numpy()
 
 
-def test_many_draws_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{REJECTION}._PROPOSALS", 64)
-    monkeypatch.setattr(f"{REJECTION}._ROUNDS", 3)
+def test_many_draws_are_all_different() -> None:
     X, y = blobs(60)
-    drawn = kdm.KDMClassifier(max_epochs=3, random_state=0).fit(X, y).sample(2000, y=0, random_state=0)
-    assert len(np.unique(drawn, axis=0)) == 2000
+    model = kdm.KDMClassifier(max_epochs=3, random_state=0).fit(X, y)
+    assert len(np.unique(draws(model, 0, proposals=64, rounds=3), axis=0)) == 2000
 
 
 @pytest.mark.slow
-def test_draws_of_a_label_that_hardly_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_a_label_that_hardly_occurs() -> None:
     """They are chosen by importance: nearly p(x|y), again by quadrature."""
-    monkeypatch.setattr(f"{REJECTION}._ROUNDS", 1)
-    monkeypatch.setattr(f"{REJECTION}._FEWEST", 10**6)
-    monkeypatch.setattr(f"{REJECTION}._PROPOSALS", 16)
     X, y = blobs(200, 1)
     model = kdm.KDMClassifier(max_epochs=20, random_state=0).fit(X, y)
     grid = np.linspace(X.min() - 6, X.max() + 6, 4001)[:, None]
     density = np.exp(model.score_samples(grid)) * model.predict_proba(grid)[:, 1]
-    drawn = np.sort(model.sample(2000, y=1, random_state=0)[:, 0])
+    drawn = np.sort(draws(model, 1, proposals=16, rounds=1, fewest=10**6)[:, 0])
     levels = np.interp(drawn, grid[:, 0], np.cumsum(density) / density.sum())
     assert np.abs(levels - (np.arange(2000) + 0.5) / 2000).max() < 0.05
 
@@ -192,7 +192,7 @@ def test_parameters_are_checked_before_anything_is_fitted(
     def too_late(*_: Any, **__: Any) -> None:
         raise AssertionError("the ensemble was fitted first")
 
-    monkeypatch.setattr("kdmkit.estimators.classification.classifier.fit_logits", too_late)
+    monkeypatch.setattr("kdmkit.estimators.classification.classifier.fit_about_trend", too_late)
     with pytest.raises(ValueError, match=next(iter(parameters))):
         kdm.KDMClassifier(**parameters).fit(*blobs(60))
 

@@ -11,10 +11,10 @@ import torch
 
 import kdmkit as kdm
 from estimators.problems import Array
-from kdmkit.estimators.common import memory as fitting
-from kdmkit.estimators.common.leave_one_out import average_over_others, log_overlap_with_others
-from kdmkit.estimators.regression.memory import fit_memory
+from kdmkit.estimators.common.leave_one_out import average_over_others, log_overlap_with_others, search_memory
+from kdmkit.estimators.regression.residuals import fit_memory
 from kdmkit.nn import ResidualMemory
+from kdmkit.ops.blocks import block_order
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -65,7 +65,7 @@ def test_a_row_left_out_is_not_there(rows: torch.Tensor) -> None:
         torch.testing.assert_close(alone[place], wanted[1][0])
 
 
-def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_left_out_change_nothing() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
     memory, left, coverage = fit_memory(x, r, None, torch.Generator().manual_seed(0))
@@ -77,14 +77,12 @@ def test_blocks_of_rows_left_out_change_nothing(monkeypatch: pytest.MonkeyPatch)
     answer, share = without(x[5:6])
     torch.testing.assert_close(left[5], r[5] - answer[0])
     torch.testing.assert_close(coverage[5], share[0])
-    monkeypatch.setattr("kdmkit.estimators.regression.memory._BLOCK", 150)
-    again = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    again = fit_memory(x, r, None, torch.Generator().manual_seed(0), block=150)
     torch.testing.assert_close(again[1], left)
 
 
 def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kdmkit.nn.trend.BLOCK", 32)
-    monkeypatch.setattr(fitting, "_MOST_ROWS", 300)
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
     weights = torch.rand(400, generator=torch.Generator().manual_seed(1))
@@ -92,13 +90,14 @@ def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) 
     def losses(rows: torch.Tensor, answers: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         return (r[rows] - answers).double().square().mean(1)
 
-    memory, kept = fitting.search_memory(x, r, weights, torch.Generator().manual_seed(0), losses)
+    generator = torch.Generator().manual_seed(0)
+    memory, kept = search_memory(x, r, weights, generator, losses, most_rows=300)
     assert memory is not None
     assert len(kept.unique()) == len(memory.rows) == 300
     torch.testing.assert_close((memory.rows, memory.residuals), (x[kept], r[kept]))
     torch.testing.assert_close(memory.log_weights, (weights / weights.mean()).log()[kept])
     chosen = torch.randperm(400, generator=torch.Generator().manual_seed(0))[:300]
-    assert torch.equal(kept, chosen[kdm.ops.block_order(x[chosen], 32, parts=2)])
+    assert torch.equal(kept, chosen[block_order(x[chosen], 32, parts=2)])
 
 
 def test_noise_is_not_remembered() -> None:
@@ -119,11 +118,10 @@ def test_what_is_left_is_left_of_rows_left_out() -> None:
     assert 0.5 < known.mean() < memory(x)[1].mean() < 1
 
 
-def test_few_of_many_rows_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_MOST_ROWS", 150)
+def test_few_of_many_rows_are_remembered() -> None:
     X, y = families(400, 0)
     x, r = torch.from_numpy(X).float(), torch.from_numpy(y).float().unsqueeze(1)
-    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0))
+    memory, left, known = fit_memory(x, r, None, torch.Generator().manual_seed(0), most_rows=150)
     assert memory is not None
     assert len(memory.rows) == 150
     assert known.shape == (400, 1)

@@ -11,10 +11,13 @@ from sklearn.metrics import roc_auc_score
 
 import kdmkit as kdm
 from estimators.problems import bags
-from kdmkit.estimators.proportions.bags import Bags
-from kdmkit.estimators.proportions.counts import log_count_likelihood, posterior_labels
-from kdmkit.estimators.proportions.labels import fit_log_proportions, log_posterior_proportions
-from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood
+from kdmkit.estimators.proportions.bag_likelihood import (
+    BagLikelihood,
+    LabelRatio,
+    RowLikelihood,
+    log_count_likelihood,
+)
+from kdmkit.estimators.proportions.bags import Bags, fit_log_proportions, log_posterior_proportions
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -139,7 +142,7 @@ def test_likelihood_of_rows_is_that_of_the_mixture_of_classes() -> None:
     x, shares = torch.randn(7, 2).double(), torch.rand(7, 3).double()
     shares /= shares.sum(1, keepdim=True)
     prior = layer.joint().marginal("y").probs
-    loss = RowLikelihood(Labels(None, layer, 0.0), prior)(x, shares)
+    loss = RowLikelihood(LabelRatio(None, layer, 0.0, prior))(x, shares)
     of_classes = torch.stack([layer.reverse(torch.tensor(y)).log_prob(x) for y in range(3)], -1).exp()
     mixture = (shares * of_classes).sum(-1).log()
     torch.testing.assert_close(loss, layer.joint().marginal("x").log_prob(x) - mixture)
@@ -169,6 +172,13 @@ def test_counts_are_summed_over_all_labels_that_have_them(scale: float) -> None:
         assert found[bag].item() == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-9)
         np.testing.assert_allclose(posterior[bag, :n], labels, atol=1e-9)
         assert posterior[bag, n:].abs().sum() == 0
+
+
+def posterior_labels(log_ratio: torch.Tensor, present: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """p(y_j = 1 | all rows of the bag, k): the derivative of the log-likelihood by log r_j1."""
+    leaf = log_ratio.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(log_count_likelihood(leaf, present, counts).sum(), leaf)
+    return slope[..., 1]
 
 
 def test_counts_of_large_bags_in_float32() -> None:
@@ -204,7 +214,7 @@ def test_likelihood_is_smallest_at_the_truth() -> None:
 
     def loss(sharpness: float) -> float:
         head = torch.nn.Identity()
-        objective = RowLikelihood(Labels(None, head, 0.0), priors)
+        objective = RowLikelihood(LabelRatio(None, head, 0.0, priors))
         logits = torch.tensor(sharpness * np.stack([0 * logit, logit], 1))
         return float(objective(logits, shares).mean())
 
@@ -323,13 +333,13 @@ def test_mostly_unknown_proportions_behind_an_encoder(classes: int) -> None:
 def test_likelihood_of_a_row_that_its_bag_rules_out(exact: bool) -> None:
     """p(0|x) = e^−300 underflows in float32; the loss, log p(0) − log p(0|x), and its gradient do not."""
     logits = torch.tensor([[-300.0, 0.0]], requires_grad=True)
-    labels, prior = Labels(None, torch.nn.Identity(), 0.0), torch.tensor([0.5, 0.5])
+    labels = LabelRatio(None, torch.nn.Identity(), 0.0, torch.tensor([0.5, 0.5]))
     only = torch.tensor([[1.0, 0.0]])
     if exact:
-        loss = RowLikelihood(labels, prior)(logits, only)
+        loss = RowLikelihood(labels)(logits, only)
     else:
         bag = Bags(logits, torch.tensor([0]))
-        likelihood = BagLikelihood(labels, prior, bag)
+        likelihood = BagLikelihood(labels, bag)
         loss = likelihood(bag.first, bag.size, only, only, only, torch.zeros(1))
     torch.testing.assert_close(loss, torch.tensor([300.0 + np.log(0.5)]).float())
     loss.sum().backward()

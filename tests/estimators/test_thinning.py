@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdmkit.estimators.classification.thinning import thinned
-from kdmkit.estimators.common.chunks import KeptRows
+from kdmkit.estimators.common.chunks import KeptRows, thinned
 
 
 def rows_of(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> KeptRows:

@@ -9,17 +9,17 @@ from torch import nn
 
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
-from kdmkit.estimators.common.clusters import Clusters
+from kdmkit.estimators.common.clusters import Clusters, min_target_std
 from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over
-from kdmkit.estimators.common.targets import min_target_std
-from kdmkit.estimators.regression.cross_fit import (
+from kdmkit.estimators.regression.residuals import (
+    LeaveOneOut,
     _excess_variance,
     _held_out_variance,
     _scaled_to_ensemble,
+    layer_of_residuals,
     member_errors,
     without_excess,
 )
-from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
 from kdmkit.nn import MLPEnsemble
 
 pytestmark = pytest.mark.usefixtures("fast")
@@ -187,7 +187,7 @@ def test_clusters_without_a_row_are_those_of_the_others() -> None:
     weights = torch.rand(60, generator=torch.Generator().manual_seed(1)) + 0.1
     x, r, clusters = clusters_of(weights=weights)
     for row in range(60):
-        others = (clusters.own == clusters.own[row]) & (torch.arange(60) != row)
+        others = (clusters.member_of == clusters.member_of[row]) & (torch.arange(60) != row)
         w = weights[others, None]
         if not others.any():
             assert clusters.log_weight_without[row] == -torch.inf
@@ -200,16 +200,16 @@ def test_clusters_without_a_row_are_those_of_the_others() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_the_loss_of_a_row_is_that_of_a_model_without_it(alpha: float) -> None:
     x, r, clusters = clusters_of()
-    layer = layer_of(clusters, r.std(0), sigma=1.0, min_sigma=0.01)
+    layer = layer_of_residuals(clusters, r.std(0), sigma=1.0, min_sigma=0.01)
     objective = LeaveOneOut(layer, n_rows=60, generative_weight=alpha)
     without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
     with torch.no_grad():
         objective.layer.kernels["x"].bandwidth.raw[0] += 0.5
-    losses = objective(x, r, clusters.own, *without) - 2.0 * 0.25 / 60  # the prior's part
+    losses = objective(x, r, clusters.member_of, *without) - 2.0 * 0.25 / 60  # the prior's part
     contraction = objective.logit.detach().sigmoid()
     for row in range(0, 60, 7):
         cx, cr, logits = clusters.x.clone(), clusters.r.clone(), clusters.log_weight.clone()
-        own = clusters.own[row]
+        own = clusters.member_of[row]
         cx[own], cr[own], logits[own] = (part[row] for part in without)
         joint = kdm.JointKDM(
             {"x": cx, "y": contraction * cr},

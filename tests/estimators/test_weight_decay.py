@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from kdmkit.estimators.common.cross_fit import CrossFitting
-from kdmkit.estimators.density.likelihood import Likelihood
-from kdmkit.estimators.proportions.bags import BagLoss, BagPretraining, Bags
-from kdmkit.estimators.proportions.likelihood import BagLikelihood, Labels, RowLikelihood
-from kdmkit.estimators.regression.cross_fit import member_errors
+from kdmkit.estimators.density.maximum_likelihood import Likelihood
+from kdmkit.estimators.proportions.bag_likelihood import BagLikelihood, BagLoss, LabelRatio, RowLikelihood
+from kdmkit.estimators.proportions.bags import Bags
+from kdmkit.estimators.regression.residuals import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
-from kdmkit.training import ConditionalObjective, DecoderObjective, DenseObjective
+from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective
 from kdmkit.training.steps import decayed_parameters
 
 ENCODER, DENSE = MLP([3, 5, 2]), nn.Linear(2, 3)
@@ -32,16 +32,16 @@ OBJECTIVES: dict[str, tuple[nn.Module, set[str]]] = {
     "density": (Likelihood(DensityLayer(3, 4, kernel=RBF(torch.ones(3), shear=torch.zeros(3, 3)))), set()),
     "decoder": (DecoderObjective(MLP([2, 5, 3])), {"decoder.0.weight", "decoder.3.weight"}),
     "rows with a dense head": (
-        RowLikelihood(Labels(ENCODER, DENSE, 0.0), PRIOR),
+        RowLikelihood(LabelRatio(ENCODER, DENSE, 0.0, PRIOR)),
         {"labels.encoder.0.weight", "labels.encoder.3.weight", "labels.head.weight"},
     ),
     "rows": (
-        RowLikelihood(Labels(ENCODER, layer(), 0.0), PRIOR),
+        RowLikelihood(LabelRatio(ENCODER, layer(), 0.0, PRIOR)),
         {"labels.encoder.0.weight", "labels.encoder.3.weight"},
     ),
-    "bags": (BagLikelihood(Labels(None, layer(3), 0.0), PRIOR, BAGS), set()),
+    "bags": (BagLikelihood(LabelRatio(None, layer(3), 0.0, PRIOR), BAGS), set()),
     "proportions with a dense head": (
-        BagPretraining(BAGS, ENCODER, DENSE),
+        BagLoss(BAGS, ENCODER, DENSE),
         {"encoder.0.weight", "encoder.3.weight", "head.weight"},
     ),
     "proportions": (BagLoss(BAGS, ENCODER, layer()), {"encoder.0.weight", "encoder.3.weight"}),

@@ -11,6 +11,7 @@ from scipy import integrate
 import kdmkit as kdm
 from helpers import CONTINUOUS, close, normal, real, seeded, simplex
 from kdmkit.metrics import crps
+from kdmkit.metrics.proper_scores import MixtureRows
 
 
 def by_quadrature(rho, y):
@@ -101,15 +102,17 @@ def test_a_batch_dimension_of_one_broadcasts():
 
 
 @pytest.mark.parametrize("family", CONTINUOUS)
-def test_blocks_change_nothing(family, monkeypatch):
-    kernel, y = CONTINUOUS[family](0.5), normal(8, 1, seed=2)
+def test_blocks_change_nothing(family):
+    kernel, y = CONTINUOUS[family](0.5), normal(8, seed=2)
     shared = kdm.KDM(normal(9, 1, seed=0), simplex(8, 9, seed=1), kernel)
-    own = kdm.KDM(normal(8, 9, 1, seed=0), simplex(8, 9, seed=1), kernel)
-    whole = [crps(rho, y) for rho in (shared, own)]
-    for pairs in (1, 400, 5000):
-        monkeypatch.setattr("kdmkit.metrics._mixture._PAIRS", pairs)
-        for rho, wanted in zip((shared, own), whole, strict=True):
-            close(crps(rho, y), wanted)
+    separate = kdm.KDM(normal(8, 9, 1, seed=0), simplex(8, 9, seed=1), kernel)
+    for rho in (shared, separate):
+        whole = MixtureRows.of(rho, kernel)
+        for pairs in (1, 400, 5000):
+            blocks = MixtureRows.of(rho, kernel, pairs=pairs)
+            close(blocks.mean_distance_between(), whole.mean_distance_between())
+            row = torch.arange(8)
+            close(blocks.mean_distance_to(y, row), whole.mean_distance_to(y, row))
 
 
 def test_of_an_inferred_kdm():

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_log
-from kdmkit.ops import ComponentDistance, Lookup, Masked, Score, SquaredDistance, Term, attend, log_mix
+from kdmkit.ops import ComponentDistance, Lookup, Score, SquaredDistance, Term, attend, log_mix
+from kdmkit.ops.terms import Masked
 
 BACKENDS = ("torch", "chunked")
 CODES = 3  # the width of lookup tables

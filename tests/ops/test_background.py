@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from kdmkit.kernels import RBF
-from kdmkit.ops import attend_beside, background, block_order, near_pairs
+from kdmkit.ops import background, near_pairs
+from kdmkit.ops.background import attend_beside
+from kdmkit.ops.blocks import block_order
 
 N, M, D = 37, 300, 5
 
@@ -75,13 +77,13 @@ def _calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
 
 def test_blocks_far_below_the_background_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_pairs, "BLOCK", 32)
-    computed = _calls(monkeypatch, near_pairs, "_product")
+    computed = _calls(monkeypatch, near_pairs, "product_into")
     c = torch.arange(320.0).unsqueeze(1)
     mean, coverage = attend_beside(
         RBF(0.1).term(torch.tensor([[50.0]]), c), torch.zeros(320), c, torch.tensor(0.0)
     )
     # In float32, and again in float64: most groups of this small block have a pair that counts.
-    assert [left.dtype for left, *_ in computed] == [torch.float32, torch.float64]
+    assert [left.dtype for _, left, *_ in computed] == [torch.float32, torch.float64]
     torch.testing.assert_close((mean, coverage), (torch.tensor([[25.0]]), torch.tensor([[0.5]])))
 
 
@@ -90,12 +92,12 @@ def test_a_block_is_compared_with_near_queries_only(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(near_pairs, "BLOCK", 32)
-    computed = _calls(monkeypatch, near_pairs, "_product")
+    computed = _calls(monkeypatch, near_pairs, "product_into")
     c = torch.arange(320, dtype=dtype).unsqueeze(1)
     x = torch.tensor([[16.0], [31.5], [150.0], [1e6]], dtype=dtype)
     _assert_exact(0.5, x, c, torch.zeros(320, dtype=dtype), c)
     # The second query is near two blocks, the last one near none.
-    assert [len(left) for left, *_ in computed if left.dtype == dtype] == [2, 1, 1]
+    assert [len(left) for _, left, *_ in computed if left.dtype == dtype] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -106,12 +108,12 @@ def test_the_order_of_components_does_not_matter(
     monkeypatch.setattr(near_pairs, "BLOCK", 32)
     x, c, log_weights, v = _problem(dtype)
     order = block_order(c, 32)
-    computed = _calls(monkeypatch, near_pairs, "_product")
+    computed = _calls(monkeypatch, near_pairs, "product_into")
     pairs = []
     for some in (torch.arange(M), order):
         computed.clear()
         _assert_exact(sigma, x, c[some], log_weights[some], v[some])
-        pairs.append(sum(len(left) * right.shape[1] for left, right, _ in computed))
+        pairs.append(sum(len(left) * right.shape[1] for _, left, right in computed))
     # Sorted blocks are compared with fewer queries.
     assert pairs[1] < 0.8 * pairs[0]
 

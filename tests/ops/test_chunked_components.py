@@ -5,7 +5,7 @@ import torch
 
 import kdmkit as kdm
 from kdmkit.ops import log_mix
-from kdmkit.ops.implementations import choose
+from kdmkit.ops.api import choose
 from kdmkit.ops.reduction import Reduction
 
 

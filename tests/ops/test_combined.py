@@ -7,19 +7,8 @@ import torch
 from torch import Tensor
 
 from helpers import close, normal, seeded
-from kdmkit.ops import (
-    InDtype,
-    LogSum,
-    Lookup,
-    Restricted,
-    Score,
-    SquaredDistance,
-    Sum,
-    Term,
-    log_mix,
-    score_matrix,
-    whole,
-)
+from kdmkit.ops import LogSum, Lookup, Restricted, Score, SquaredDistance, Sum, Term, log_mix, score_matrix
+from kdmkit.ops.terms import InDtype, whole
 
 N, M, CODES = 9, 6, 4
 CODE = torch.randint(CODES, (N, 1), generator=seeded(0))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix, log_mix_given
+from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix
+from kdmkit.ops.api import log_mix_given
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints
 

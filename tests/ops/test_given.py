@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.ops import Term, chunked, chunked_given, dense, log_mix_given
+from kdmkit.ops import Term, chunked, dense
+from kdmkit.ops.api import log_mix_given
 from ops.cases import TERMS, Draw, make_case
 
 Given = Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]]
@@ -22,7 +23,7 @@ def in_small_blocks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "_PAIRS", {"cpu": 6})
         patch.setattr(chunked, "_COLUMNS", {"cpu": 3})
-        return chunked_given.reduce(terms, more, log_weights)
+        return chunked.reduce_given(terms, more, log_weights)
 
 
 IMPLEMENTATIONS: dict[str, Given] = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdmkit.ops import SquaredDistance, attend, choose_backend, implementations
-from kdmkit.ops.implementations import IMPLEMENTATIONS, Implementation, choose
+from kdmkit.ops import SquaredDistance, api, attend, choose_backend
+from kdmkit.ops.api import IMPLEMENTATIONS, Implementation, choose
 from kdmkit.ops.reduction import Reduction, Result
 from ops.cases import TERMS, Case, Draw, make_case
 
@@ -102,6 +102,6 @@ def test_blocks_of_very_different_scores(step: float, dtype: torch.dtype, name: 
 def test_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend none of whose implementations supports a reduction raises the reason of the last one."""
     never = Implementation("never", "torch", named("dense").run, supports=lambda _: "expected nothing")
-    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", (never,))
+    monkeypatch.setattr(api, "IMPLEMENTATIONS", (never,))
     with pytest.raises(ValueError, match=r'^backend "torch": expected nothing$'):
         choose(squared(3, 4), "torch")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kdmkit.ops.products import narrow_product, narrow_product_transposed
+from kdmkit.ops.scaled_points import narrow_product, narrow_product_transposed
 
 
 @pytest.mark.parametrize("columns", [0, 1, 2, 10, 16, 40, 130])

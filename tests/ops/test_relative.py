@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from helpers import close, normal
-from kdmkit.ops import ComponentDistance, Lookup, Masked, RelativeScores, SquaredDistance, Term, relative
+from kdmkit.ops import ComponentDistance, Lookup, SquaredDistance, Term, dense
+from kdmkit.ops.dense import RelativeScores
+from kdmkit.ops.terms import Masked
 
 N, M = 6, 5
 KEEP = torch.tensor([True, False, True, True, False, True]).unsqueeze(-1)
@@ -84,7 +86,7 @@ def test_products_that_would_lose_digits_are_left_out() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_matrices_of_a_batch(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One product for each, and the scores of each by itself; weights differ, or are shared."""
-    monkeypatch.setattr(relative, "_LARGE", 1)
+    monkeypatch.setattr(dense, "_LARGE", 1)
     x, c, scales = normal(3, N, 2, seed=1), normal(3, M, 2, seed=2), normal(3, M, 1, seed=3).exp()
     bias, keep = normal(3, 1, M, seed=4), KEEP.expand(3, N, 1)
 

@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from helpers import close, normal, real
-from kdmkit.ops import Masked, Restricted, SquaredDistance, attend, log_mix, log_mix_given
-from kdmkit.ops.implementations import choose
+from kdmkit.ops import Restricted, SquaredDistance, attend, log_mix
+from kdmkit.ops.api import choose, log_mix_given
+from kdmkit.ops.dense import RelativeScores
 from kdmkit.ops.reduction import Reduction
-from kdmkit.ops.relative import RelativeScores
+from kdmkit.ops.terms import Masked
 
 KEEP = torch.tensor([[True], [False], [True], [True], [False]])
 WEIGHTS = torch.log_softmax(normal(4, seed=1), 0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdmkit.ops import BACKENDS, SquaredDistance, choose_backend, implementations, log_mix
-from kdmkit.ops.implementations import IMPLEMENTATIONS, Implementation
+from kdmkit.ops import BACKENDS, SquaredDistance, api, choose_backend, log_mix
+from kdmkit.ops.api import IMPLEMENTATIONS, Implementation
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.triton import backend as triton_backend
 from kdmkit.ops.triton import staging
@@ -84,7 +84,7 @@ def test_a_failing_kernel_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
         return triton_backend.why_unusable(reduction.device_type) is None
 
     failing = Implementation("failing", "triton", fail, automatic=works)
-    monkeypatch.setattr(implementations, "IMPLEMENTATIONS", (failing, *IMPLEMENTATIONS))
+    monkeypatch.setattr(api, "IMPLEMENTATIONS", (failing, *IMPLEMENTATIONS))
     squared, log_weights = term()
     with pytest.warns(RuntimeWarning, match="out of registers"):
         lse = log_mix(squared, log_weights)
@@ -126,7 +126,7 @@ def test_unsupported_problems(
     squared: SquaredDistance, log_weights: Tensor, values: Tensor | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match='^backend "triton": .*' + message):
-        implementations.reduce(Reduction([squared], log_weights, values), "triton")
+        api.reduce(Reduction([squared], log_weights, values), "triton")
 
 
 def test_sums_of_terms_are_unsupported() -> None:

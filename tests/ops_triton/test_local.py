@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import bounds
-from kdmkit.ops import SquaredDistance, attend, block_order, log_mix
+from kdmkit.ops import SquaredDistance, attend, log_mix
+from kdmkit.ops.blocks import block_order
 from kdmkit.ops.terms import robust_centre
 from kdmkit.ops.triton import forward, memory, parts, staging
 from kdmkit.ops.triton.backend import Operands

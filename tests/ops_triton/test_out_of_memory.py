@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kdmkit.ops import blocks, chunked
-from kdmkit.ops.block_gradients import TermGradients
+from kdmkit.ops.recomputed import TermGradients
 from ops.cases import Draw, evaluate, make_case
 
 

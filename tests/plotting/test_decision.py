@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 import kdmkit as kdm
 from helpers import normal
 from kdmkit.plotting import plot_decision_regions
-from kdmkit.plotting._axes import MANY, PALETTE, class_colors
+from kdmkit.plotting._canvas import MANY, PALETTE, class_colors
 
 X = normal(60, 2, seed=0)
 Y = (X[:, 0] > 0).long() + (X[:, 1] > 0.5).long()

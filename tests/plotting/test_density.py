@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 import kdmkit as kdm
 from helpers import CONTINUOUS, normal, seeded, simplex
 from kdmkit.plotting import plot_density_1d, plot_density_2d
-from kdmkit.plotting.density import _thresholds
+from kdmkit.plotting.densities import _thresholds
 
 
 def labels(ax):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers import seeded
-from kdmkit.estimators.proportions.bags import BagLoss, Bags
+from kdmkit.estimators.proportions.bag_likelihood import BagLoss
+from kdmkit.estimators.proportions.bags import Bags
 from kdmkit.nn import MLP, Dropout, JointLayer
 from kdmkit.training import ConditionalObjective, FitOptions, Rows, fit
 from training.problems import Objective, data, options, rows

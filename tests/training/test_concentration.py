@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import kdmkit as kdm
-from kdmkit.training import Table, TreeObjective, edge_concentrations, fit_tree, tree_options
+from kdmkit.training import Table, fit_tree, tree_options
 from kdmkit.training.packing import packed_rows
+from kdmkit.training.tree_fit import edge_concentrations
+from kdmkit.training.tree_objective import TreeObjective
 
 LEVELS = 6
 

@@ -15,26 +15,16 @@ from torch.overrides import TorchFunctionMode
 
 import kdmkit as kdm
 from helpers import normal, seeded
-from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
-from kdmkit.estimators.classification.trend import cross_entropy
+from kdmkit.estimators.classification.logits import Offsets, label_losses, layer_with_offsets
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.cross_fit import CrossFitting, held_out
-from kdmkit.estimators.density.likelihood import Likelihood, kernel_of
-from kdmkit.estimators.regression.cross_fit import member_errors
-from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
+from kdmkit.estimators.density.maximum_likelihood import Likelihood, kernel_of
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals, member_errors
 from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable
-from kdmkit.training import (
-    ConditionalObjective,
-    DenseObjective,
-    FlatObjective,
-    Packing,
-    Table,
-    Targets,
-    TreeObjective,
-)
-
-from .test_flat import columns as flat_columns
-from .test_flat import started as started_joint
+from kdmkit.training import ConditionalObjective, Table, Targets
+from kdmkit.training.objectives import DenseObjective
+from kdmkit.training.packing import Packing
+from kdmkit.training.tree_objective import TreeObjective
 
 COPIES = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.Tensor.new_tensor}
 
@@ -109,14 +99,6 @@ def test_a_step_for_targets(targets):
     check_step(made.losses, *rows.tensors, torch.tensor(0.5, dtype=torch.float64))
 
 
-def test_a_step_of_a_flat_joint():
-    data = flat_columns()
-    layer = started_joint(data)
-    packing = Packing(layer, Table(data))
-    made = FlatObjective(layer, packing, has_missing=False, masking=0.0)
-    check_step(made.losses, *packing.rows(Table(data)).tensors[:2])
-
-
 ROWS, LABELS = normal(40, 4, seed=1, dtype=torch.float32), torch.arange(40) % 3
 
 
@@ -132,16 +114,16 @@ def _cross_fitting(outputs: int, loss: Any, y: torch.Tensor) -> tuple[torch.nn.M
 
 def _offsets() -> tuple[torch.nn.Module, Any]:
     clusters, r = _clusters(3)
-    layer = layer_of_clusters(clusters, torch.full((4,), 3.0), min_sigma=1.0)
-    return Offsets(layer, n_rows=40, generative_weight=1.0), (ROWS, r, LABELS, *clusters.left_out())
+    layer = layer_with_offsets(clusters, torch.full((4,), 3.0), min_sigma=1.0)
+    return Offsets(layer, n_rows=40, generative_weight=1.0), (ROWS, r, LABELS, *clusters.without_row())
 
 
 def _leave_one_out(loss: str) -> tuple[torch.nn.Module, Any]:
     clusters, r = _clusters(2)
-    own, x, weight = clusters.left_out()
-    layer = layer_of(clusters, torch.ones(2), sigma=1.0, min_sigma=0.1)
+    member_of, x, weight = clusters.without_row()
+    layer = layer_of_residuals(clusters, torch.ones(2), sigma=1.0, min_sigma=0.1)
     objective = LeaveOneOut(layer, n_rows=40, generative_weight=0.5, loss=loss)
-    return objective, (ROWS, r, own, x, clusters.r_without, weight)
+    return objective, (ROWS, r, member_of, x, clusters.r_without, weight)
 
 
 def _conditional(alpha: float, encoder: torch.nn.Module | None) -> tuple[torch.nn.Module, Any]:
@@ -155,7 +137,7 @@ def _dense() -> tuple[torch.nn.Module, Any]:
 
 
 OBJECTIVES: dict[str, Callable[[], tuple[torch.nn.Module, Any]]] = {
-    "trend of labels": lambda: _cross_fitting(3, cross_entropy, LABELS),
+    "trend of labels": lambda: _cross_fitting(3, label_losses, LABELS),
     "trend of numbers": lambda: _cross_fitting(1, member_errors, ROWS[:, :1]),
     "offsets": _offsets,
     "residuals": lambda: _leave_one_out("nll"),

@@ -1,6 +1,6 @@
 """Seeds of random streams."""
 
-from kdmkit.training import derive_seed
+from kdmkit.training.seeds import derive_seed
 
 
 def test_every_fit_epoch_and_process_has_a_stream_of_its_own():

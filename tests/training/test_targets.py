@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import kdmkit as kdm
-from kdmkit.training import Packing, Table, Targets, TreeObjective, fit_tree, tree_options
+from kdmkit.training import Table, Targets, fit_tree, tree_options
+from kdmkit.training.packing import Packing
+from kdmkit.training.tree_objective import TreeObjective
 
 
 def layer_and_table() -> tuple[kdm.nn.TreeLayer, Table]:

@@ -11,7 +11,9 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import TreeLayer, Variable
-from kdmkit.training import FitOptions, Packing, Rows, Table, TreeObjective, fit, fit_tree, tree_options
+from kdmkit.training import FitOptions, Rows, Table, fit, fit_tree, tree_options
+from kdmkit.training.packing import Packing
+from kdmkit.training.tree_objective import TreeObjective
 
 K = 4
 VARIABLES = [

@@ -81,6 +81,15 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
     >>> common_batch({"x": torch.Size([3, 1]), "y": torch.Size([4])})
     torch.Size([3, 4])
     """
+    common = torch.Size()
+    for shape in shapes.values():
+        if len(shape) and len(common) and shape != common:
+            return _broadcast_named(shapes)
+        common = shape if len(shape) else common
+    return common
+
+
+def _broadcast_named(shapes: Mapping[str, torch.Size]) -> torch.Size:
     try:
         return broadcast(*shapes.values())
     except RuntimeError as error:
@@ -172,3 +181,24 @@ def choose_targets(target: Target, evidence: Sequence[str], variables: Collectio
     if both:
         raise ValueError(bad_argument("target", "variables without evidence", both))
     return targets
+
+
+def check_masks(observed: Any) -> Mapping[str, Any]:
+    if observed is None:
+        return {}
+    check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
+    checked: Mapping[str, Any] = observed
+    return checked
+
+
+def gather_masks(observed: Any, names: Sequence[str], like: Tensor) -> dict[str, Tensor]:
+    """Masks as tensors; a mask of a variable that is not among the names raises."""
+    masks = {}
+    for name, mask in check_masks(observed).items():
+        if name not in names:
+            raise ValueError(bad_argument("observed", f"variables with evidence, {list(names)}", repr(name)))
+        tensor = as_tensor(f"observed[{name!r}]", mask, like=like)
+        if tensor.dtype != torch.bool:
+            raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
+        masks[name] = tensor
+    return masks

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_instance
+from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import safe_logsumexp
-from kdmkit.distributions.arguments import check_region, common_batch, event_shape_of
+from kdmkit.distributions.arguments import check_region, common_batch
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
@@ -171,36 +171,37 @@ def gather_evidence(
     joint: NamedVariables,
     given: JointKDM | None,
     evidence: Mapping[str, Any],
-    observed: Mapping[str, Any],
+    masks: Mapping[str, Tensor],
     noisy: bool,
-    prior_batch: torch.Size,
 ) -> Evidence:
     """Points, KDMs and a joint KDM as one set of weighted points: those of independent parts multiply."""
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
-    names = [*(given.variables if given is not None else ()), *evidence]
-    masks = gather_masks(observed, names, next(iter(joint.components.values())))
-    parts = [] if given is None else [_joint_points(joint, given, evidence, noisy)]
+    parts: list[tuple[Tensors, Weights | None]] = []
+    regions = {}
+    if given is not None:
+        parts.append(_joint_points(joint, given, evidence, noisy))
     for name, value in evidence.items():
         if isinstance(value, KDM):
             parts.append(_kdm_points(joint, name, value, noisy))
-        else:
-            point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
-            parts.append(({("value", name): point}, None))
+            continue
+        point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
+        parts.append(({("value", name): point}, None))
+        if isinstance(value, Region):
+            regions[name] = type(value)
     tensors, weights = parts[0]
     for part in parts[1:]:
         tensors, weights = _product(tensors, weights, *part)
-    n_points = max([tensor.shape[0] for tensor in tensors.values()])
-    values, variances = {}, {}
+    n_points = 1 if weights is None else max(len(tensor) for tensor in tensors.values())
+    kernels, components, values, variances = {}, {}, {}, {}
     for (kind, name), tensor in tensors.items():
         if kind == "variance":
             variances[name] = tensor
         else:
+            kernels[name], components[name] = joint.kernels[name], joint.components[name]
             values[name] = tensor if len(tensor) == n_points else tensor.expand(n_points, *tensor.shape[1:])
-    regions = {name: type(value) for name, value in evidence.items() if isinstance(value, Region)}
-    kernels = {name: joint.kernels[name] for name in values}
-    components = {name: joint.components[name] for name in values}
-    return Evidence(kernels, components, values, weights, masks, variances, regions, prior_batch)
+    batch = joint._weights_batch
+    return Evidence(kernels, components, values, weights, masks, variances, regions, batch)
 
 
 def _joint_points(
@@ -274,7 +275,7 @@ def _product(
 def gather_values(joint: NamedVariables, name: str, value: Any, mask: Tensor | None) -> Tensor:
     """A variable's events, with a stand-in for missing ones, or its regions in packed form."""
     kernel, components = joint.kernels[name], joint.components[name]
-    event = event_shape_of(kernel, components)
+    event = joint.event_shapes[name]
     if isinstance(value, Region):
         packed = check_region(name, value, kernel, event, components, joint._validate_args)
         if mask is not None:
@@ -288,24 +289,3 @@ def gather_values(joint: NamedVariables, name: str, value: Any, mask: Tensor | N
     if joint._validate_args:
         kernel.check_events(name, value, event)
     return value
-
-
-def check_masks(observed: Any) -> Mapping[str, Any]:
-    if observed is None:
-        return {}
-    check_instance("observed", observed, Mapping, "a mapping from variable to boolean mask")
-    checked: Mapping[str, Any] = observed
-    return checked
-
-
-def gather_masks(observed: Mapping[str, Any], names: list[str], like: Tensor) -> dict[str, Tensor]:
-    """Masks as tensors; a mask of a variable without evidence raises."""
-    masks = {}
-    for name, mask in observed.items():
-        if name not in names:
-            raise ValueError(bad_argument("observed", f"variables with evidence, {names}", repr(name)))
-        tensor = as_tensor(f"observed[{name!r}]", mask, like=like)
-        if tensor.dtype != torch.bool:
-            raise TypeError(bad_argument(f"observed[{name!r}]", "a boolean mask", tensor.dtype))
-        masks[name] = tensor
-    return masks

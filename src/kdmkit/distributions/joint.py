@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_shape, as_tensor, bad_argument
+from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
 from kdmkit.distributions.arguments import (
     Masks,
     Target,
@@ -22,10 +22,11 @@ from kdmkit.distributions.arguments import (
     choose_targets,
     common_batch,
     event_shape_of,
+    gather_masks,
     is_checked,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
-from kdmkit.distributions.evidence import Evidence, check_masks, gather_evidence, gather_masks, gather_values
+from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.prepared import prepare_weights
@@ -39,6 +40,9 @@ class NamedVariables(Composite):
 
     components: dict[str, Tensor]
     kernels: dict[str, Kernel]
+    #: The shape of one value, by variable.
+    event_shapes: dict[str, torch.Size]
+    _weights_batch: torch.Size
     _validate_args: bool
 
     def _set_variables(
@@ -48,7 +52,8 @@ class NamedVariables(Composite):
         weights_batch: torch.Size,
         validate_args: bool,
     ) -> None:
-        self.components, self.kernels = components, kernels
+        self.components, self.kernels, self._weights_batch = components, kernels, weights_batch
+        self.event_shapes = {name: event_shape_of(kernels[name], components[name]) for name in kernels}
         self._validate_args = validate_args and not any(value.is_meta for value in components.values())
         shapes = {"weights": weights_batch}
         for name, kernel in kernels.items():
@@ -67,11 +72,6 @@ class NamedVariables(Composite):
         """The names of the variables."""
         return tuple(self.kernels)
 
-    @property
-    def event_shapes(self) -> dict[str, torch.Size]:
-        """The shape of one value, by variable."""
-        return {name: event_shape_of(kernel, self.components[name]) for name, kernel in self.kernels.items()}
-
     # ---- densities
 
     def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
@@ -82,15 +82,13 @@ class NamedVariables(Composite):
                 are integrated out, so the result is the log-density of the observed part of each row.
             values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
         """
-        return self._log_mix(self._entries(values, "density", check_masks(observed)))
+        return self._log_mix(self._entries(values, "density", observed))
 
     @abstractmethod
     def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
         """The log-density of values of all variables."""
 
-    def _entries(
-        self, values: Mapping[str, Any], kind: ScoreKind, observed: Mapping[str, Any]
-    ) -> dict[str, Entry]:
+    def _entries(self, values: Mapping[str, Any], kind: ScoreKind, observed: Masks) -> dict[str, Entry]:
         check_names("values", values, self.kernels)
         check_complete(values, self.kernels)
         masks = gather_masks(observed, list(values), next(iter(self.components.values())))
@@ -176,20 +174,13 @@ class NamedVariables(Composite):
             A KDM for one target, for several a JointKDM or a TreeKDM as this is, with `log_evidence`.
             Evidence of probability zero leaves the weights as they are and has `log_evidence` −∞.
         """
-        if given is not None and not isinstance(given, JointKDM):
-            wanted = "a JointKDM (points and KDMs are passed by name)"
-            raise TypeError(bad_argument("given", wanted, type(given).__name__))
+        if given is not None:
+            check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
         names = [*evidence] if given is None else [*given.variables, *evidence]
-        masks = check_masks(observed)
         check_names("evidence", names, self.kernels)
         targets = choose_targets(target, names, self.kernels)
-        prior_batch = self._prior_batch
-        return self._over(targets, gather_evidence(self, given, evidence, masks, noisy, prior_batch))
-
-    @property
-    @abstractmethod
-    def _prior_batch(self) -> torch.Size:
-        """The batch of the weights that evidence changes."""
+        masks = gather_masks(observed, names, next(iter(self.components.values())))
+        return self._over(targets, gather_evidence(self, given, evidence, masks, noisy))
 
     @abstractmethod
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
@@ -280,15 +271,11 @@ class JointKDM(NamedVariables, Mixture):
 
     def log_projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log f(x, y, …), without normalisers."""
-        return self._log_mix(self._entries(values, "overlap", {}))
+        return self._log_mix(self._entries(values, "overlap", None))
 
     def projection(self, **values: Any) -> Float[Tensor, "*lead"]:
         """f(x, y, …) = Σ_j p_j Π_v k_v²(x_v, c_vj), which is not normalised."""
         return self.log_projection(**values).exp()
-
-    @property
-    def _prior_batch(self) -> torch.Size:
-        return self._weights.batch_shape
 
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
         weights = self._weights if evidence is None else Inferred(evidence, self._weights)

@@ -23,7 +23,7 @@ from kdmkit.distributions.arguments import (
 )
 from kdmkit.distributions.base import Mixture, PartMap
 from kdmkit.distributions.features import Features, Values
-from kdmkit.distributions.mixing import Entry, ScoreKind
+from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.univariate import Univariate
@@ -75,8 +75,8 @@ class KDM(Mixture, Distribution):
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.component_dim
         shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
-        batch = common_batch({**shapes, "kernel": kernel.batch_shape})
-        super().__init__(batch, kernel.event_shape(components.shape[cut:]), validate_args=False)
+        shapes["kernel"], event_shape = kernel.batch_shape, kernel.event_shape(components.shape[cut:])
+        super().__init__(common_batch(shapes), event_shape, validate_args=False)
         self._validate_args = validate_args and not components.is_meta
 
     @classmethod
@@ -135,11 +135,12 @@ class KDM(Mixture, Distribution):
             value: of shape `(*lead, *event)`, or labels `(*lead,)` under a Cosine kernel, on any device.
                 `lead` broadcasts with the batch.
         """
-        return self._weights.log_mix([self._entry(value, "density")])
+        return self._weights.log_mix([Entry(self.kernel, self._check_value(value), self.components)])
 
     def log_projection(self, value: Any) -> Float[Tensor, "*lead"]:
         """log f(x), the Born rule's projection without the normaliser."""
-        return self._weights.log_mix([self._entry(value, "overlap")])
+        value = self._check_value(value)
+        return self._weights.log_mix([Entry(self.kernel, value, self.components, "overlap")])
 
     def projection(self, value: Any) -> Float[Tensor, "*lead"]:
         """f(x) = Σ_j p_j k²(x, c_j): at most 1, but densities of Inflated components take the place of k²."""
@@ -157,9 +158,6 @@ class KDM(Mixture, Distribution):
         packed = check_region("region", region, kernel, event, self.components, self._validate_args)
         common_batch({"region": packed.shape[:-1], "batch_shape": self._batch_shape})
         return self._weights.log_mix([Entry(kernel, packed, self.components, region=type(region))])
-
-    def _entry(self, value: Any, kind: ScoreKind) -> Entry:
-        return Entry(self.kernel, self._check_value(value), self.components, kind)
 
     def _check_value(self, value: Any) -> Tensor:
         """`value` as events; plain numbers get the dtype and device of the components."""

@@ -36,7 +36,11 @@ from torch import Tensor
 
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region
-from kdmkit.ops import Lookup, Masked, Term, attend, log_labels_given, log_mix, log_mix_given, log_posterior
+from kdmkit.ops import Lookup, Term, attend, log_mix
+from kdmkit.ops.api import log_mix_given
+from kdmkit.ops.dense import log_posterior
+from kdmkit.ops.log_labels import log_labels_given
+from kdmkit.ops.terms import Masked
 
 #: What a score of x under component j is: `"overlap"`, 2·log|k(x, c_j)|; `"relative"`, the log-density up to
 #: terms that all components share, from which posterior weights follow; `"density"`, the whole log-density.
@@ -160,7 +164,7 @@ class Entry:
         """Whether values have one leading dimension, and components and bandwidths no batch."""
         return (
             self.keep is None
-            and self.value.ndim == 1 + self.event_rank
+            and self.value.ndim == 1 + (1 if self.region else self.kernel.event_rank(self.value))
             and self.components.ndim == 1 + self.kernel.component_dim
             and not self.kernel.batch_shape
         )
@@ -198,12 +202,17 @@ class Entry:
         The term of a masked entry contains its log-normaliser; other entries leave it to the bias.
         """
         entry = self if layout.is_flat else self._placed(layout)
-        term = entry._scores()
+        value, components = entry.value, entry.components
+        if entry.region is None:
+            term = entry.kernel.term(value, components)
+        else:
+            event = entry.kernel.event_shape(components.shape[components.ndim - entry.kernel.component_dim :])
+            term = entry.kernel.region_term(entry.region.unpacked(value, event), components)
         if entry.keep is None:
             return term
         norm = entry.log_norm()
         if norm is None:
-            norm = torch.zeros((), dtype=entry.dtype, device=entry.components.device)
+            norm = torch.zeros((), dtype=entry.dtype, device=components.device)
         return Masked(term, norm.expand(*norm.shape[:-1], entry.m).unsqueeze(-1), entry.keep.unsqueeze(-1))
 
     def _placed(self, layout: Layout) -> Entry:
@@ -215,13 +224,6 @@ class Entry:
             components=layout.to_batch(self.components, 1 + self.kernel.component_dim),
             keep=None if self.keep is None else layout.to_queries(self.keep, 0),
         )
-
-    def _scores(self) -> Term:
-        if self.region is None:
-            return self.kernel.term(self.value, self.components)
-        dims = self.components.ndim - self.kernel.component_dim
-        event = self.kernel.event_shape(self.components.shape[dims:])
-        return self.kernel.region_term(self.region.unpacked(self.value, event), self.components)
 
 
 def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None = None) -> Layout:
@@ -244,33 +246,38 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
 
 def terms_and_bias(
     entries: Sequence[Entry], log_weights: Tensor, layout: Layout
-) -> tuple[list[Term], Tensor]:
-    """The entries' scores, and the bias of every component: its log-weight and its log-normalisers."""
-    norms = _component_norms(entries)
+) -> tuple[list[Term], Tensor, list[Tensor]]:
+    """The arguments of a reduction, and what has to be added to its result.
+
+    Returns:
+        The entries' scores; the bias of every component, its log-weight and log-normalisers; and the parts of
+        the scores that all components share.
+    """
+    norms, shared = log_norms(entries)
     bias = log_weights if norms is None else log_weights + norms.to(log_weights)
     terms = [entry.term(layout) for entry in entries]
-    return terms, bias if layout.is_flat else layout.to_bias(bias)
+    return terms, bias if layout.is_flat else layout.to_bias(bias), shared
 
 
-def _component_norms(entries: Sequence[Entry]) -> Float[Tensor, "*batch m"] | None:
-    """The sum of log-normalisers that differ between components; terms of masked entries contain theirs."""
-    total = None
+def log_norms(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*batch m"] | None, list[Tensor]]:
+    """Parts of the scores that the terms leave out.
+
+    Returns:
+        The sum of log-normalisers that differ between components, None if there are none; and the parts that
+        all components share: common log-normalisers, and terms of x.
+    """
+    total, shared = None, []
     for entry in entries:
-        norm = entry.log_norm() if entry.keep is None and entry.has_component_norms else None
-        if norm is not None:
+        # The term of a masked entry contains its log-normaliser.
+        norm = entry.log_norm() if entry.keep is None else None
+        if norm is not None and entry.has_component_norms:
             total = norm if total is None else total + norm
-    return total
-
-
-def shared_parts(entries: Sequence[Entry]) -> list[Tensor]:
-    """Parts of the scores that all components share: common log-normalisers, and terms of x."""
-    parts = []
-    for entry in entries:
-        norm = None if entry.keep is not None or entry.has_component_norms else entry.log_norm()
+        elif norm is not None:
+            shared.append(norm)
         jacobian = entry.log_jacobian()
-        parts += [] if norm is None else [norm]
-        parts += [] if jacobian is None else [jacobian]
-    return parts
+        if jacobian is not None:
+            shared.append(jacobian)
+    return total, shared
 
 
 def add_parts(result: Tensor, parts: Sequence[Tensor]) -> Tensor:
@@ -293,14 +300,14 @@ def mix(
     Leading dimensions of the entries broadcast with each other and, at their end, with the mixture's batch.
     """
     layout = lay_out(entries, log_weights, values)
-    terms, bias = terms_and_bias(entries, log_weights, layout)
+    terms, bias, shared = terms_and_bias(entries, log_weights, layout)
     averages = None
     if values is None:
         lse = log_mix(terms, bias)
     else:
         averages, lse = attend(terms, bias, layout.to_batch(values, 2))
         averages = layout.to_lead(averages, 1)
-    return averages, add_parts(layout.to_lead(lse, 0), shared_parts(entries))
+    return averages, add_parts(layout.to_lead(lse, 0), shared)
 
 
 def mix_given(
@@ -316,9 +323,9 @@ def mix_given(
         only_conditional: whether the first may be None.
     """
     layout = lay_out([*given, *entries], log_weights)
-    terms, bias = terms_and_bias(given, log_weights, layout)
+    terms, bias, given_shared = terms_and_bias(given, log_weights, layout)
     more = [entry.term(layout) for entry in entries]
-    norms = _component_norms(entries)
+    norms, shared = log_norms(entries)
     if norms is not None:
         # They belong to the second sum alone: a table with one column, which all queries read.
         codes = torch.zeros(more[0].shape[1], 1, dtype=torch.long, device=norms.device)
@@ -326,9 +333,9 @@ def mix_given(
     if only_conditional and layout.is_flat and len(terms) == len(more) == 1:
         labels = log_labels_given(terms[0], more[0], bias)
         if labels is not None:
-            return None, add_parts(labels, shared_parts(entries))
+            return None, add_parts(labels, shared)
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
-    return add_parts(lse, shared_parts(given)), add_parts(conditional, shared_parts(entries))
+    return add_parts(lse, given_shared), add_parts(conditional, shared)
 
 
 def log_posterior_weights(
@@ -336,5 +343,5 @@ def log_posterior_weights(
 ) -> Float[Tensor, "*lead m"]:
     """log softmax_j(log_weights_j + scores_j), a row of −∞ if no component overlaps."""
     layout = lay_out(entries, log_weights)
-    terms, bias = terms_and_bias(entries, log_weights, layout)
+    terms, bias, _ = terms_and_bias(entries, log_weights, layout)
     return layout.to_lead(log_posterior(terms, bias), 1)

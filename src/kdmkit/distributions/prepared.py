@@ -14,11 +14,13 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.kdm import KDM
-from kdmkit.distributions.mixing import Entry, Mixed, add_parts, shared_parts
+from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel, check_continuous
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
-from kdmkit.ops import PreparedSum, PrunedSum, Term
+from kdmkit.ops import Term
+from kdmkit.ops.prepared import PreparedSum
+from kdmkit.ops.pruned import PrunedSum
 
 _RTOL = "None, or a number between 0 and 1"
 # Kept tensors take at most this multiple of the components' memory.
@@ -126,13 +128,9 @@ class PreparedWeights(Weights):
         kernels: Mapping[str, Kernel],
         components: Mapping[str, Tensor],
     ) -> None:
-        self._given = Given(log_weights)
+        self._given, self.batch_shape = Given(log_weights), log_weights.shape[:-1]
         self._variables = [(kernels[name], components[name]) for name in kernels]
         self._kept: dict[tuple[Any, ...], tuple[Versions, Any]] = {}
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self._given.batch_shape
 
     @property
     def log_weights(self) -> Float[Tensor, " m"]:
@@ -191,7 +189,7 @@ class PreparedWeights(Weights):
         # Kernels may change queries; what they do to components is kept.
         query: Tensor = entry.kernel.term(entry.value, entry.components[:1]).tensors[0]
         averages, lse = prepared.reduce(query, staged)
-        return averages, add_parts(lse, shared_parts([entry]))
+        return averages, add_parts(lse, log_norms([entry])[1])
 
     def _sum(self, kernel: Kernel, components: Tensor) -> PreparedSum | None:
         def make() -> PreparedSum | None:

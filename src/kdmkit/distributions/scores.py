@@ -15,19 +15,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, shared_parts, terms_and_bias
-from kdmkit.ops import RelativeScores
+from kdmkit.distributions.mixing import Entry, Layout, add_parts, lay_out, terms_and_bias
+from kdmkit.ops.dense import RelativeScores
 
 # Above this many scores of a variable, computing takes much longer than calling: stacking would only take
 # more memory.
 _MANY = 1 << 18
 
 
-def _score(entries: Sequence[Entry]) -> tuple[RelativeScores, Layout]:
+def _score(entries: Sequence[Entry]) -> tuple[RelativeScores, list[Tensor], Layout]:
+    """The scores of terms, the parts that all components share, and the layout of both."""
     first = entries[0]
     no_weights = torch.zeros(first.m, dtype=first.dtype, device=first.components.device)
     layout = lay_out(entries, no_weights)
-    return RelativeScores.of(*terms_and_bias(entries, no_weights, layout)), layout
+    terms, bias, shared = terms_and_bias(entries, no_weights, layout)
+    return RelativeScores.of(terms, bias), shared, layout
 
 
 def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"], Float[Tensor, "*lead"]]:
@@ -36,9 +38,9 @@ def relative_scores(entries: Sequence[Entry]) -> tuple[Float[Tensor, "*lead m"],
     Returns:
         Scores `(*lead, m)` of at most 0, and what has to be added to them, `(*lead,)`.
     """
-    relative, layout = _score(entries)
+    relative, shared, layout = _score(entries)
     scores, tops = relative.compute()
-    return layout.to_lead(scores, 1), add_parts(layout.to_lead(tops, 0), shared_parts(entries))
+    return layout.to_lead(scores, 1), add_parts(layout.to_lead(tops, 0), shared)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class RowScores:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> RowScores:
-        return cls(_score(entries)[0], tuple(shared_parts(entries)))
+        relative, shared, _ = _score(entries)
+        return cls(relative, tuple(shared))
 
     def rows(self, part: slice) -> RowScores:
         shared = tuple(one[part] if one.ndim else one for one in self.shared)
@@ -77,9 +80,9 @@ def scores_of_each(
             for i in places:
                 scores[i] = relative_scores([entries[i]])
         else:
-            relative, layout = _score([together])
+            relative, shared, layout = _score([together])
             matrices, tops = relative.matrices()
-            tops = add_parts(layout.to_lead(tops, 0), shared_parts([together]))
+            tops = add_parts(layout.to_lead(tops, 0), shared)
             for i, matrix, top in zip(places, matrices, tops.unbind(-1), strict=True):
                 scores[i] = matrix, top
     return scores

@@ -30,9 +30,7 @@ _PAIRS = 1 << 24
 class Weights(ABC):
     """A probability vector over m components for every element of a batch."""
 
-    @property
-    @abstractmethod
-    def batch_shape(self) -> torch.Size: ...
+    batch_shape: torch.Size
 
     @property
     @abstractmethod
@@ -74,14 +72,11 @@ class Given(Weights):
 
     def __init__(self, log_weights: Float[Tensor, "*batch m"], source: Weights | None = None) -> None:
         self._log_weights, self._source = log_weights, source
+        self.batch_shape = log_weights.shape[:-1]
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         return super().log_evidence if self._source is None else self._source.log_evidence
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self._log_weights.shape[:-1]
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
@@ -134,11 +129,7 @@ class Inferred(Weights):
     """
 
     def __init__(self, evidence: Evidence, prior: Weights) -> None:
-        self._evidence, self._prior = evidence, prior
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self._evidence.batch_shape
+        self._evidence, self._prior, self.batch_shape = evidence, prior, evidence.batch_shape
 
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
@@ -158,14 +149,15 @@ class Inferred(Weights):
         return averages.squeeze(0) if weights is None else weights.average(averages.movedim(0, -2))
 
     def log_mix(self, entries: Sequence[Entry]) -> Float[Tensor, "*lead"]:
-        evidence, prior, can_miss = self._evidence, self._prior, self._evidence.can_miss
+        evidence, prior, log_prior = self._evidence, self._prior, self._prior.log_weights
         if evidence.weights is None:
             given = evidence.point_entries()
         else:
             # The dimension of the evidence's points comes in front of every leading dimension of the values.
             shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
             given = evidence.entries(rank=max(evidence.rank, *map(len, shapes)))
-        lse, conditional = mix_given(given, entries, prior.log_weights, only_conditional=not can_miss)
+        can_miss = evidence.can_miss
+        lse, conditional = mix_given(given, entries, log_prior, only_conditional=not can_miss)
         if lse is not None and can_miss:
             conditional = torch.where(torch.isneginf(lse), prior.log_mix(entries), conditional)
         return conditional if evidence.weights is None else evidence.over_points(conditional)

@@ -14,7 +14,7 @@ from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.transforms import exact_buffers
 from kdmkit.kernels.regions import Interval, Region
-from kdmkit.ops import whole
+from kdmkit.ops.terms import whole
 
 
 class Around(Kernel, ABC):

@@ -16,7 +16,8 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_fini
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Interval, OneOf, Region
-from kdmkit.ops import Term, whole
+from kdmkit.ops import Term
+from kdmkit.ops.terms import whole
 
 
 class Kernel(nn.Module, ABC):

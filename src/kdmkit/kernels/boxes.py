@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.ops import block_order
+from kdmkit.ops.blocks import block_order
 
 # Components whose boxes are computed at a time: their copies in float64 stay small.
 _COMPONENTS = 1 << 20

@@ -24,8 +24,9 @@ from kdmkit._core.logspace import log_add, safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.regions import OneOf, Region, first_occurrences
-from kdmkit.ops import Amplitudes, Lookup, Score, Term
-from kdmkit.ops.terms.amplitudes import log_probs, log_square
+from kdmkit.ops import Lookup, Score, Term
+from kdmkit.ops.terms import Amplitudes
+from kdmkit.ops.terms.discrete import log_probs, log_square
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
 _LARGEST_TABLE = 1 << 16

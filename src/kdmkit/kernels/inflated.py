@@ -22,7 +22,8 @@ from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated, cut
-from kdmkit.ops import LogSum, Lookup, Masked, Restricted, Score, Sum, Term, restricted
+from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term
+from kdmkit.ops.terms import Masked, restricted
 
 # The logarithm of a share that counts as none.
 _NOTHING = -1e4

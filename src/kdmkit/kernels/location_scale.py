@@ -25,7 +25,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.regions import Interval, Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
-from kdmkit.ops.terms.score import BlockScore
+from kdmkit.ops.terms import BlockScore
 
 
 class WithBandwidth(Kernel, ABC):

@@ -25,7 +25,8 @@ from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.regions import Interval, OneOf, first_occurrences
-from kdmkit.ops import Score, Term, score_dtype
+from kdmkit.ops import Score, Term
+from kdmkit.ops.terms import score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
 _TABLE = 1 << 22

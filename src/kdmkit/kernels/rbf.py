@@ -24,7 +24,8 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Region
-from kdmkit.ops import SquaredDistance, Term, score_dtype
+from kdmkit.ops import SquaredDistance, Term
+from kdmkit.ops.terms import score_dtype
 
 
 class RBF(LocationScale):

@@ -18,7 +18,8 @@ from kdmkit.kernels.regions import Interval, OneOf, Region, first_occurrences
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated, cut
-from kdmkit.ops import InDtype, LogSum, Lookup, Restricted, Term, common_dtype, whole
+from kdmkit.ops import LogSum, Lookup, Restricted, Term
+from kdmkit.ops.terms import InDtype, common_dtype, whole
 
 # Moments are sums over the cells of a component if it has at most `_CELLS`, and its middle half at most
 # `_CENTRAL_CELLS`. Otherwise rounding hardly changes the moments.

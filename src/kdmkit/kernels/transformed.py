@@ -23,7 +23,8 @@ from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.truncated import Truncated, check_per_dimension, cut
-from kdmkit.ops import InDtype, Term, common_dtype, restricted
+from kdmkit.ops import Term
+from kdmkit.ops.terms import InDtype, common_dtype, restricted
 
 
 class Transformed(Around):

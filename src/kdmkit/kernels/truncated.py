@@ -23,7 +23,8 @@ from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.ops import InDtype, Masked, Term, common_dtype, restricted
+from kdmkit.ops import Term
+from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
 
 # Halvings of a bracket: float64 has 52 bits.
 _STEPS = 64

@@ -1,15 +1,17 @@
-"""How good a predictive distribution is: scores, coverage and calibration, of tensors or NumPy arrays."""
+"""The quality of predictive distributions: scores, coverage and calibration, for tensors or NumPy arrays."""
 
-from kdmkit.metrics.calibration import (
+from kdmkit.metrics.calibration_errors import (
     QuantileCalibration,
+    ReliabilityCurve,
+    expected_calibration_error,
+    interval_coverage,
+    interval_width,
     pit,
     quantile_calibration,
     quantile_calibration_error,
+    reliability_curve,
 )
-from kdmkit.metrics.coverage import interval_coverage, interval_width
-from kdmkit.metrics.crps import crps
-from kdmkit.metrics.likelihood import mean_nll
-from kdmkit.metrics.reliability import ReliabilityCurve, expected_calibration_error, reliability_curve
+from kdmkit.metrics.proper_scores import crps, mean_nll
 
 __all__ = [
     "QuantileCalibration",

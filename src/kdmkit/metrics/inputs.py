@@ -35,8 +35,8 @@ def check_density(rho: KDM, d: int = 1, batch: tuple[int, ...] | None = None) ->
 def as_values(rho: KDM, y: Any) -> Tensor:
     """`y` as `rho.log_prob` takes it.
 
-    Targets of a one-dimensional regression may come without their last dimension, in the batch's own shape;
-    integers are as good as floats for a continuous kernel.
+    Targets of a one-dimensional regression may have the shape of the batch, without the last dimension.
+    Integers become floats under a continuous kernel.
     """
     value = as_tensor("y", y, like=rho.components)
     if not rho.kernel.is_continuous:

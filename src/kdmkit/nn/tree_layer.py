@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_generator, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions import KDM, TreeKDM
-from kdmkit.distributions.evidence import check_masks
+from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.kernels import Kernel
 from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from

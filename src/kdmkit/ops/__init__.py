@@ -1,62 +1,58 @@
-"""The two reductions of kernel density matrices, `log_mix` and `attend`, and what they reduce."""
+"""The two reductions of kernel density matrices, `log_mix` and `attend`, and the terms that they reduce."""
 
-from kdmkit.ops.api import attend, choose_backend, log_mix, log_mix_given
-from kdmkit.ops.background import attend_beside
-from kdmkit.ops.block_order import block_order
-from kdmkit.ops.combine import combine
-from kdmkit.ops.dense import log_posterior, score_matrix
-from kdmkit.ops.implementations import BACKENDS, Backend
-from kdmkit.ops.labels import log_labels_given
-from kdmkit.ops.prepared import PreparedSum
-from kdmkit.ops.pruned import PrunedSum
-from kdmkit.ops.relative import RelativeScores
+from kdmkit.ops.api import BACKENDS, Backend, attend, choose_backend, log_mix
+from kdmkit.ops.dense import score_matrix
+from kdmkit.ops.reduction import combine
 from kdmkit.ops.terms import (
-    Amplitudes,
     ComponentDistance,
-    InDtype,
     LogSum,
     Lookup,
-    Masked,
     Restricted,
     Score,
     SquaredDistance,
     Sum,
     Term,
-    common_dtype,
-    restricted,
-    score_dtype,
-    whole,
 )
 
 __all__ = [
     "BACKENDS",
-    "Amplitudes",
     "Backend",
     "ComponentDistance",
-    "InDtype",
     "LogSum",
     "Lookup",
-    "Masked",
-    "PreparedSum",
-    "PrunedSum",
-    "RelativeScores",
     "Restricted",
     "Score",
     "SquaredDistance",
     "Sum",
     "Term",
     "attend",
-    "attend_beside",
-    "block_order",
     "choose_backend",
     "combine",
-    "common_dtype",
-    "log_labels_given",
     "log_mix",
-    "log_mix_given",
-    "log_posterior",
-    "restricted",
-    "score_dtype",
     "score_matrix",
-    "whole",
 ]
+
+_REMOVED = {
+    "Amplitudes": "use Lookup of log-probabilities",
+    "InDtype": "convert the tensors of the term",
+    "Masked": "kdmkit.JointKDM.infer has an argument observed",
+    "PreparedSum": "use kdmkit.JointKDM.prepared",
+    "PrunedSum": "use kdmkit.PreparedKDM",
+    "RelativeScores": "use score_matrix",
+    "attend_beside": "use attend, with a component for the background",
+    "block_order": "kdmkit.PreparedKDM puts its components in order",
+    "common_dtype": "use torch.promote_types",
+    "log_labels_given": "use log_prob of kdmkit.JointKDM.infer",
+    "log_mix_given": "use log_prob of kdmkit.JointKDM.infer",
+    "log_posterior": "use log_softmax of score_matrix",
+    "restricted": "use Restricted",
+    "score_dtype": "use torch.promote_types",
+    "whole": "use score_matrix",
+}
+
+
+def __getattr__(name: str) -> None:
+    """Says what replaces a name that was public."""
+    if name in _REMOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} any more: {_REMOVED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

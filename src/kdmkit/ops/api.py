@@ -1,6 +1,10 @@
-"""The two reductions that everything uses, and the choice of a backend."""
+"""The reductions that everything uses, and the table of their implementations."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -8,11 +12,111 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import check_choice
+from kdmkit._core.runtime import is_exporting
 from kdmkit._core.tensors import full_precision
+from kdmkit.ops import chunked, chunked_cpu, dense, dense_explicit
 from kdmkit.ops.blocks import Block
-from kdmkit.ops.implementations import BACKENDS, Backend, choose, reduce, reduce_given
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.terms import Term, total_shape
+from kdmkit.ops.triton import backend as triton
+
+Backend = Literal["auto", "reference", "torch", "chunked", "triton"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "torch", "chunked", "triton")
+
+
+def _is_small(reduction: Reduction) -> bool:
+    """Whether the matrix of scores is computed at once."""
+    if is_exporting():
+        return True
+    lead, n, m = reduction.shape
+    largest = dense.LARGEST_ON_CPU if reduction.device_type == "cpu" else dense.LARGEST_ELSEWHERE
+    return math.prod(lead) * n * m <= largest
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a reduction.
+
+    Args:
+        name: a unique name.
+        backend: the argument `backend` that selects it.
+        run: computes the reduction.
+        run_given: computes `log_mix_given` of terms, more terms and log-weights.
+        supports: returns why the implementation cannot compute a reduction, None if it can.
+        automatic: whether `"auto"` takes the implementation for a reduction that it supports.
+    """
+
+    name: str
+    backend: Backend
+    run: Callable[[Reduction], Result]
+    run_given: Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]] = (
+        chunked.reduce_given
+    )
+    supports: Callable[[Reduction], str | None] = lambda reduction: None
+    automatic: Callable[[Reduction], bool] = lambda reduction: True
+
+
+#: In the order of preference. `chunked` supports everything, so `auto` never chooses the reference.
+IMPLEMENTATIONS = (
+    Implementation(
+        "chunked, scales per component",
+        "chunked",
+        chunked_cpu.reduce_per_component,
+        supports=chunked_cpu.supports_per_component,
+        automatic=chunked_cpu.is_worthwhile_per_component,
+    ),
+    Implementation(
+        "dense, explicit gradients",
+        "torch",
+        dense_explicit.reduce,
+        dense_explicit.reduce_given,
+        dense_explicit.supports,
+        _is_small,
+    ),
+    Implementation("dense", "torch", dense.reduce, dense.reduce_given, automatic=_is_small),
+    Implementation("triton", "triton", triton.reduce, supports=triton.supports, automatic=triton.is_usable),
+    Implementation("chunked on a CPU", "chunked", chunked_cpu.reduce, supports=chunked_cpu.supports),
+    Implementation("chunked", "chunked", chunked.reduce),
+    Implementation("reference", "reference", dense.reduce_exact),
+)
+
+
+def choose(reduction: Reduction, backend: Backend = "auto") -> Implementation:
+    """The first implementation of the backend that supports the reduction; raises the reason if none does."""
+    reason = None
+    for implementation in IMPLEMENTATIONS:
+        if backend in ("auto", implementation.backend):
+            reason = implementation.supports(reduction)
+            if reason is None and (backend != "auto" or implementation.automatic(reduction)):
+                return implementation
+    raise ValueError(f'backend "{backend}": {reason}')
+
+
+def reduce(reduction: Reduction, backend: Backend) -> Result:
+    """The result of the chosen implementation; `"auto"` does without Triton once a kernel has failed."""
+    implementation = choose(reduction, backend)
+    if backend == "auto" and implementation.backend == "triton":
+        try:
+            return implementation.run(reduction)
+        except triton.KernelError as error:
+            triton.give_up(reduction.device_type, error)
+        implementation = choose(reduction)
+    if implementation.backend == "chunked" and torch.compiler.is_compiling():
+        # Importing this imports the compiler, which takes seconds: only if someone compiles.
+        from kdmkit.ops.compiled import reduce_in_blocks
+
+        return reduce_in_blocks(reduction)
+    return implementation.run(reduction)
+
+
+def reduce_given(terms: Sequence[Term], more: Sequence[Term], together: Reduction) -> tuple[Tensor, Tensor]:
+    """The logsumexp of `terms`, and that of `together`, which has `more` terms, less it."""
+    implementation = choose(together)
+    if implementation.backend == "chunked" and torch.compiler.is_compiling():
+        from kdmkit.ops.compiled import reduce_given_in_blocks
+
+        return reduce_given_in_blocks(terms, more, together.log_weights)
+    return implementation.run_given(terms, more, together.log_weights)
 
 
 def choose_backend(

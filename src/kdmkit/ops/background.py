@@ -8,6 +8,8 @@ kernels are narrow, pairs that are far from each other are left out (`near_pairs
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,10 +17,9 @@ from torch import Tensor
 from kdmkit._core.logspace import LOG2_E
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.api import attend
-from kdmkit.ops.blocks import slices
 from kdmkit.ops.near_pairs import FLOAT32_REACH, sums_of_near_pairs
 from kdmkit.ops.reduction import Reduction
-from kdmkit.ops.scaled_points import ScaledPoints
+from kdmkit.ops.scaled_points import ScaledPoints, ScoreBlocks
 from kdmkit.ops.terms import SquaredDistance, Term
 
 # Queries and components per block: their scores stay in the caches of a CPU.
@@ -72,38 +73,6 @@ def _is_simple(term: Term, log_weights: Tensor, values: Tensor, log_background: 
     return bool((log_weights - log_background).amax() < _LARGEST_SCORE)
 
 
-class _Blocks:
-    """Blocks of a product whose exponentials are the overlaps, each written over the last.
-
-    Scores are in units of log 2: their exponentials are powers of two, which a CPU computes faster.
-
-    Args:
-        components, queries: two matrices, `(m, p)` and `(p, n)`.
-    """
-
-    def __init__(self, components: Float[Tensor, "m p"], queries: Float[Tensor, "p n"]) -> None:
-        self.components, self.queries = components, queries
-        self._scores = queries.new_empty(min(_QUERIES, queries.shape[1]) * min(_COMPONENTS, len(components)))
-
-    @classmethod
-    def with_squares(cls, points: ScaledPoints, log_weights: Tensor) -> _Blocks:
-        """All of the scores, at most the largest log-weight."""
-        bias = points.column(log_weights).unsqueeze(1)
-        row, twice = points.row().unsqueeze(0), 2 * LOG2_E * points.units
-        queries = torch.cat([twice * points.x.mT, LOG2_E * row, torch.ones_like(row)])
-        return cls(torch.cat([points.c, torch.ones_like(bias), LOG2_E * bias], 1), queries)
-
-    @classmethod
-    def without_squares(cls, points: ScaledPoints) -> _Blocks:
-        """2 x_i·c_j alone: fewer columns, and the components as they are."""
-        return cls(points.c, (2 * LOG2_E * points.units * points.x).mT.contiguous())
-
-    def scores(self, components: slice, queries: slice) -> Float[Tensor, "some few"]:
-        left, right = self.components[components], self.queries[:, queries]
-        out = self._scores[: left.shape[0] * right.shape[1]].view(left.shape[0], right.shape[1])
-        return torch.mm(left, right, out=out)
-
-
 def _in_blocks(
     term: SquaredDistance, log_weights: Float[Tensor, " m"], values: Float[Tensor, "m v"]
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
@@ -111,23 +80,28 @@ def _in_blocks(
     dtype = Reduction([term], log_weights, values).dtype
     kept = torch.cat([values.to(dtype), values.new_ones(len(values), 1, dtype=dtype)], 1).mT.contiguous()
     points = ScaledPoints.about(None, term.query, term.components, term.scale, dtype)
-    if points.largest_product + max(0.0, log_weights.amax().item()) <= _LARGEST_PRODUCT:
+    bias, row, twice = points.column(log_weights), points.row(), 2 * LOG2_E * points.factor * points.x
+    largest_product = 2 * points.factor * math.prod(points.lengths)
+    if largest_product + max(0.0, log_weights.amax().item()) <= _LARGEST_PRODUCT:
         # e^{2 x·c} with the constants of components in the values, and those of queries in the sums.
-        bias, row = points.column(log_weights), points.row().double()
-        sums = _sums(_Blocks.without_squares(points), kept * bias.exp()).mul_(row.exp())
+        sums = _sums(points.c, twice, kept * bias.exp()).mul_(row.double().exp())
     elif points.reach <= FLOAT32_REACH:
-        sums = _sums(_Blocks.with_squares(points, log_weights), kept)
+        left = torch.cat([points.c, torch.ones_like(points.c[:, :1]), LOG2_E * bias.unsqueeze(1)], 1)
+        right = torch.cat([twice, LOG2_E * row.unsqueeze(1), torch.ones_like(twice[:, :1])], 1)
+        sums = _sums(left, right, kept)
     else:
         sums = sums_of_near_pairs(term, log_weights, kept)
     shares = (sums / (1 + sums[-1])).mT.to(dtype)
     return shares[:, :-1], shares[:, -1:]
 
 
-def _sums(blocks: _Blocks, kept: Float[Tensor, "v m"]) -> Float[Tensor, "v n"]:
-    """Σ_j kept_j·2^scores_ji in float64."""
-    n = blocks.queries.shape[1]
-    sums = torch.zeros(len(kept), n, dtype=torch.float64)
-    for queries in slices(n, _QUERIES):
-        for some in slices(kept.shape[1], _COMPONENTS):
-            sums[:, queries] += kept[:, some] @ blocks.scores(some, queries).exp2_()
+def _sums(
+    components: Float[Tensor, "m p"], queries: Float[Tensor, "n p"], kept: Float[Tensor, "v m"]
+) -> Float[Tensor, "v n"]:
+    """Σ_j kept_j·2^(components_j · queries_i) in float64."""
+    blocks = ScoreBlocks(components, queries, (_COMPONENTS, _QUERIES))
+    sums = torch.zeros(len(kept), len(queries), dtype=torch.float64)
+    for some in blocks.columns():
+        for rows in blocks.rows():
+            sums[:, some] += kept[:, rows] @ blocks.scores(rows, some).exp2_()
     return sums

@@ -16,17 +16,15 @@ from torch import Tensor
 
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import at_least_float32, full_precision
-from kdmkit.ops.dense import (
-    add_row,
-    log_ratio,
-    reduce_scores,
-    reduce_scores_given,
-    sum_rows,
-    sum_scores,
-)
-from kdmkit.ops.products import narrow_product, narrow_product_transposed
+from kdmkit.ops.dense import add_row, log_ratio, reduce_scores, reduce_scores_given, sum_rows, sum_scores
 from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.scaled_points import ScaledPoints, divide_by_total, exponentials
+from kdmkit.ops.scaled_points import (
+    ScaledPoints,
+    divide_by_total,
+    exponentials,
+    narrow_product,
+    narrow_product_transposed,
+)
 from kdmkit.ops.terms import Lookup, SquaredDistance, Term
 
 # p(x, y) uses the exponentials of p(x), which are exact to 1e-38 of the largest, if p(y|x) is above this.
@@ -51,7 +49,7 @@ def reduce(reduction: Reduction) -> Result:
     dtype, (first, *others) = reduction.dtype, reduction.terms
     rest = [term.prepared() for term in others]
     bias = sum_scores(rest, reduction.log_weights)
-    averages, lse = _Reduce.apply(dtype, *first.tensors, bias, reduction.values)
+    averages, lse = _DenseSums.apply(dtype, *first.tensors, bias, reduction.values)
     return averages, add_row(lse, sum_rows(rest)).to(dtype)
 
 
@@ -67,11 +65,11 @@ def reduce_given(
     else:
         more = [term.prepared() for term in more]
         extra, codes, more_row = sum_scores(more[1:], more[0].matrix()), None, sum_rows(more)
-    lse, conditional = _Given.apply(dtype, *first.tensors, bias, extra, codes)
+    lse, conditional = _DenseRatio.apply(dtype, *first.tensors, bias, extra, codes)
     return add_row(lse, row).to(dtype), add_row(conditional, more_row).to(dtype)
 
 
-class _Reduce(torch.autograd.Function):
+class _DenseSums(torch.autograd.Function):
     """(dtype, query, components, scale, bias, values) → averages, or None without values, and logsumexp."""
 
     @staticmethod
@@ -116,7 +114,7 @@ class _Reduce(torch.autograd.Function):
             )
 
 
-class _Given(torch.autograd.Function):
+class _DenseRatio(torch.autograd.Function):
     """(dtype, query, components, scale, bias, extra, codes) → the logsumexp of `scores`, and that of
     `scores + extra` less it.
 
@@ -228,15 +226,14 @@ def _save(
     points: ScaledPoints,
     *intermediate: Tensor | None,
 ) -> None:
-    ctx.dtype, ctx.factor = dtype, points.factor
+    ctx.dtype = dtype
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs, *points.tensors, *intermediate)
+    points.save(ctx, *inputs, *intermediate)
 
 
 def _saved(ctx: Any, n_inputs: int) -> tuple[tuple[Any, ...], ScaledPoints, tuple[Any, ...]]:
-    saved = ctx.saved_tensors
-    points = ScaledPoints(*saved[n_inputs : n_inputs + 5], factor=ctx.factor)
-    return saved[:n_inputs], points, saved[n_inputs + 5 :]
+    points, tensors = ScaledPoints.saved(ctx)
+    return tensors[:n_inputs], points, tensors[n_inputs:]
 
 
 # ---- second derivatives: the same by differentiable operations

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kdmkit._core.logspace import LOG2_E
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.scaled_points import product_into
 from kdmkit.ops.terms import SquaredDistance
 
 #: Components per block, a multiple of `_GROUP`.
@@ -53,7 +54,7 @@ def sums_of_near_pairs(
     with a coordinate that is not finite are NaN.
     """
     query, components, scale = (tensor.to(kept.dtype) for tensor in term.tensors)
-    blocks = _Blocks.of(components, scale, log_weights.to(kept.dtype), kept)
+    blocks = _BoxedBlocks.of(components, scale, log_weights.to(kept.dtype), kept)
     least = math.log(_NEGLIGIBLE / len(components))
     sums = torch.zeros(len(kept), len(query), dtype=torch.float64)
     for some in slices(len(query), _QUERIES):
@@ -61,7 +62,7 @@ def sums_of_near_pairs(
     return sums
 
 
-def _add(sums: Float[Tensor, "v n"], blocks: _Blocks, x: Float[Tensor, "n d"], least: float) -> None:
+def _add(sums: Float[Tensor, "v n"], blocks: _BoxedBlocks, x: Float[Tensor, "n d"], least: float) -> None:
     """Adds the sums of some queries."""
     finite = x.isfinite().all(1)
     # Not ≥, which is false for NaN.
@@ -74,7 +75,7 @@ def _add(sums: Float[Tensor, "v n"], blocks: _Blocks, x: Float[Tensor, "n d"], l
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _BoxedBlocks:
     """Blocks of consecutive components. The last one is filled up with components of weight 0.
 
     Args:
@@ -98,7 +99,7 @@ class _Blocks:
     radii: Float[Tensor, " b"]
 
     @classmethod
-    def of(cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor) -> _Blocks:
+    def of(cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor) -> _BoxedBlocks:
         m, d = components.shape
         size = min(BLOCK, m + -m % _GROUP)
         if missing := -m % size:
@@ -142,7 +143,7 @@ class _NearPairs:
     """
 
     def __init__(
-        self, blocks: _Blocks, x: Float[Tensor, "n d"], near: Bool[Tensor, "b n"], least: float
+        self, blocks: _BoxedBlocks, x: Float[Tensor, "n d"], near: Bool[Tensor, "b n"], least: float
     ) -> None:
         self._blocks, self._x, self._least = blocks, x, least
         numbers, queries = near.nonzero().unbind(1)
@@ -163,7 +164,7 @@ class _NearPairs:
         for block, queries in enumerate(self._queries):
             if not len(queries):
                 continue
-            scores = _product(self._left[block], self._blocks.right[block], self._scores)
+            scores = product_into(self._scores, self._left[block], self._blocks.right[block])
             if not self._is_precise(block):
                 pairs = _few(scores, LOG2_E * (self._least - _ROUNDING * self._reaches[block]))
                 if pairs is not None:
@@ -204,7 +205,7 @@ class _NearPairs:
         right = _columns(components.double(), blocks.size)
         _scale_columns(right, centre, scale, log_weights)
         left, _ = _left(self._x.index_select(0, self._queries[block]).double(), centre.squeeze(2), scale)
-        return _product(left, right[0], self._exact)
+        return product_into(self._exact, left, right[0])
 
 
 def _left(
@@ -254,13 +255,6 @@ def _scale_columns(
     columns[:, d] = -LOG2_E
     torch.sub(log_weights, squares, out=columns[:, d + 1]).mul_(LOG2_E)
     return squares
-
-
-def _product(
-    left: Float[Tensor, "k p"], right: Float[Tensor, "p size"], out: Float[Tensor, " most"]
-) -> Float[Tensor, "k size"]:
-    shape = (len(left), right.shape[1])
-    return torch.mm(left, right, out=out[: shape[0] * shape[1]].view(shape))
 
 
 def _few(scores: Float[Tensor, "k size"], least: float) -> tuple[Tensor, Tensor] | None:

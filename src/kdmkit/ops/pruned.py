@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.ops.api import log_mix
-from kdmkit.ops.block_order import block_order
-from kdmkit.ops.blocks import slices
+from kdmkit.ops.blocks import block_order, slices
 from kdmkit.ops.terms import Term
 
 # Queries that share a choice of blocks: fewer where there are few, since these are far from each other.

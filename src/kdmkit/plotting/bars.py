@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.plotting._arrays import Array
-from kdmkit.plotting._axes import INK, PALETTE, Axes, axes, finish, matplotlib
+from kdmkit.plotting._canvas import INK, PALETTE, Array, Axes, axes, finish, matplotlib
 
 
 def plot_bars(shares: Mapping[str, float], *, title: str = "", x: str = "", ax: Axes | None = None) -> Axes:

@@ -1,59 +1,60 @@
 """Fitting layers: losses per row, the loop that minimises them, and fits in phases."""
 
+from typing import Any
+
 from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
-from kdmkit.training.checkpoint import fingerprint
-from kdmkit.training.flat import FlatObjective, fit_joint
 from kdmkit.training.loop import fit
-from kdmkit.training.objectives import (
-    ConditionalObjective,
-    DecoderObjective,
-    DenseObjective,
-    cross_entropy,
-    hybrid_nll,
-    joint_nll,
-    nll,
-    squared_error,
-)
-from kdmkit.training.options import Device, FitOptions, Precision, Schedule
-from kdmkit.training.packing import Packing, Table
+from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
+from kdmkit.training.options import Device, FitOptions, Precision
+from kdmkit.training.packing import Table
 from kdmkit.training.phases import PhasedFit, Phases, encode_rows
 from kdmkit.training.rows import Rows
-from kdmkit.training.seeds import derive_seed
-from kdmkit.training.tree_fit import edge_concentrations, fit_tree, tree_options
-from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective, TreeRecipe
+from kdmkit.training.tree_fit import fit_tree, tree_options
+from kdmkit.training.tree_objective import TREE_RECIPE, Targets
 
 __all__ = [
     "TREE_RECIPE",
     "Calibrated",
     "ConditionalObjective",
-    "DecoderObjective",
-    "DenseObjective",
     "Device",
     "FitOptions",
-    "FlatObjective",
-    "Packing",
     "PhasedFit",
     "Phases",
     "Precision",
     "Rows",
-    "Schedule",
     "Table",
     "Targets",
-    "TreeObjective",
-    "TreeRecipe",
     "calibrate",
     "cross_entropy",
-    "derive_seed",
-    "edge_concentrations",
     "encode_rows",
-    "fingerprint",
     "fit",
-    "fit_joint",
     "fit_temperature",
     "fit_tree",
     "hybrid_nll",
     "joint_nll",
     "nll",
-    "squared_error",
     "tree_options",
 ]
+
+#: Names that earlier versions had, and what to use instead.
+_REMOVED = {
+    "DecoderObjective": "fit a module that returns one loss per row",
+    "DenseObjective": "fit a module that returns one loss per row",
+    "FlatObjective": "fit a module that returns -layer.joint().log_prob(...)",
+    "JointObjective": "use ConditionalObjective(None, layer, generative_weight=1)",
+    "Packing": "fit_tree packs the columns of a Table",
+    "Schedule": "the values are those of FitOptions(schedule=...)",
+    "TreeObjective": "use fit_tree",
+    "TreeRecipe": "TREE_RECIPE has the defaults of fit_tree",
+    "derive_seed": "use numpy.random.SeedSequence(seed, spawn_key=key)",
+    "edge_concentrations": "use KDMTable, which chooses the shrinkage of every edge",
+    "expected_nll": "use cross_entropy(rho, target.probs), or the weighted mean of nll over the components",
+    "fingerprint": "fit(..., identity=...) takes everything that a checkpoint depends on",
+    "fit_joint": "use fit with a module that returns -layer.joint().log_prob(...)",
+    "squared_error": "use (rho.mean - y).square().mean(-1)",
+}
+
+
+def __getattr__(name: str) -> Any:
+    advice = f" any more: {_REMOVED[name]}" if name in _REMOVED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")

@@ -167,7 +167,7 @@ class TreeObjective(DrawingModule):
     >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
     >>> table = kdm.training.Table({"a": torch.randn(9, 1), "b": torch.randn(9, 1)})
     >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**table.columns)
-    >>> packing = kdm.training.Packing(layer, table)
+    >>> packing = Packing(layer, table)
     >>> rows = packing.rows(table)
     >>> TreeObjective(layer, packing, rows, n_steps=10)(*rows.tensors).shape
     torch.Size([9])

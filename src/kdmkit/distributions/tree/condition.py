@@ -255,16 +255,12 @@ class NodeWeights(Weights):
 
     def __init__(self, tree: States | Condition, node: int, shape: torch.Size | None = None) -> None:
         self._tree, self._node = tree, node
-        self._shape = tree.batch_shape if shape is None else shape
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self._shape
+        self.batch_shape = tree.batch_shape if shape is None else shape
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch k"]:
         log_weights = self._posterior[0]
-        return log_weights.expand(*self._shape, log_weights.shape[-1])
+        return log_weights.expand(*self.batch_shape, log_weights.shape[-1])
 
     @cached_per_grad_mode
     def _posterior(self) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"] | None]:
@@ -276,7 +272,7 @@ class NodeWeights(Weights):
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         log_evidence = self._posterior[1] if isinstance(self._tree, Condition) else None
-        return super().log_evidence if log_evidence is None else log_evidence.expand(self._shape)
+        return super().log_evidence if log_evidence is None else log_evidence.expand(self.batch_shape)
 
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
         return Given(self.log_weights).average(values)
@@ -285,11 +281,11 @@ class NodeWeights(Weights):
         return self.mix(entries)[1]
 
     def mapped(self, function: PartMap) -> NodeWeights:
-        return NodeWeights(self._tree.mapped(function), self._node, self._shape)
+        return NodeWeights(self._tree.mapped(function), self._node, self.batch_shape)
 
     def expand(self, batch_shape: torch.Size) -> NodeWeights:
         return NodeWeights(self._tree, self._node, batch_shape)
 
     def __reduce__(self) -> tuple[type[NodeWeights], tuple[object, ...]]:
         """For pickle: without cached values, whose gradients would lead nowhere."""
-        return NodeWeights, (self._tree, self._node, self._shape)
+        return NodeWeights, (self._tree, self._node, self.batch_shape)

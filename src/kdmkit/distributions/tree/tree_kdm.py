@@ -18,10 +18,11 @@ from kdmkit.distributions.arguments import (
     check_target,
     check_variables,
     common_batch,
+    gather_masks,
     is_checked,
 )
 from kdmkit.distributions.base import PartMap, map_values
-from kdmkit.distributions.evidence import Evidence, check_masks, gather_masks
+from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
@@ -226,10 +227,6 @@ class TreeKDM(NamedVariables):
         weights = NodeWeights(tree, self._states.topology.node_of[name])
         return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
 
-    @property
-    def _prior_batch(self) -> torch.Size:
-        return self._tree.batch_shape
-
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
         tree, places = self._tree, self._states.topology.node_of
         if evidence is not None:
@@ -269,12 +266,11 @@ class TreeKDM(NamedVariables):
         if states.batch_shape:
             raise ValueError(bad_argument("mode", "a tree without a batch of weights", "one with a batch"))
         earlier, log_earlier = self._tree.point_sources() if isinstance(self._tree, Condition) else ((), 0.0)
-        masks = check_masks(observed)
         check_names("evidence", evidence, self.kernels)
         for name, value in evidence.items():
             if isinstance(value, KDM):
                 raise TypeError(bad_argument(name, "points or a region", "a KDM"))
-        masks = gather_masks(masks, list(evidence), next(iter(self.components.values())))
+        masks = gather_masks(observed, list(evidence), next(iter(self.components.values())))
         entries = {n: self._entry(n, value, "density", masks.get(n)) for n, value in evidence.items()}
         common_batch({"batch_shape": self.batch_shape, **{name: e.lead for name, e in entries.items()}})
         completion = complete(states, self.components, self.kernels, entries, earlier)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -21,46 +20,21 @@ from kdmkit._core.checks import (
     in_memory,
 )
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.estimators.classification.chunks import ChunkedClassifier
-from kdmkit.estimators.classification.memory import fit_label_memory
-from kdmkit.estimators.classification.offsets import Offsets, layer_of_clusters
-from kdmkit.estimators.classification.phases import ClassifierFit
-from kdmkit.estimators.classification.rejection import draw_given_label
-from kdmkit.estimators.classification.trend import fit_logits
-from kdmkit.estimators.common.arrays import (
-    Array,
-    checked_rows,
-    merge_rows,
-    plain,
-    split_rows,
-    to_tensor,
-    weighted_rows,
-)
-from kdmkit.estimators.common.bandwidth import choose_sigma
-from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.encoders import is_built_in
-from kdmkit.estimators.common.targets import min_target_std
-from kdmkit.estimators.common.trend import TrendEstimator
-from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer, LabelTrend, Predictor, Scaler
-from kdmkit.nn.layer import LayerOptions
-from kdmkit.nn.scaler import LARGEST_INPUT, soft_clip
-from kdmkit.training import Rows
+from kdmkit.estimators.classification.joint_labels import component_per_row, fit_joint_labels
+from kdmkit.estimators.classification.logits import draw_given_label, fit_about_trend
+from kdmkit.estimators.common.arrays import Array, checked_rows, plain, to_tensor, weighted_rows
+from kdmkit.estimators.common.chunks import KeptRows, add_chunk, chunk_generator, thinned
+from kdmkit.estimators.common.cross_fit import check_trend, has_trend
+from kdmkit.estimators.common.joint_estimator import JointClassifier, is_built_in
 
 Method = Literal["nonparametric", "likelihood", "discriminative"]
 
-# The learning rate of a trend.
-_TREND_RATE = 3e-3
-# Of the weights of the built-in encoder.
+# The default of `averaging` behind the built-in encoder.
 _AVERAGING = 0.1
-# Where the bandwidths start with a trend, in units of √d, the typical distance between standardised rows.
-_FIRST_SIGMA = 0.7
-# The least standard deviation of a component with a trend, in standard deviations of a column.
-_LEAST_STD = 0.01
 
 
 @dataclass(eq=False, repr=False)
-class KDMClassifier(TrendEstimator, ChunkedClassifier):
+class KDMClassifier(JointClassifier):
     """Classification by a joint distribution, which also scores novelty and generates samples of a class.
 
     p(x, y) = Σ_j p_j·f_j(x)·π_j(y|x) with a Gaussian f_j about each component x_j and its label distribution
@@ -139,6 +113,9 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
 
     method: Method = "discriminative"
     _: KW_ONLY
+    trend: Literal["auto", "mlp"] | None = "auto"
+    n_members: int = 16
+    memory: bool = True
     encoder: Any = None
     decoder: Any = None
     generative_weight: float | Literal["auto"] = "auto"
@@ -146,6 +123,11 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
     noise: float = 0.3
     head_epochs: int = 0
     averaging: float | Literal["auto"] | None = "auto"
+    max_epochs: int | Literal["auto"] = "auto"
+    patience: int | None = 40
+    max_rows: int | None = 500_000
+
+    _kept: KeptRows | None = field(init=False, default=None)
 
     # ---- fitting
 
@@ -157,18 +139,76 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         self._kept, self.n_samples_seen_ = None, self._learn(X, y, sample_weight, None)
         return self
 
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> KDMClassifier:
+        """Learns from one more chunk of rows.
+
+        Up to `max_rows` rows of all chunks the model is that of `fit` on all of them. Beyond, near rows of a
+        class are replaced by one of them, which takes their weight, first where the label is certain. The
+        model is that of `fit` on the `max_rows` rows that are kept and on the chunk, and every call takes
+        about as long as that fit. The rows stay in memory; `fit` and `kdmkit.save` leave them out, and draws
+        from the model stand for them then.
+
+        Args:
+            X, y: rows and labels.
+            classes: all labels, in the first call; later ones may leave it out.
+            sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
+        """
+        self._check_parameters()
+        X, y = checked_rows(self, X, y, allow_nd=self._takes_anything, reset=not hasattr(self, "module_"))
+        check_classification_targets(y)
+        _check_partial_fit_first_call(self, classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(bad_argument("y", f"labels of {self.classes_.tolist()}", unknown.tolist()))
+        rows: KeptRows = add_chunk(self, X, y, sample_weight, kept=self._kept, most=self.max_rows)
+        assert rows.y is not None
+        self._learn(rows.X, rows.y, rows.sample_weight, self.classes_)
+        # All rows first: an encoder may fail on them.
+        self._kept, self.n_samples_seen_ = rows, rows.n_seen
+        if self.max_rows is not None and len(rows) > self.max_rows:
+            self._kept = self._thinned(rows, self.max_rows)
+        return self
+
+    def _thinned(self, rows: KeptRows, most: int) -> KeptRows:
+        """At most `most` of the rows, chosen with the fitted model."""
+
+        def answer(part: Tensor) -> Tensor:
+            probs: Tensor = self.module_(part).probs.double()
+            return torch.cat([self.module_.encode(part), 1 - probs.square().sum(1, keepdim=True)], 1)
+
+        answers = torch.from_numpy(self._rowwise(answer, to_tensor(rows.X)))
+        return thinned(rows, most, answers[:, :-1], answers[:, -1], chunk_generator(self, rows.n_seen, 1))
+
+    def _draw_rows(self, n: int) -> tuple[Array, Array]:
+        """Rows and labels that stand for those of a fit."""
+        probs = self.module_.joint().marginal("y").probs.double().cpu().numpy()
+        counts = np.random.default_rng(self._seed).multinomial(n, probs / probs.sum())
+        drawn = [(label, count) for label, count in zip(self.classes_, counts, strict=True) if count]
+        X = np.concatenate([self.sample(int(k), y=label, random_state=self._seed) for label, k in drawn])
+        return X, np.repeat(self.classes_, counts)
+
     def _learn(self, X: Array, y: Array, sample_weight: Any, classes: Array | None) -> int:
+        """Fits the model to checked rows; returns the number of rows of positive weight.
+
+        Args:
+            classes: None takes those of the rows.
+        """
         weights, X, y = weighted_rows(sample_weight, X, y)
         classes = np.unique(y) if classes is None else classes
         if len(classes) < 2:
             raise ValueError(bad_argument("y", "at least two classes", f"one class, {classes.tolist()[0]!r}"))
         x, labels = to_tensor(X), torch.from_numpy(np.searchsorted(classes, y)).long()
+        rows = (x, labels, weights, len(classes))
+        histories: dict[str, list[dict[str, float]]] = {"joint": []}
         with self._seeded():
             if self.method == "nonparametric":
-                module = self._nonparametric(x, labels, weights, len(classes))
+                module = component_per_row(self.sigma, *rows)
+            elif self.method == "discriminative" and has_trend(self, labels):
+                module, histories = fit_about_trend(self, *rows)
             else:
-                module = self._learned(x, labels, weights, len(classes))
+                module, histories = fit_joint_labels(self, *rows)
             self._keep(module)
+        self._keep_histories(histories)
         self.classes_ = classes
         return len(x)
 
@@ -177,7 +217,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
         check_number("noise", self.noise, "a number ≥ 0")
         check_count("head_epochs", self.head_epochs, least=0)
         self._alpha(has_trend=False)
-        self._check_trend()
+        check_trend(self)
         if self.method != "nonparametric":
             self._first_sigma(1.0)
         if self.trend == "mlp" and self.method != "discriminative":
@@ -196,120 +236,13 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
             averaging = _AVERAGING if is_built_in(self.encoder) else None
         return {**super()._settings(seed, rows), "averaging": averaging}
 
-    def _nonparametric(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
-        scaler = Scaler.from_data(x, weights)
-        rows, w = merge_rows(x, weights, labels)
-        z, labels = scaler(x[rows]), labels[rows]
-        rule = "loo" if isinstance(self.sigma, str) and self.sigma == "auto" else self.sigma
-        # A first chunk may have one label, which says nothing about the bandwidth.
-        sigma = choose_sigma(rule, z, w, labels if bool((labels != labels[0]).any()) else None)
-        options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
-        layer = JointLayer(x.shape[1], n_classes, len(z), in_kernel=RBF(sigma), **options)
-        layer.assign({"x": z, "y": nn.functional.one_hot(labels, n_classes)}, w.log())
-        self._keep_histories({"joint": []})
-        return Predictor.from_standardized(layer, {"x": scaler})
-
-    def _learned(self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> Predictor:
-        if self.method == "discriminative" and self._has_trend(labels):
-            return self._learned_about_trend(x, labels, weights, n_classes)
-        scalers = self._input_scaler(x, weights)
-        tensors = (self._training_inputs(x, scalers), labels)
-        rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed, labels)
-        phases = ClassifierFit(
-            self,
-            rows.tensors[0],
-            rows,
-            validation,
-            n_outputs=n_classes,
-            generative_weight=self._alpha(has_trend=False),
-            noise=float(self.noise),
-            head_epochs=int(self.head_epochs),
-        )
-        phases.run()
-        self._keep_histories(phases.histories)
-        return Predictor.from_standardized(
-            phases.layer, scalers, encoder=phases.encoder, decoder=phases.decoder
-        )
-
-    # ---- about a trend
-
-    def _learned_about_trend(
-        self, x: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int
-    ) -> Predictor:
-        """Fits an ensemble, a memory of rows, then the joint KDM of rows and offsets of the logits."""
-        device = self._fit_device()
-        x, labels = x.to(device), labels.to(device)
-        weights = None if weights is None else weights.to(device)
-        scaler = Scaler.from_data(x, weights)
-        z = soft_clip(scaler(x)).float()
-        fitted = fit_logits(
-            z,
-            labels,
-            weights,
-            n_classes,
-            n_members=int(self.n_members),
-            generator=self._torch_generator(),
-            run=self._run_trend,
-        )
-        memory = None
-        if self.memory:
-            probs = fitted.logits.softmax(-1)
-            memory = fit_label_memory(z, labels, probs, weights, self._torch_generator())
-        # Rows are learned in units of their least standard deviation: then all columns have one bound.
-        unit = Scaler(scaler.shift, min_target_std(x).maximum(_LEAST_STD * scaler.scale))
-        rows = Scaler(scaler.shift, scaler.scale, LARGEST_INPUT)(x).float()
-        layer, offsets = self._offset_layer(rows, unit.scale / scaler.scale, labels, fitted.logits, weights)
-        self._keep_histories({"joint": self.history_, "pretraining": fitted.history})
-        trend = LabelTrend(fitted.ensemble, memory, scaler, offsets, fitted.inverse_temperature)
-        module = Predictor.from_standardized(layer, {"x": unit.cpu()}, trend=trend.cpu()).to(device)
-        with torch.no_grad():
-            components = module.layer.components
-            components["y"].copy_(trend.probs_at_components(components["x"]).sqrt())
-        return module
-
-    def _run_trend(self, objective: nn.Module, rows: Rows, validation: Rows, **changes: Any) -> Any:
-        if self.learning_rate == "auto":
-            changes["learning_rate"] = _TREND_RATE
-        return super()._run_trend(objective, rows, validation, averaging=None, **changes)
-
-    def _offset_layer(
-        self, z: Tensor, unit: Tensor, labels: Tensor, logits: Tensor, weights: Tensor | None
-    ) -> tuple[JointLayer, Tensor]:
-        """The joint KDM, in the given units, and the offsets of its components."""
-        n, d = z.shape
-        m = self._count_components(n, max(2 * logits.shape[1], min(256, n // 5)))
-        one_hot = nn.functional.one_hot(labels, logits.shape[1]).float()
-        clusters = Clusters.of(z, one_hot, weights, m, self._seed).scaled(1 / unit.float())
-        sigma = float(self._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float().cpu()
-        layer = layer_of_clusters(clusters, sigma, min_sigma=math.sqrt(2))
-        objective = Offsets(layer, n_rows=n, generative_weight=self._alpha(has_trend=True))
-        rows = Rows(
-            (z / unit.float(), logits, labels, *clusters.left_out()),
-            None if weights is None else weights.float(),
-        )
-        self._run_bandwidths(objective, rows, "classifier", averaging=None)
-        return layer, objective.offsets.detach()
-
     def _keep_histories(self, histories: dict[str, list[dict[str, float]]]) -> None:
         super()._keep_histories(histories)
         self.head_history_ = histories.get("head-before", []) + histories.get("head-after", [])
         self.decoder_history_ = histories.get("decoder", [])
 
-    def _first_layer(self, z: Tensor, labels: Tensor, weights: Tensor | None, n_classes: int) -> JointLayer:
-        """Centres of each class's clusters, with one bandwidth per dimension."""
-        m = self._count_components(len(z), max(2 * n_classes, min(256, len(z) // 5)))
-        d, sigma = z.shape[1], self._first_sigma("nearest")
-        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-        layer = JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
-        layer.initialize(z, labels, method="kmeans", sigma=sigma, generator=self._torch_generator())
-        if weights is not None:
-            # A cluster counts its rows; their class says what each of them weighs.
-            mean = torch.bincount(labels, weights) / torch.bincount(labels)
-            with torch.no_grad():
-                layer.logits.add_(mean.log()[layer.components["y"].argmax(1)])
-        return layer
-
     def _alpha(self, *, has_trend: bool) -> float:
+        """The weight of log p(x) in the loss."""
         if isinstance(self.generative_weight, str) and self.generative_weight == "auto":
             likelihood = has_trend or self.method == "likelihood" or is_built_in(self.encoder)
             return 1.0 if likelihood else 0.0
@@ -327,9 +260,7 @@ class KDMClassifier(TrendEstimator, ChunkedClassifier):
     @property
     def predict_proba_uncertain(self) -> NoReturn:
         """Removed: the answer to weighted points is the weighted mean of the answers to the points."""
-        advice = (
-            "np.average(model.predict_proba(points), axis=0, weights=weights) is the answer for one input"
-        )
+        advice = "average over the points, np.average(model.predict_proba(points), 0, weights)"
         raise AttributeError(f"predict_proba_uncertain was removed: {advice}")
 
     def sample(self, n_samples: int = 1, *, y: Any, spread: float = 1.0, random_state: Any = None) -> Array:

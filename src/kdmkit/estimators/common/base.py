@@ -31,9 +31,9 @@ from kdmkit.estimators.common.arrow import (
 from kdmkit.estimators.common.csv_parquet import batches_of
 from kdmkit.nn.mixture_layer import prepare_layers
 from kdmkit.nn.predictor import BLOCK
-from kdmkit.training import FitOptions, Rows, derive_seed, fit
+from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
-from kdmkit.training.seeds import draws_globally, global_seed, is_replayable
+from kdmkit.training.seeds import derive_seed, draws_globally, global_seed, is_replayable
 
 # The default meanings of "auto" for `max_epochs` and `learning_rate`.
 _EPOCHS, RATE = 100, 1e-2

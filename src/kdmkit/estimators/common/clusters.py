@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,15 +15,21 @@ from kdmkit.nn.initialize import cluster
 from kdmkit.ops import score_matrix
 
 # Bandwidths start wide and are learned on a logarithmic scale: a few hundred large steps reach any value.
-RATE, STEPS, BATCH = 0.05, 200, 256
+_RATE, _STEPS, _BATCH = 0.05, 200, 256
 # Half the precision of the prior of the logarithms of x's bandwidths, about their start.
 _PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
 _CLUSTER_SAMPLE = 50_000
 # A share of a cluster's weight that is lost in a difference.
-_ROUNDING = 1e-12
+_LOST = 1e-12
 # Rows per product of sums.
 _BLOCK = 16384
+# Targets that differ by less than this share of their size count as equal.
+_ROUNDING = 1e-9
+# The least standard deviation, relative to that of the targets.
+_LEAST_STD = 0.01
+# The scale of a constant target, relative to its value.
+_CONSTANT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,15 +39,15 @@ class Clusters:
     Args:
         x, r: the means of every cluster.
         log_weight: the logarithm of its members' total weight.
-        own: the cluster of every row.
-        x_without, r_without, log_weight_without: of every row, its cluster as if the row were not there; the
-            log-weight is −∞ where the row is its only member.
+        member_of: the number of the cluster of every row.
+        x_without, r_without, log_weight_without: of the cluster of every row, as if the row were not there;
+            the log-weight is −∞ if the row is its only member.
     """
 
     x: Float[Tensor, "m d"]
     r: Float[Tensor, "m outputs"]
     log_weight: Float[Tensor, " m"]
-    own: Int[Tensor, " n"]
+    member_of: Int[Tensor, " n"]
     x_without: Float[Tensor, "n d"]
     r_without: Float[Tensor, "n outputs"]
     log_weight_without: Float[Tensor, " n"]
@@ -54,93 +61,137 @@ class Clusters:
         m: int,
         seed: int,
     ) -> Clusters:
-        """At most m clusters: fewer where rows coincide. Every residual counts as much as one feature."""
+        """At most m clusters, fewer if rows coincide. Every residual counts as much as one feature."""
         spread = Scaler.from_data(r, weights).scale.float()
         vectors = torch.cat([x, r / spread], 1)
         w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double().cpu()
-        own = cluster(
+        member_of = cluster(
             vectors.cpu(), m, seed=seed, weights=w if weights is not None else None, sample=_CLUSTER_SAMPLE
         )
-        total, count = torch.bincount(own, w).to(x.device), torch.bincount(own).to(x.device)
-        own, w = own.to(x.device), w.to(x.device)
+        total, count = torch.bincount(member_of, w).to(x.device), torch.bincount(member_of).to(x.device)
+        member_of, w = member_of.to(x.device), w.to(x.device)
         # The weight of the other members; where they weigh next to nothing, total − w would be rounding.
-        alone = (count[own] == 1) | (total[own] - w <= _ROUNDING * total[own])
-        rest = torch.where(alone, torch.zeros_like(w), total[own] - w)
+        alone = (count[member_of] == 1) | (total[member_of] - w <= _LOST * total[member_of])
+        rest = torch.where(alone, torch.zeros_like(w), total[member_of] - w)
         pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
 
         def centres(values: Tensor) -> tuple[Tensor, Tensor]:
             """Of all clusters, and of each row's cluster without the row."""
-            centre = _sums(own, len(total), w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
-            return centre.float(), (centre[own] + pull * (centre[own] - values)).float()
+            centre = _sums(member_of, len(total), w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
+            return centre.float(), (centre[member_of] + pull * (centre[member_of] - values)).float()
 
         (x_centre, x_without), (r_centre, r_without) = centres(x), centres(r)
         log_weights = total.log().float(), rest.log().float()
-        return cls(x_centre, r_centre, log_weights[0], own, x_without, r_without, log_weights[1])
+        return cls(x_centre, r_centre, log_weights[0], member_of, x_without, r_without, log_weights[1])
 
     def scaled(self, scale: Float[Tensor, " d"]) -> Clusters:
         """The same clusters of scale·x."""
         return replace(self, x=scale * self.x, x_without=scale * self.x_without)
 
-    def left_out(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What `scores_without_row` needs of every row."""
-        return self.own, self.x_without, self.log_weight_without
+    def without_row(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The tensors of every row that `scores_without_row` takes."""
+        return self.member_of, self.x_without, self.log_weight_without
 
 
-def _sums(own: Int[Tensor, " n"], m: int, values: Float[Tensor, "n v"]) -> Float[Tensor, "m v"]:
+def _sums(member_of: Int[Tensor, " n"], m: int, values: Float[Tensor, "n v"]) -> Float[Tensor, "m v"]:
     """The sum of values of every cluster. On a GPU by products: scattered sums differ from run to run."""
     sums = values.new_zeros(m, values.shape[1])
     if values.device.type == "cpu":
-        return sums.index_add(0, own, values)
-    for part, some in zip(own.split(_BLOCK), values.split(_BLOCK), strict=True):
+        return sums.index_add(0, member_of, values)
+    for part, some in zip(member_of.split(_BLOCK), values.split(_BLOCK), strict=True):
         sums.addmm_(nn.functional.one_hot(part, m).to(values.dtype).mT, some)
     return sums
 
 
-class ClusterObjective(nn.Module, ABC):
-    """A loss of every row under a joint KDM of clusters, less α·log p(x), with priors on what is learned.
+def log_bandwidths(layer: JointLayer, name: str) -> Tensor:
+    """The logarithms of a variable's bandwidths, above their lower bound."""
+    return layer.kernel(name).learned_bandwidth.raw
+
+
+def with_priors(
+    losses: Float[Tensor, " n"],
+    layer: JointLayer,
+    first: Float[Tensor, " d"],
+    prior: Float[Tensor, ""],
+    n_rows: int,
+) -> Float[Tensor, " n"]:
+    """Losses of rows and their share of −log of the priors of what is learned, up to a constant.
 
     Args:
-        layer: its components are the clusters.
+        losses: of the rows.
+        layer: of the clusters.
+        first: the logarithms of the bandwidths of x at the start, the mean of their prior.
+        prior: −log of the other priors.
         n_rows: the number of rows in all: the priors count once for all of them.
-        generative_weight: α.
     """
+    of_x = _PRIOR_X * (log_bandwidths(layer, "x") - first).square().sum()
+    return losses + (of_x + prior) / n_rows
 
-    first_raw: Tensor
 
-    def __init__(self, layer: JointLayer, *, n_rows: int, generative_weight: float) -> None:
-        super().__init__()
-        self.layer, self.n_rows, self.generative_weight = layer, n_rows, generative_weight
-        self.register_buffer("first_raw", self._raw("x").detach().clone())
-
-    @abstractmethod
-    def _prior(self) -> Float[Tensor, ""]:
-        """−log of the priors of what is learned beside the bandwidths of x, up to a constant."""
-
-    def _total(self, losses: Float[Tensor, " n"], log_density: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        if self.generative_weight:
-            losses = losses - self.generative_weight * log_density
-        of_x = _PRIOR_X * (self._raw("x") - self.first_raw).square().sum()
-        return losses + (of_x + self._prior()) / self.n_rows
-
-    def _raw(self, name: str) -> Tensor:
-        """The logarithms of a variable's bandwidths, above their bound."""
-        return self.layer.kernel(name).learned_bandwidth.raw
+def bandwidth_settings(estimator: Any, n: int) -> dict[str, Any]:
+    """Settings of the training of a layer of clusters of n rows: a few hundred steps."""
+    epochs = math.ceil(_STEPS / math.ceil(n / _BATCH))
+    automatic = estimator.max_epochs == "auto"
+    return {
+        "batch_size": _BATCH,
+        "learning_rate": _RATE,
+        "schedule": "cosine",
+        "max_epochs": epochs if automatic else min(epochs, int(estimator.max_epochs)),
+    }
 
 
 def scores_without_row(
     layer: JointLayer,
     x: Float[Tensor, "n d"],
-    own: Int[Tensor, " n"],
+    member_of: Int[Tensor, " n"],
     x_without: Float[Tensor, "n d"],
     log_weight_without: Float[Tensor, " n"],
 ) -> tuple[Float[Tensor, "n m"], Float[Tensor, " n"]]:
     """log p_j·k²(x, x_j) up to a constant, and log p(x), under clusters as they would be without the row."""
     kernel, components = layer.kernel("x"), layer.components["x"]
-    its_own = nn.functional.one_hot(own, layer.n_components).bool()
-    log_weights = torch.where(its_own, log_weight_without.unsqueeze(-1), layer.logits)
+    is_member = nn.functional.one_hot(member_of, layer.n_components).bool()
+    log_weights = torch.where(is_member, log_weight_without.unsqueeze(-1), layer.logits)
     scores = torch.where(
-        its_own,
+        is_member,
         (log_weight_without + kernel.log_overlap(x, x_without)).unsqueeze(-1),
         score_matrix([kernel.term(x, components)], layer.logits),
     )
     return scores, scores.logsumexp(-1) - log_weights.logsumexp(-1) + kernel.log_norm(components)
+
+
+# ---- least widths
+
+
+def target_scaler(y: Float[Tensor, "n outputs"], weights: Float[Tensor, " n"] | None) -> Scaler:
+    """Mean and standard deviation; a constant target gets a millionth of its value, 1e-6 about zero.
+
+    >>> target_scaler(torch.full((3, 1), 5.0), None).scale
+    tensor([5.0000e-06], dtype=torch.float64)
+    """
+    scaler = Scaler.from_data(y, weights)
+    size = scaler.shift.abs()
+    constant = y.amax(0) - y.amin(0) <= 1e-12 * y.abs().amax(0)
+    scale = torch.where(constant, _CONSTANT * torch.where(size > 0, size, 1.0), scaler.scale)
+    return Scaler(scaler.shift, scale)
+
+
+def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
+    """max(g/2, .01·s) of every output: s is its scale, g the smallest gap between distinct targets.
+
+    Without a bound, components narrow down to spikes on targets that repeat (integers, grades), and the
+    likelihood is unbounded.
+
+    >>> min_target_std(torch.tensor([[3.0], [4.0], [4.0], [6.0]]))
+    tensor([0.5000], dtype=torch.float64)
+    """
+    y = y.double()
+    bounds = _LEAST_STD * target_scaler(y, None).scale
+    for output, column in enumerate(y.mT):
+        values = torch.unique(column)
+        gaps = values.diff()
+        # Their own size, or the column's scale: one wild value says nothing about the others' rounding.
+        size = values.abs()[:-1].maximum(values.abs()[1:]).clamp_min(float(bounds[output]))
+        gaps = gaps[gaps > _ROUNDING * size]
+        if len(gaps):
+            bounds[output] = max(float(bounds[output]), float(gaps.min()) / 2)
+    return bounds

@@ -1,17 +1,20 @@
-"""Cross-fitting: an ensemble of networks of which each row has members that have not seen it."""
+"""Cross-fitting: an ensemble of networks, of which every row has members that have not seen it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from kdmkit._core.checks import in_memory
+from kdmkit._core.checks import bad_argument, check_count, check_flag, in_memory
 from kdmkit.nn import MLPEnsemble
 from kdmkit.nn.predictor import BLOCK
 from kdmkit.training import Rows
@@ -19,11 +22,11 @@ from kdmkit.training import Rows
 # The number of members that hold out each row: two, so that their difference shows how much members vary.
 HOLDERS = 2
 # Below this many rows there is nothing to hold out.
-FEWEST_ROWS = 8
+_FEWEST_ROWS = 8
 # Rates and widths were chosen by held-out errors on training rows: docs/decisions.md.
 _HIDDEN = (64, 64)
 _DECAY = 1e-2
-# The share that an average of weights keeps of itself at every step.
+# EMA decay of the weights.
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, the best of many epochs is a little better by chance only.
@@ -136,14 +139,14 @@ def fit_ensemble(
 ) -> FittedEnsemble:
     """Fits an ensemble whose members each hold out a part of the rows.
 
-    The ensemble lies on the CPU, its answers where the rows lie.
+    The ensemble lies on the CPU, its answers on the device of the rows.
 
     Args:
         x, y, weights: rows, targets, sample weights.
-        start: what every member answers before training.
+        start: the answer of every member before training.
         n_members: K; every row is held out by two members.
         loss: of an answer.
-        labels: where given, all parts have the same label proportions.
+        labels: if given, all parts have the same label proportions.
         generator: chooses the parts; its seed also chooses the first weights.
         run: minimises an objective: takes it, rows to train on and rows to validate on.
     """
@@ -189,15 +192,53 @@ def held_out(
     return (place.unsqueeze(1) - members) % n_members < HOLDERS
 
 
-def trend_batch(n: int) -> int:
+# ---- trends of estimators
+
+
+def check_trend(estimator: Any) -> None:
+    """Checks the parameters of an estimator that has a trend."""
+    if estimator.trend not in ("auto", "mlp", None):
+        raise ValueError(bad_argument("trend", "'auto', 'mlp' or None", repr(estimator.trend)))
+    if estimator.trend == "mlp" and estimator.encoder is not None:
+        raise ValueError(bad_argument("trend", "'auto' or None beside an encoder", "'mlp'"))
+    if not isinstance(estimator.n_components, str) or estimator.n_components != "auto":
+        check_count("n_components", estimator.n_components, "a whole number ≥ 1 or 'auto'")
+    check_count("n_members", estimator.n_members, f"a whole number > {HOLDERS}", least=HOLDERS + 1)
+    check_flag("memory", estimator.memory)
+
+
+def has_trend(estimator: Any, y: Tensor) -> bool:
+    """Whether a trend is wanted and possible: few rows leave none to hold out; constants need none."""
+    wanted = estimator.trend is not None and estimator.encoder is None
+    return wanted and len(y) >= _FEWEST_ROWS and bool((y != y[0]).any())
+
+
+def trend_options(estimator: Any, n: int, **changes: Any) -> dict[str, Any]:
+    """Keyword arguments of `fit_ensemble` for an estimator's trend of n rows.
+
+    Args:
+        changes: settings of the training that differ from the estimator's.
+    """
+    batch = _trend_batch(n) if estimator.batch_size == "auto" else int(estimator.batch_size)
+    epochs = _trend_epochs(n, batch) if estimator.max_epochs == "auto" else int(estimator.max_epochs)
+    folder = None if estimator.checkpoint_dir is None else Path(estimator.checkpoint_dir) / "trend"
+    settings = {"batch_size": batch, "max_epochs": epochs, "schedule": "constant", "checkpoint_dir": folder}
+    return {
+        "n_members": int(estimator.n_members),
+        "generator": estimator._torch_generator(),
+        "run": partial(estimator._run, description="trend", **settings, **changes),
+    }
+
+
+def _trend_batch(n: int) -> int:
     """A thirty-second of the rows, between 64 and 512; of few rows a quarter, 16 at least.
 
-    >>> [trend_batch(n) for n in (40, 100, 1000, 10_000)]
+    >>> [_trend_batch(n) for n in (40, 100, 1000, 10_000)]
     [16, 25, 64, 312]
     """
     return max(16, min(64, n // 4), min(512, n // 32))
 
 
-def trend_epochs(n: int, batch: int) -> int:
+def _trend_epochs(n: int, batch: int) -> int:
     """300 passes at most, and no more than four thousand steps."""
     return max(1, min(_EPOCHS, _STEPS // math.ceil(n / batch)))

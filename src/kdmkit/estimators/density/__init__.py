@@ -1,6 +1,5 @@
 """Density estimation."""
 
-from kdmkit.estimators.density.density import KDMDensity
-from kdmkit.estimators.density.merge import merge
+from kdmkit.estimators.density.kdm_density import KDMDensity, merge
 
 __all__ = ["KDMDensity", "merge"]

@@ -61,7 +61,7 @@ def automatic_density(
     sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > FEW]]
     scaler = scaler_without_outliers(x, w, sample)
     if len(x) < 2:
-        return layer_of(x, w, math.sqrt(2) * scaler.scale)
+        return layer_of_rows(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
     relative = neighbour_distance(z, share, sample)
@@ -72,13 +72,15 @@ def automatic_density(
     is_mixed = d <= FEW and len(z) == len(sample)
     factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
     if len(factors) == 1 and chosen.exponent == 0:
-        return layer_of(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
+        return layer_of_rows(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
     stds = factors.double().view(-1, 1, 1) * (ratio * chosen.width * relative**chosen.exponent).unsqueeze(-1)
     sigma = math.sqrt(2) * torch.maximum(stds, floor) * scaler.scale
-    return layer_of(x.repeat(len(factors), 1), torch.outer(shares, w).flatten(), sigma.flatten(0, 1))
+    return layer_of_rows(x.repeat(len(factors), 1), torch.outer(shares, w).flatten(), sigma.flatten(0, 1))
 
 
-def layer_of(x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tensor, "*s"]) -> DensityLayer:
+def layer_of_rows(
+    x: Float[Tensor, "m d"], w: Float[Tensor, " m"], sigma: Float[Tensor, "*s"]
+) -> DensityLayer:
     """The layer whose components are the rows."""
     options: LayerOptions = {"dtype": torch.float64, "generator": torch.Generator()}
     layer = DensityLayer(x.shape[1], len(x), kernel=RBF(sigma), **options)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
@@ -17,35 +15,29 @@ from kdmkit._core.checks import as_levels, bad_argument, check_choice, check_cou
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.arrays import (
     Array,
+    CheckedRows,
     check_fraction,
     checked_rows,
     split_rows,
     to_tensor,
     weighted_rows,
 )
-from kdmkit.estimators.common.arrow import BatchAnswer
+from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
 from kdmkit.estimators.common.base import TensorAnswer
-from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.phases import EstimatorFit
-from kdmkit.estimators.common.targets import min_target_std, target_scaler
-from kdmkit.estimators.common.trend import TrendEstimator
-from kdmkit.estimators.regression.batches import predict_batch
-from kdmkit.estimators.regression.cross_fit import cross_fit, without_excess
-from kdmkit.estimators.regression.memory import fit_memory
-from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of
+from kdmkit.estimators.common.clusters import min_target_std, target_scaler
+from kdmkit.estimators.common.cross_fit import check_trend, has_trend
+from kdmkit.estimators.common.joint_estimator import JointEstimator, start_phases
+from kdmkit.estimators.regression.residuals import fit_about_trend
 from kdmkit.kernels import RBF
-from kdmkit.nn import JointLayer, Predictor, Scaler, Trend
+from kdmkit.nn import JointLayer, Predictor, Scaler
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.training import Rows
 
-# Where the output bandwidths start without a trend, in standard deviations of the targets.
+# The first output bandwidths without a trend, in standard deviations of the targets.
 _FIRST_OUTPUT_SIGMA = 0.5
-# Where the input bandwidths start with one, in units of √d, the typical distance between standardised rows.
-_FIRST_SIGMA = 0.7
 
 
 @dataclass(eq=False, repr=False)
-class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
+class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
     """Regression whose answer is a distribution: multimodal, heteroscedastic, with exact quantiles.
 
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
@@ -103,17 +95,22 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
 
     loss: Literal["nll", "mse"] = "nll"
     _: KW_ONLY
+    trend: Literal["auto", "mlp"] | None = "auto"
+    n_members: int = 16
+    memory: bool = True
     encoder: Any = None
     generative_weight: float = 0.0
     sigma: Any = "auto"
     noise: float = 0.03
+    max_epochs: int | Literal["auto"] = "auto"
+    patience: int | None = 40
 
     # ---- fitting
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KDMRegressor:
         """Fits the joint distribution of rows and targets; y has shape `(n,)` or `(n, n_outputs)`."""
         check_choice("loss", self.loss, ("nll", "mse"))
-        self._check_trend()
+        check_trend(self)
         check_fraction(self.validation_fraction)
         for name in ("noise", "generative_weight"):
             check_number(name, getattr(self, name), "a number ≥ 0")
@@ -121,108 +118,63 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         weights, X, y = weighted_rows(sample_weight, X, y)
         targets = to_tensor(_numbers(y)).reshape(len(y), -1)
         with self._seeded():
-            self._keep(self._learned(to_tensor(X), targets, weights))
+            module, histories = self._learned(to_tensor(X), targets, weights)
+            self._keep(module)
+        self._keep_histories(histories)
         self._flat_target = np.ndim(y) == 1
         return self
 
-    def _learned(self, x: Tensor, y: Tensor, weights: Tensor | None) -> Predictor:
-        has_trend = self._has_trend(y)
-        if has_trend:
+    def _learned(
+        self, x: Tensor, y: Tensor, weights: Tensor | None
+    ) -> tuple[Predictor, dict[str, list[dict[str, float]]]]:
+        about_trend = has_trend(self, y)
+        if about_trend:
             device = self._fit_device()
             x, y = x.to(device), y.to(device)
             weights = None if weights is None else weights.to(device)
         scalers = {**self._input_scaler(x, weights), "y": target_scaler(y, weights)}
         bound = min_target_std(y) / scalers["y"].scale
-        if has_trend:
-            return self._learned_about_trend(scalers["x"](x).float(), y, weights, scalers, bound)
-        return self._learned_directly(x, y, weights, scalers, bound)
-
-    # ---- about a trend
-
-    def _learned_about_trend(
-        self,
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor | None,
-        scalers: dict[str, Scaler],
-        bound: Float[Tensor, " outputs"],
-    ) -> Predictor:
-        """Fits an ensemble, a memory of its residuals, then the joint KDM of rows and remaining residuals."""
-        targets = scalers["y"](y).float()
-        fitted = cross_fit(
-            x,
-            targets,
-            weights,
-            n_members=int(self.n_members),
-            generator=self._torch_generator(),
-            run=self._run_trend,
-        )
-        self.pretraining_history_ = fitted.history
-        # Residuals are learned in units of their least standard deviation: then all outputs have one bound.
-        unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
-        memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
-        if self.memory:
-            memory, residuals, coverage = fit_memory(x, residuals, weights, self._torch_generator())
-            excess = excess * (1 - coverage).square()
-        residuals = without_excess(residuals, excess, fitted.share)
-        layer = self._residual_layer(x, residuals / bound.float(), weights)
-        trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
-        scalers = {"x": scalers["x"].cpu(), "y": unit.cpu()}
-        return Predictor.from_standardized(layer, scalers, trend=trend.cpu())
-
-    def _residual_layer(self, x: Tensor, r: Tensor, weights: Tensor | None) -> JointLayer:
-        n, d = x.shape
-        clusters = Clusters.of(x, r, weights, self._count_components(n, automatic_count(n)), self._seed)
-        sigma = self._first_sigma(_FIRST_SIGMA * math.sqrt(d))
-        spread = Scaler.from_data(r, weights).scale.float().cpu()
-        layer = layer_of(clusters, spread, sigma=float(sigma), min_sigma=math.sqrt(2))
-        objective = LeaveOneOut(
-            layer, n_rows=n, generative_weight=float(self.generative_weight), loss=self.loss
-        )
-        without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
-        rows = Rows((x, r, clusters.own, *without), None if weights is None else weights.float())
-        self._run_bandwidths(objective, rows, "regressor")
-        return objective.finish()
-
-    # ---- directly
+        if about_trend:
+            return fit_about_trend(self, scalers["x"](x).float(), y, weights, scalers, bound)
+        return self._learned_directly(x, y, weights, scalers, float(bound.max()))
 
     def _learned_directly(
-        self,
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor | None,
-        scalers: dict[str, Scaler],
-        bound: Float[Tensor, " outputs"],
-    ) -> Predictor:
+        self, x: Tensor, y: Tensor, weights: Tensor | None, scalers: dict[str, Scaler], bound: float
+    ) -> tuple[Predictor, dict[str, list[dict[str, float]]]]:
+        """Fits an encoder, if any, and the joint KDM of its latent vectors and targets.
+
+        Args:
+            bound: the least standard deviation of components, in units of standardised targets.
+        """
         tensors = (self._training_inputs(x, scalers), scalers["y"](y).float())
-        rows, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
-        phases = _DirectFit(
+        train, validation = split_rows(tensors, weights, self.validation_fraction, self._seed)
+        inputs, targets = train.tensors
+        m = self._count_components(len(inputs), max(2, min(256, len(inputs) // 5)))
+        phases = start_phases(
             self,
-            rows.tensors[0],
-            rows,
+            inputs,
+            train,
             validation,
+            make_layer=lambda d: _first_layer(d, y.shape[1], m),
             n_outputs=y.shape[1],
             generative_weight=float(self.generative_weight),
             noise=float(self.noise),
             loss=self.loss,
-            min_std=float(bound.max()),
         )
-        self._keep_histories(phases.run())
-        return Predictor.from_standardized(phases.layer, scalers, encoder=phases.encoder)
+        phases.pretrain()
+        self._place_components(phases.layer, phases.encode(inputs), targets, bound)
+        phases.fit_jointly()
+        encoder = None if phases.encoder is None else phases.encoder.cpu()
+        return Predictor.from_standardized(phases.layer.cpu(), scalers, encoder=encoder), phases.histories
 
-    def _first_layer(self, z: Tensor, y: Tensor, bound: float) -> JointLayer:
-        """Centres of clusters of inputs and targets together; every component has an output bandwidth."""
-        m = self._count_components(len(z), max(2, min(256, len(z) // 5)))
-        d, outputs, sigma = z.shape[1], y.shape[1], self._first_sigma("nearest")
-        of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-        layer = JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
-        layer.initialize(z, y, method="kmeans", sigma=sigma, generator=self._torch_generator())
+    def _place_components(self, layer: JointLayer, z: Tensor, y: Tensor, bound: float) -> None:
+        """Puts components at the centres of clusters of inputs and targets together."""
+        sigma, generator = self._first_sigma("nearest"), self._torch_generator()
+        layer.initialize(z, y, method="kmeans", sigma=sigma, generator=generator)
         # Only p(y|x) is learned: distances in x alone say how far apart components are.
         layer.kernel("x").initialize_bandwidth(layer.components["x"], sigma)
         narrow = math.sqrt(2) * bound
         layer.kernel("y").learned_bandwidth.restart(max(_FIRST_OUTPUT_SIGMA, 1.1 * narrow), narrow)
-        return layer
 
     def _density_weight(self) -> float:
         return float(self.generative_weight)
@@ -282,11 +234,46 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         """
         levels = as_levels("coverage", coverage)
         ends = torch.stack([(1 - levels) / 2, (1 + levels) / 2], -1)
-        found = self.predict_quantiles(X, ends.flatten())
-        return found.reshape(*found.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
+        values = self.predict_quantiles(X, ends.flatten())
+        return values.reshape(*values.shape[:-1], *(ends.shape if np.ndim(coverage) else (2,)))
 
     def _batch_answers(self) -> dict[str, BatchAnswer]:
-        return {**super()._batch_answers(), "predict": partial(predict_batch, self)}
+        return {**super()._batch_answers(), "predict": self._predict_batch}
+
+    def _predict_batch(
+        self,
+        rows: CheckedRows,
+        *,
+        target: str = "y",
+        std: bool = False,
+        interval: float | None = None,
+        quantiles: Any = None,
+    ) -> Any:
+        """The mean of p(y|x), and other answers that are asked for, by the names of columns.
+
+        Args:
+            target: the name of the mean; means of several outputs are `<target> 0`, `<target> 1`, ….
+            std: whether to add the standard deviation, `<target> std`.
+            interval: the coverage of central intervals, `<target> low` and `<target> high`.
+            quantiles: levels of quantiles, `<target> q0.1`, ….
+        """
+
+        def answer(X: CheckedRows) -> dict[str, Array]:
+            mean, deviation = self.predict(X, return_std=True) if std else (self.predict(X), None)
+            parts: dict[str, Array] = {"": mean}
+            if deviation is not None:
+                parts[" std"] = deviation
+            if interval is not None:
+                coverage = check_number("interval", interval, "0 < interval < 1", positive=True, below=1)
+                ends = self.predict_interval(X, coverage=coverage)
+                parts |= {" low": ends[..., 0], " high": ends[..., 1]}
+            if quantiles is not None:
+                levels = np.atleast_1d(as_levels("quantiles", quantiles).numpy())
+                values = self.predict_quantiles(X, levels)
+                parts |= {f" q{level:g}": values[..., i] for i, level in enumerate(levels)}
+            return _columns(target, parts)
+
+        return answer_rows(answer, rows)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y for every row, `(n, n_samples)` or `(n, n_outputs, n_samples)`."""
@@ -297,13 +284,11 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, TrendEstimator):
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
 
 
-def automatic_count(n: int) -> int:
-    """A sixteenth of the rows, between 4 and 256; an eighth of fewer than 32.
-
-    >>> [automatic_count(n) for n in (8, 20, 60, 500, 10_000)]
-    [1, 2, 4, 31, 256]
-    """
-    return max(1, min(4, n // 8), min(256, n // 16))
+def _first_layer(d: int, outputs: int, m: int) -> JointLayer:
+    """A layer with a bandwidth for every dimension of x, and for every component and output."""
+    of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
+    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+    return JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
 
 
 def _numbers(y: Array) -> Array:
@@ -313,19 +298,9 @@ def _numbers(y: Array) -> Array:
         raise ValueError(bad_argument("y", "numbers", f"{y.dtype} ({error})")) from error
 
 
-class _DirectFit(EstimatorFit):
-    """The phases of a fit without a trend.
-
-    Args:
-        min_std: the smallest standard deviation of a component's y, in standardised units.
-    """
-
-    estimator: KDMRegressor
-
-    def __init__(self, *arguments: Any, min_std: float, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.min_std = min_std
-
-    def place_components(self) -> None:
-        z = self.encode(self.x)
-        self.layer = self.estimator._first_layer(z, self.train.tensors[1], self.min_std)
+def _columns(target: str, parts: dict[str, Array]) -> dict[str, Array]:
+    """Columns of a batch, named by the target, its output if there are several, and the part."""
+    if parts[""].ndim == 1:
+        return {f"{target}{name}": values for name, values in parts.items()}
+    outputs = range(parts[""].shape[1])
+    return {f"{target} {i}{name}": values[:, i] for i in outputs for name, values in parts.items()}

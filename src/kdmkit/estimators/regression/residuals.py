@@ -1,61 +1,313 @@
-"""The distribution of residuals: a joint KDM of cluster centres whose bandwidths leave-one-out chooses."""
+"""Regressors about a trend: an ensemble's mean, and a joint KDM of rows and residuals."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit.distributions import KDM
-from kdmkit.estimators.common.clusters import ClusterObjective, Clusters, scores_without_row
+from kdmkit.estimators.common.clusters import (
+    Clusters,
+    bandwidth_settings,
+    log_bandwidths,
+    scores_without_row,
+    with_priors,
+)
+from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, trend_options
+from kdmkit.estimators.common.leave_one_out import answers_without_row, search_memory
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import BOUND
-from kdmkit.nn import JointLayer
-from kdmkit.training import squared_error
+from kdmkit.nn import JointLayer, MLPEnsemble, Predictor, ResidualMemory, Scaler, Trend
+from kdmkit.nn.scaler import fences, normalized_weights
+from kdmkit.nn.trend import with_background
+from kdmkit.training import Rows
+from kdmkit.training.objectives import squared_error
 
-# The standard deviation that output bandwidths start from, relative to that of the residuals.
+# The least share of the residuals' variance that is kept: with few rows, a larger cut is not justified.
+_LEAST_KEPT = 0.64
+# In standard deviations of the targets: larger errors count linearly instead of by their squares.
+_DELTA = 3.0
+# See `_scaled_to_ensemble`.
+_FEW_ROWS, _CHOICE = 100, 4.0
+# The first input bandwidths, in units of √d, the typical distance between standardised rows.
+_FIRST_SIGMA = 0.7
+# The first standard deviation of components of y, relative to that of the residuals.
 _FIRST_STD = 0.7
 # Half the precision of the prior of the logarithms of y's bandwidths, about their mean.
 _PRIOR_Y = 1.0
-# The logit of the contraction's start.
+# The logit of the first contraction.
 _FIRST_LOGIT = 2.0
 
 
-class LeaveOneOut(ClusterObjective):
-    """−log p(r|x) − α·log p(x) of every row, under the joint KDM as it would be without the row.
-
-    Components and weights are those of the clusters. Learned are the bandwidths, one per input and one per
-    component and output, and a contraction λ in (0, 1): the components of y are λ times the clusters'
-    residuals, since the kernels' own variance comes on top of that between the components. Normal priors on
-    the logarithms of bandwidths, for x about their start and for y about their mean, prevent overfitting
-    where rows are few and inputs many.
+def fit_about_trend(
+    estimator: Any,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, "n outputs"],
+    weights: Float[Tensor, " n"] | None,
+    scalers: dict[str, Scaler],
+    bound: Float[Tensor, " outputs"],
+) -> tuple[Predictor, dict[str, list[dict[str, float]]]]:
+    """Fits an ensemble, a memory of its residuals, then the joint KDM of rows and remaining residuals.
 
     Args:
-        layer: as `layer_of` makes it; `finish` contracts its components.
-        loss: `"mse"` puts the squared error of the mean in place of the first term.
-        options: `n_rows` and `generative_weight` α, see `ClusterObjective`.
+        x: standardised rows.
+        y: targets.
+        scalers: of rows and of targets.
+        bound: the least standard deviation of components, in units of standardised targets.
+
+    Returns:
+        The fitted model, and the histories of the phases `"pretraining"` (the ensemble) and `"joint"`.
+    """
+    fitted = _cross_fit(estimator, x, scalers["y"](y).float(), weights)
+    memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
+    if estimator.memory:
+        memory, residuals, coverage = fit_memory(x, residuals, weights, estimator._torch_generator())
+        excess = excess * (1 - coverage).square()
+    residuals = without_excess(residuals, excess, fitted.share)
+    # Residuals are learned in units of their least standard deviation: then all outputs have one bound.
+    layer, history = _fit_residuals(estimator, x, residuals / bound.float(), weights)
+    unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
+    trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
+    scalers = {"x": scalers["x"].cpu(), "y": unit.cpu()}
+    module = Predictor.from_standardized(layer, scalers, trend=trend.cpu())
+    return module, {"joint": history, "pretraining": fitted.history}
+
+
+# ---- the trend
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """A fitted ensemble and its residuals, in standardised units.
+
+    Args:
+        ensemble: fitted.
+        residuals: y minus the mean of the members that hold out the row, scaled to those of the whole
+            ensemble.
+        typical_variance: of the answers of members that hold out the row, mean over rows.
+        excess_variance: the members' variance at every row, as far as it exceeds the typical one.
+        share: the rows' weights in such means over rows; 0 for wild residuals.
+        history: of the training.
     """
 
-    def __init__(self, layer: JointLayer, *, loss: Literal["nll", "mse"] = "nll", **options: Any) -> None:
-        super().__init__(layer, **options)
-        self.loss = loss
+    ensemble: MLPEnsemble
+    residuals: Float[Tensor, "n outputs"]
+    typical_variance: Float[Tensor, " outputs"]
+    excess_variance: Float[Tensor, "n outputs"]
+    share: Float[Tensor, " n"]
+    history: list[dict[str, float]]
+
+
+def _cross_fit(estimator: Any, x: Tensor, y: Tensor, weights: Tensor | None) -> CrossFit:
+    """Fits an ensemble whose members each hold out a part of the rows."""
+    fitted = fit_ensemble(
+        x,
+        y,
+        weights,
+        start=torch.zeros(y.shape[1]),
+        loss=member_errors,
+        **trend_options(estimator, len(x)),
+    )
+    answers, residuals = fitted.answers, y - fitted.held_out_mean
+    share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
+    variance = _held_out_variance(answers, fitted.held, share)
+    residuals = _scaled_to_ensemble(residuals, variance, int(estimator.n_members), share)
+    excess = _excess_variance(answers, variance, share)
+    return CrossFit(fitted.ensemble, residuals, variance.float(), excess, share, fitted.history)
+
+
+def member_errors(answers: Tensor, y: Tensor) -> Tensor:
+    """Huber's loss: e², and 2δ|e| − δ² where |e| > δ, so that a few wild targets do not bend the trend."""
+    error = (answers - y).abs()
+    inner = error.clamp_max(_DELTA)
+    return (inner * (2 * error - inner)).mean(-1)
+
+
+def _typical_share(residuals: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The rows' weights, with 0 for wild residuals: these say nothing about the others' variance."""
+    low, high = fences(residuals.double(), share)
+    typical = share * ((residuals >= low) & (residuals <= high)).all(1)
+    return typical / typical.sum()
+
+
+def _held_out_variance(
+    answers: Float[Tensor, "n k outputs"], held: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+) -> Float[Tensor, " outputs"]:
+    """The variance between the members that hold out a row, mean over rows."""
+    mean = mean_over(answers, held)
+    deviations = mean_over((answers - mean.unsqueeze(1)).square(), held)
+    return share @ deviations.double() * HOLDERS / (HOLDERS - 1)
+
+
+def _excess_variance(
+    answers: Float[Tensor, "n k outputs"], typical: Float[Tensor, " outputs"], share: Float[Tensor, " n"]
+) -> Float[Tensor, "n outputs"]:
+    """max(0, a·var_k − typical) with the factor a that makes the mean of a·var_k the typical variance.
+
+    Most members have seen the row and agree more than they would on a new one: a makes up for that.
+    """
+    variance = answers.var(1).double()
+    mean = share @ variance
+    unseen = variance * torch.where(mean > 0, typical / mean.clamp_min(1e-300), torch.ones_like(mean))
+    return (unseen - typical).clamp_min(0).float()
+
+
+def _scaled_to_ensemble(
+    residuals: Float[Tensor, "n outputs"],
+    variance: Float[Tensor, " outputs"],
+    n_members: int,
+    share: Float[Tensor, " n"],
+) -> Float[Tensor, "n outputs"]:
+    """Residuals of the mean of two held-out members, scaled to the size that all K members' mean would have.
+
+    With v the variance of a member's answer, E[r²] is e + v/h for the mean of h members and e + v/K for all.
+    Let q be the ratio of the two. The squares become (1 − (1 − q)·n/(n + 100))·(1 + 4/n) times themselves:
+    the best epoch was chosen by these very rows, and its errors there are smaller than elsewhere (small
+    samples: shrink less).
+    """
+    n = len(residuals)
+    kept = _kept(residuals, variance * (1 / HOLDERS - 1 / n_members), share)
+    removed = (1 - kept) * n / (n + _FEW_ROWS)
+    return residuals * ((1 - removed) * (1 + _CHOICE / n)).sqrt().float()
+
+
+def without_excess(
+    residuals: Float[Tensor, "n outputs"],
+    excess: Float[Tensor, "n outputs"],
+    share: Float[Tensor, " n"],
+) -> Float[Tensor, "n outputs"]:
+    """Residuals scaled so that their variance plus the mean excess variance is what their variance was.
+
+    The excess variance is added to answers: the total must stay what the residuals say.
+    """
+    return residuals * _kept(residuals, share @ excess.double(), share).sqrt().float()
+
+
+def _kept(
+    residuals: Float[Tensor, "n outputs"], removed: Float[Tensor, " outputs"], share: Float[Tensor, " n"]
+) -> Float[Tensor, " outputs"]:
+    """1 − removed/E[r²]: the share of the mean square that remains, within bounds."""
+    second = share @ residuals.double().square()
+    kept = torch.where(second > 0, 1 - removed / second.clamp_min(1e-300), torch.ones_like(second))
+    return kept.clamp(_LEAST_KEPT, 1)
+
+
+@torch.no_grad()
+def fit_memory(
+    x: Float[Tensor, "n d"],
+    r: Float[Tensor, "n outputs"],
+    weights: Float[Tensor, " n"] | None,
+    generator: torch.Generator,
+    *,
+    most_rows: int = 20_000,
+    block: int = 2000,
+) -> tuple[ResidualMemory | None, Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
+    """The memory with the smallest leave-one-out squared error, or None if none lowers it significantly.
+
+    Args:
+        x, r, weights: rows, residuals, sample weights.
+        generator: of a CPU; chooses the rows of the memory if there are many.
+        most_rows: of the memory.
+        block: rows per block of the final answers.
+
+    Returns:
+        The memory; the residuals minus its answers, and its coverage, both computed without the row itself.
+    """
+
+    def losses(rows: Tensor, answers: Tensor, _: Tensor) -> Tensor:
+        return (r[rows] - answers).double().square().mean(1)
+
+    memory, kept = search_memory(x, r, weights, generator, losses, most_rows=most_rows)
+    if memory is None:
+        return None, r, r.new_zeros(len(x), 1)
+    answers, coverage = torch.empty_like(r), r.new_empty(len(x), 1)
+    outside = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    outside[kept] = False
+    answers[outside], coverage[outside] = memory(x[outside])
+    for part in torch.arange(len(kept), device=x.device).split(block):
+        without = answers_without_row(memory, float(memory.sigma), part)
+        answers[kept[part]], coverage[kept[part]] = with_background(*without, memory.background)
+    return memory, r - answers, coverage
+
+
+# ---- residuals
+
+
+def _fit_residuals(
+    estimator: Any, x: Tensor, r: Tensor, weights: Tensor | None
+) -> tuple[JointLayer, list[dict[str, float]]]:
+    """The joint KDM of rows and residuals, and the history of its training."""
+    n, d = x.shape
+    m = estimator._count_components(n, automatic_count(n))
+    clusters = Clusters.of(x, r, weights, m, estimator._seed)
+    sigma = float(estimator._first_sigma(_FIRST_SIGMA * math.sqrt(d)))
+    spread = Scaler.from_data(r, weights).scale.float().cpu()
+    layer = layer_of_residuals(clusters, spread, sigma=sigma, min_sigma=math.sqrt(2))
+    alpha = float(estimator.generative_weight)
+    objective = LeaveOneOut(layer, n_rows=n, generative_weight=alpha, loss=estimator.loss)
+    without = (clusters.x_without, clusters.r_without, clusters.log_weight_without)
+    rows = Rows((x, r, clusters.member_of, *without), None if weights is None else weights.float())
+    history = estimator._run(objective, rows, None, "regressor", **bandwidth_settings(estimator, n))
+    return objective.finish(), history
+
+
+def automatic_count(n: int) -> int:
+    """A sixteenth of the rows, between 4 and 256; an eighth of fewer than 32.
+
+    >>> [automatic_count(n) for n in (8, 20, 60, 500, 10_000)]
+    [1, 2, 4, 31, 256]
+    """
+    return max(1, min(4, n // 8), min(256, n // 16))
+
+
+class LeaveOneOut(nn.Module):
+    """−log p(r|x) − α·log p(x) of every row, under the joint KDM as it would be without the row.
+
+    Components and weights are those of the clusters. The bandwidths, one per input and one per component and
+    output, are learned, and a contraction λ in (0, 1): the components of y are λ times the clusters'
+    residuals, since the kernels' own variance comes on top of that between the components. Normal priors on
+    the logarithms of bandwidths, for x about their start and for y about their mean, prevent overfitting
+    if rows are few and inputs many.
+
+    Args:
+        layer: as `layer_of_residuals` makes it; `finish` contracts its components.
+        n_rows: the number of rows in all.
+        generative_weight: α.
+        loss: `"mse"` puts the squared error of the mean in place of the first term.
+    """
+
+    first: Tensor
+
+    def __init__(
+        self,
+        layer: JointLayer,
+        *,
+        n_rows: int,
+        generative_weight: float,
+        loss: Literal["nll", "mse"] = "nll",
+    ) -> None:
+        super().__init__()
+        self.layer, self.n_rows, self.generative_weight, self.loss = layer, n_rows, generative_weight, loss
+        self.register_buffer("first", log_bandwidths(layer, "x").detach().clone())
         self.logit = nn.Parameter(torch.full_like(layer.components["y"][0], _FIRST_LOGIT))
 
     def forward(
         self,
         x: Float[Tensor, "n d"],
         r: Float[Tensor, "n outputs"],
-        own: Int[Tensor, " n"],
+        member_of: Int[Tensor, " n"],
         x_without: Float[Tensor, "n d"],
         r_without: Float[Tensor, "n outputs"],
         log_weight_without: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
-        scores, log_density = scores_without_row(self.layer, x, own, x_without, log_weight_without)
-        its_own = nn.functional.one_hot(own, self.layer.n_components).bool()
-        residuals = torch.where(its_own.unsqueeze(-1), r_without.unsqueeze(1), self.layer.components["y"])
+        scores, log_density = scores_without_row(self.layer, x, member_of, x_without, log_weight_without)
+        is_member = nn.functional.one_hot(member_of, self.layer.n_components).bool()
+        residuals = torch.where(is_member.unsqueeze(-1), r_without.unsqueeze(1), self.layer.components["y"])
         rho = KDM(
             self.logit.sigmoid() * residuals,
             None,
@@ -64,11 +316,11 @@ class LeaveOneOut(ClusterObjective):
             validate_args=False,
         )
         losses = -rho.log_prob(r) if self.loss == "nll" else squared_error(rho, r)
-        return self._total(losses, log_density)
-
-    def _prior(self) -> Float[Tensor, ""]:
-        of_y = self._raw("y")
-        return _PRIOR_Y * (of_y - of_y.mean(0)).square().sum()
+        if self.generative_weight:
+            losses = losses - self.generative_weight * log_density
+        of_y = log_bandwidths(self.layer, "y")
+        prior = _PRIOR_Y * (of_y - of_y.mean(0)).square().sum()
+        return with_priors(losses, self.layer, self.first, prior, self.n_rows)
 
     @torch.no_grad()
     def finish(self) -> JointLayer:
@@ -77,14 +329,14 @@ class LeaveOneOut(ClusterObjective):
         return self.layer
 
 
-def layer_of(
+def layer_of_residuals(
     clusters: Clusters, spread: Float[Tensor, " outputs"], *, sigma: float, min_sigma: float
 ) -> JointLayer:
     """A layer whose components are the clusters.
 
     Args:
         spread: the residuals' standard deviations.
-        sigma: where the bandwidths of x start.
+        sigma: the first bandwidth of x.
         min_sigma: the lower bound of the bandwidths of y.
     """
     m, d, outputs = len(clusters.x), clusters.x.shape[1], clusters.r.shape[1]

@@ -60,7 +60,7 @@ class KernelError(RuntimeError):
 def why_unusable(device_type: str) -> str | None:
     """Why Triton cannot run kernels on this type of device, or None."""
     if torch.compiler.is_compiling():
-        from kdmkit.ops.untraced import find_reason_once
+        from kdmkit.ops.compiled import find_reason_once
 
         return find_reason_once(device_type)
     return find_reason(device_type)
@@ -164,9 +164,9 @@ def reduce(reduction: Reduction) -> Result:
 def _operator(metric: bool) -> Callable[..., tuple[Tensor, ...]]:
     """The reduction: for the compiler a custom operator, else a function that `torch.func` can transform."""
     if torch.compiler.is_compiling():
-        from kdmkit.ops.triton.operators import reduce
+        from kdmkit.ops.compiled import fused
 
-        return partial(reduce, metric)
+        return partial(fused, metric)
     return _Fused(metric)
 
 

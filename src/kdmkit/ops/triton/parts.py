@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit.ops.block_order import block_order
-from kdmkit.ops.blocks import slices
+from kdmkit.ops.blocks import block_order, slices
 from kdmkit.ops.triton.kernels import COPIES, GROUP
 from kdmkit.ops.triton.local_kernels import stage_local
 from kdmkit.ops.triton.staging import Plan, Staged, Whitening, padded, stage, value_unit

@@ -1,0 +1,134 @@
+"""log p(label | x) on a CPU: one distance, one table of labels, one function with explicit gradients.
+
+Training steps of classifiers consist of it. Small ones take as long as the number of operations, so there
+are few. Whatever is unusual is left to `log_mix_given`, which computes the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import full_precision
+from kdmkit.ops import dense
+from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
+from kdmkit.ops.scaled_points import ScaledPoints, narrow_product_transposed
+from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
+
+# Squares of amplitudes lose no digits, and do not overflow, while their sums are between these.
+_LEAST_SQUARES, _LARGEST_SQUARES = 1e-20, 1e30
+
+
+def log_labels_given(
+    distance: Term, labels: Term, log_weights: Float[Tensor, "*weights m"]
+) -> Float[Tensor, " n"] | None:
+    """log Σ_j w_j p_j(label) / Σ_j w_j with w_j = exp(log_weights_j + distance_j): the second sum of
+    `log_mix_given` for usual arguments.
+
+    Args:
+        distance: a squared distance of points `(n, d)`.
+        labels: a `Lookup` or `Amplitudes` of labels `(n, 1)`.
+        log_weights: of shape `(m,)`.
+
+    Returns:
+        None where the arguments are not usual, or float32 loses digits.
+
+    >>> from kdmkit.ops import SquaredDistance
+    >>> x = SquaredDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
+    >>> labels = Amplitudes(torch.tensor([[1]]), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
+    >>> log_labels_given(x, labels, torch.zeros(2)).exp()  # 0.7311·0.64
+    tensor([0.4679])
+    """
+    if not isinstance(distance, SquaredDistance) or not isinstance(labels, Amplitudes | Lookup):
+        return None
+    are_amplitudes, codes = isinstance(labels, Amplitudes), labels.codes
+    table = labels.amplitudes if isinstance(labels, Amplitudes) else labels.table
+    query, components = distance.query, distance.components
+    # First: while a compiler traces, comparisons of sizes would become conditions.
+    if not only_reverse_mode() or not distance.plain or not _are_matrices(query, components, table, codes):
+        return None
+    if log_weights.ndim != 1 or log_weights.dtype != torch.float32:
+        return None
+    log_probs: Tensor | None = _LogLabels.apply(
+        are_amplitudes, query, components, distance.scale, log_weights, table, codes
+    )
+    return log_probs
+
+
+def _are_matrices(query: Tensor, components: Tensor, table: Tensor, codes: Tensor) -> bool:
+    """Whether all are matrices on a CPU, in float32, and few enough for whole matrices of scores."""
+    return (
+        query.dtype == components.dtype == table.dtype == torch.float32
+        and query.device.type == components.device.type == table.device.type == "cpu"
+        and table.ndim == codes.ndim == 2
+        and table.shape[1] <= MAX_LABELS
+        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class _LogLabels(torch.autograd.Function):
+    """(are_amplitudes, query, components, scale, log_weights, table, codes) → log p(code | query), or None.
+
+    `table` has a row per component: log-probabilities of labels, or amplitudes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, are_amplitudes: bool, *inputs: Any) -> Tensor | None:
+        query, components, scale, log_weights, table, codes = inputs
+        points, norms = ScaledPoints.near(query, components, scale), None
+        if points is None:
+            return None
+        if are_amplitudes:
+            likelihood = table.square()
+            norms = likelihood.sum(-1, keepdim=True)
+            low, high = norms.aminmax()
+            # False for NaN.
+            if not (low.item() > _LEAST_SQUARES and high.item() < _LARGEST_SQUARES):
+                return None
+            likelihood.div_(norms)
+        else:
+            likelihood = table.exp()
+        weights = torch.softmax(points.scores(log_weights), -1)
+        probs = (likelihood.mT @ weights.mT).gather(0, codes.mT).squeeze(0)
+        if not probs.amin().item() > MIN_LABEL_PROBABILITY:
+            return None
+        points.save(ctx, *inputs, likelihood, norms, weights, probs)
+        return probs.log()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        points, (*inputs, likelihood, norms, weights, probs) = ScaledPoints.saved(ctx)
+        needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
+        if torch.is_grad_enabled():
+            return differentiable_gradients(_differentiable, ctx, norms is not None, inputs, gradient)
+        by_chosen, by_table = (gradient / probs).unsqueeze(-1), None
+        chosen = weights.new_zeros(len(probs), table.shape[1]).scatter_(1, codes, by_chosen)
+        with full_precision("cpu"):
+            if needs[4]:
+                by_table = narrow_product_transposed(weights, chosen)
+                by_table = _by_table(by_table, likelihood, norms, table)
+            slopes = torch.addmm(gradient.unsqueeze(-1), chosen, likelihood.mT, beta=-1).mul_(weights)
+            by_weights = slopes.sum(0)
+            by_points = points.gradients(slopes, needs[:3], by_weights, rows_cancel=True)
+        return None, *by_points, by_weights, by_table, None
+
+
+def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
+    """The gradient by log-probabilities, or, where there are norms, by amplitudes a: likelihood a²/norm."""
+    if norms is None:
+        return by_likelihood.mul_(likelihood)
+    mean = (by_likelihood * likelihood).sum(-1, keepdim=True)
+    return by_likelihood.sub_(mean).mul_(table).div_(norms).mul_(2)
+
+
+def _differentiable(are_amplitudes: bool, *inputs: Any) -> tuple[Tensor]:
+    """The same by differentiable operations, for second derivatives."""
+    query, components, scale, log_weights, table, codes = inputs
+    labels = Amplitudes(codes, table) if are_amplitudes else Lookup(codes, table)
+    scores = dense.sum_scores([SquaredDistance(query, components, scale).prepared()], log_weights)
+    return (dense.reduce_scores_given(scores, scores + labels.matrix())[1].to(query.dtype),)

@@ -1,0 +1,101 @@
+"""Grids of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from kdmkit._core.checks import bad_argument, check_choice, check_count
+from kdmkit.plotting._canvas import INK, Array, Axes, as_array, axes, matplotlib
+
+_GAP = 0.06
+
+
+def plot_image_grid(
+    images: Any,
+    row_labels: Iterable[Any] | None = None,
+    n_columns: int = 10,
+    *,
+    ax: Axes | None = None,
+    cmap: str = "gray",
+    value_range: tuple[float, float] | None = None,
+) -> Axes:
+    """Images in rows, in the order in which they come.
+
+    Args:
+        images: `(n, h, w)`, or `(n, h, w, c)` with one, three or four channels.
+        row_labels: a label for each row, such as the class its images were drawn for.
+        n_columns: images in a row; the last row may be shorter.
+        ax: where to draw; None makes a new figure.
+        cmap: matplotlib's name of the colour map for images without colour.
+        value_range: values shown as darkest and brightest. None is the range of all images together; for
+            coloured images 0 to 1, or 0 to 255 if a value exceeds 1.
+
+    Returns:
+        The axes that were drawn on.
+
+    >>> import torch
+    >>> from kdmkit.plotting import plot_image_grid
+    >>> ax = plot_image_grid(torch.rand(6, 8, 8), row_labels=["zero", "one"], n_columns=3)
+    >>> len(ax.images)
+    6
+    """
+    tiles = _tiles(images)
+    n_columns = min(check_count("n_columns", n_columns), len(tiles))
+    n_rows = math.ceil(len(tiles) / n_columns)
+    labels = _labels(row_labels, n_rows)
+    check_choice("cmap", cmap, matplotlib("pyplot").colormaps())
+    low, high = _range(tiles, value_range)
+    shown = np.clip((tiles - low) / (high - low), 0, 1)
+    # The unit of both axes is the width of an image.
+    height = tiles.shape[1] / tiles.shape[2]
+    ax = axes(ax, _figure_size(n_rows * height, n_columns))
+    for i, tile in enumerate(shown):
+        left, top = (i % n_columns) * (1 + _GAP), (i // n_columns) * (height + _GAP)
+        place = (left, left + 1, top + height, top)
+        ax.imshow(tile, extent=place, cmap=cmap, vmin=0, vmax=1, interpolation="nearest")
+    ax.set(xlim=(0, n_columns * (1 + _GAP) - _GAP), ylim=(n_rows * (height + _GAP) - _GAP, 0))
+    ax.set_aspect("equal")
+    ax.set_xticks([])
+    ax.set_yticks([row * (height + _GAP) + height / 2 for row in range(n_rows)] if labels else [], labels)
+    ax.tick_params(length=0, labelcolor=INK)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _tiles(images: Any) -> Array:
+    tiles = as_array("images", images)
+    if tiles.ndim == 4 and tiles.shape[-1] == 1:
+        tiles = tiles[..., 0]
+    if tiles.ndim != 3 and not (tiles.ndim == 4 and tiles.shape[-1] in (3, 4)):
+        wanted = "shape (n, h, w) or (n, h, w, c) with 1, 3 or 4 channels"
+        raise ValueError(bad_argument("images", wanted, tiles.shape))
+    return tiles
+
+
+def _labels(row_labels: Iterable[Any] | None, n_rows: int) -> list[str]:
+    labels = [] if row_labels is None else [str(label) for label in row_labels]
+    if row_labels is not None and len(labels) != n_rows:
+        raise ValueError(bad_argument("row_labels", f"{n_rows}, one for each row", len(labels)))
+    return labels
+
+
+def _range(tiles: Array, value_range: tuple[float, float] | None) -> tuple[float, float]:
+    if value_range is not None:
+        low, high = as_array("value_range", value_range, (2,)).tolist()
+        if not low < high:
+            raise ValueError(bad_argument("value_range", "the lower value first", value_range))
+        return low, high
+    if tiles.ndim == 4:
+        return 0.0, 1.0 if tiles.max() <= 1 else 255.0
+    low, high = float(tiles.min()), float(tiles.max())
+    return low, high if high > low else low + 1
+
+
+def _figure_size(height: float, width: float) -> tuple[float, float]:
+    """The size in inches of a figure for a grid of `height` × `width` image widths: at most a page."""
+    inch = min(0.6, 10 / max(width, height))
+    return max(1.5, inch * width + 0.4), max(1.0, inch * height + 0.2)
