@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from kdmkit.nn.scaler import soft_clip
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator | None = None) -> nn.Linear:
-    """`nn.Linear` in float32 with torch's usual first weights, drawn from a generator (None: torch's own).
+    """`nn.Linear` in float32 with torch's usual first weights, drawn from a generator.
 
     Args:
         inputs, outputs: the numbers of features.
-        generator: of the first weights.
+        generator: of the first weights; None is torch's global one.
 
     Returns:
         A layer with a bias.
@@ -53,7 +54,7 @@ class MLP(nn.Sequential):
         clip: whether inputs, standardised, are softly clipped first.
         normalize: whether the output is normalised to mean 0 and variance 1: encoders need a fixed scale of
             their latent space, decoders a free one.
-        shape: of one output, where it is no vector.
+        shape: of one output, if it is not a vector.
         generator: of the first weights; None is torch's global one.
 
     >>> MLP([2, 8, 12], shape=[3, 4])(torch.zeros(5, 2)).shape
@@ -125,14 +126,25 @@ class MLPEnsemble(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k outputs"]:
-        return _answers(x, self.linear, *self.weights, *self.biases)
+        """The answers of all members, with written-out gradients if possible."""
+        tensors = (x, self.linear, *self.weights, *self.biases)
+        if not only_reverse_mode() or torch.is_autocast_enabled(x.device.type):
+            return differentiable_answers(*tensors)
+        if torch.is_grad_enabled() and any(map(attrgetter("requires_grad"), tensors)):
+            answers: Tensor = _Answers.apply(*tensors)
+            return answers
+        hidden = x.expand(self.n_members, *x.shape)
+        *inner, last = _pairs(tensors[2:])
+        for weight, bias in inner:
+            hidden = torch.ops.aten.gelu_(torch.baddbmm(bias, hidden, weight))
+        return _last_layer(x, self.linear, *last, hidden)
 
     def of_members(self, x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n outputs"]:
-        """The answers of every member to rows of its own."""
-        hidden, layers = x, (*self.weights, *self.biases)
-        for weight, bias in _pairs(layers)[:-1]:
-            hidden = _gelu(torch.baddbmm(bias, hidden, weight))
-        weight, bias = _pairs(layers)[-1]
+        """The answers of every member to different rows."""
+        hidden = x
+        *inner, (weight, bias) = zip(self.weights, self.biases, strict=True)
+        for inner_weight, inner_bias in inner:
+            hidden = _gelu(torch.baddbmm(inner_bias, hidden, inner_weight))
         # A product whose result has few columns is slow; the transposed one is not.
         return torch.baddbmm(torch.baddbmm(bias.mT, weight.mT, hidden.mT), self.linear.mT, x.mT).mT
 
@@ -141,27 +153,14 @@ class MLPEnsemble(nn.Module):
         return {"sizes": self.sizes, "n_members": self.n_members}
 
 
-def _answers(x: Tensor, linear: Tensor, *layers: Tensor) -> Float[Tensor, "n k outputs"]:
-    """The answers of all members, with written-out gradients where possible.
+def differentiable_answers(x: Tensor, linear: Tensor, *layers: Tensor) -> Float[Tensor, "n k outputs"]:
+    """The answers of all members by differentiable operations.
 
     Args:
         x: rows.
         linear: of all members, `(k, d, outputs)`.
         layers: the weights of every layer, `(k, wide, narrow)`, then the biases, `(k, 1, narrow)`.
     """
-    if not only_reverse_mode() or torch.is_autocast_enabled(x.device.type):
-        return differentiable_answers(x, linear, *layers)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, linear, *layers)):
-        answers: Tensor = _Answers.apply(x, linear, *layers)
-        return answers
-    hidden = x.expand(len(linear), *x.shape)
-    for weight, bias in _pairs(layers)[:-1]:
-        hidden = torch.ops.aten.gelu_(torch.baddbmm(bias, hidden, weight))
-    return _last_layer(x, linear, layers, hidden)
-
-
-def differentiable_answers(x: Tensor, linear: Tensor, *layers: Tensor) -> Float[Tensor, "n k outputs"]:
-    """The answers of all members by differentiable operations."""
     rows = hidden = x.expand(len(linear), *x.shape)
     *inner, (last, last_bias) = _pairs(layers)
     for weight, bias in inner:
@@ -175,11 +174,12 @@ class _Answers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Tensor, *layers: Tensor) -> Tensor:
         hidden, sums = [x.expand(len(linear), *x.shape)], []
-        for weight, bias in _pairs(layers)[:-1]:
+        *inner, last = _pairs(layers)
+        for weight, bias in inner:
             sums.append(torch.baddbmm(bias, hidden[-1], weight))
             hidden.append(nn.functional.gelu(sums[-1]))
         ctx.save_for_backward(x, linear, *layers, *sums, *hidden[1:])
-        return _last_layer(x, linear, layers, hidden[-1])
+        return _last_layer(x, linear, *last, hidden[-1])
 
     @staticmethod
     def backward(ctx: Any, by_answers: Tensor) -> tuple[Tensor | None, ...]:
@@ -199,37 +199,34 @@ class _Answers(torch.autograd.Function):
             by_biases.insert(0, slopes.sum(1, keepdim=True))
             if layer or needs[0]:
                 slopes = torch.bmm(slopes, weights[layer].mT)
-        by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ _side_by_side(linear).mT if needs[0] else None
+        by_x = None
+        if needs[0]:
+            by_x = slopes.sum(0) + outer.flatten(0, 1).mT @ linear.movedim(0, 1).flatten(1).mT
         return by_x, by_linear, *by_weights, *by_biases
 
 
 def _last_layer(
-    x: Tensor, linear: Tensor, layers: Sequence[Tensor], hidden: Float[Tensor, "k n wide"]
+    x: Tensor, linear: Tensor, weight: Tensor, bias: Tensor, hidden: Float[Tensor, "k n wide"]
 ) -> Float[Tensor, "n k outputs"]:
-    """A product whose result has few columns is slow; the transposed one is not."""
-    weight, bias = _pairs(layers)[-1]
+    # A product whose result has few columns is slow; the transposed one is not. The linear functions of all
+    # members are one product.
     answers = torch.baddbmm(bias.mT, weight.mT, hidden.mT)
-    answers += (x @ _side_by_side(linear)).mT.view_as(answers)
+    answers += (x @ linear.movedim(0, 1).flatten(1)).mT.view_as(answers)
     return answers.permute(2, 0, 1)
 
 
 def _differentiable_gradients(needs: Sequence[bool], by_answers: Tensor, *tensors: Tensor) -> Any:
     """Gradients that can be differentiated again."""
-    wanted = [tensor for tensor, need in zip(tensors, needs, strict=True) if need]
+    inputs = [tensor for tensor, need in zip(tensors, needs, strict=True) if need]
     answers = differentiable_answers(*tensors)
-    found = iter(torch.autograd.grad(answers, wanted, by_answers, create_graph=True))
-    return tuple(next(found) if need else None for need in needs)
+    gradients = iter(torch.autograd.grad(answers, inputs, by_answers, create_graph=True))
+    return tuple(next(gradients) if need else None for need in needs)
 
 
 def _pairs(layers: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Weights and bias of every layer."""
     half = len(layers) // 2
     return list(zip(layers[:half], layers[half:], strict=True))
-
-
-def _side_by_side(linear: Float[Tensor, "k d outputs"]) -> Float[Tensor, "d columns"]:
-    """The members' linear functions as one: a column for every member and output."""
-    return linear.movedim(0, 1).flatten(1)
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -182,12 +182,15 @@ class Predictor(nn.Module):
     ) -> Predictor:
         """The predictor that `config` describes, with the user's own modules."""
         size, trend = config["scaler"], config.get("trend")
+        layer = JointLayer.from_config(config["layer"])
+        # Labels have a trend of logits, numbers a trend of means.
+        trend_class = LabelTrend if layer.kernel("y").discrete else Trend
         return cls(
-            JointLayer.from_config(config["layer"]),
+            layer,
             scaler=None if size is None else Scaler.identity(size),
             encoder=_module_from_config(config["encoder"], encoder),
             decoder=_module_from_config(config["decoder"], decoder),
-            trend=None if trend is None else _trend_from_config(trend),
+            trend=None if trend is None else trend_class.from_config(trend),
         )
 
 
@@ -197,10 +200,6 @@ def _within_reach(z: Float[Tensor, "n *event"], components: Float[Tensor, "m *ev
     low, high = components.amin(0), components.amax(0)
     size = torch.where(high > low, high - low, components.abs().amax(0).clamp_min(1))
     return z.clamp(low - _REACH * size, high + _REACH * size)
-
-
-def _trend_from_config(config: dict[str, Any]) -> Trend | LabelTrend:
-    return (LabelTrend if "offsets" in config else Trend).from_config(config)
 
 
 def _module_config(module: nn.Module | None) -> dict[str, Any] | None:

@@ -99,8 +99,9 @@ def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor,
     values, order = x.sort(0)
     below = share[order].cumsum(0)
     # A little less than the level: a sum of n weights is rounded.
-    ranks = [(below < level - 1e-9).sum(0, keepdim=True) for level in (_TAIL, 0.25, 0.75, 1 - _TAIL)]
-    low, first, third, high = (values.gather(0, rank.clamp_max(len(x) - 1)).squeeze(0) for rank in ranks)
+    levels = below.new_tensor([_TAIL, 0.25, 0.75, 1 - _TAIL]).view(-1, 1, 1)
+    ranks = (below < levels - 1e-9).sum(1).clamp_max(len(x) - 1)
+    low, first, third, high = values.gather(0, ranks)
     reach = torch.where(third > first, _FENCE * (high - low), torch.inf)
     return low - reach, high + reach
 

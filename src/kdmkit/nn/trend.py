@@ -20,7 +20,7 @@ from kdmkit.ops.near_pairs import BLOCK
 
 
 class Trend(nn.Module):
-    """f(x) = mean_k f_k(x) + g(x), and the variance that the members' disagreement adds to an answer.
+    """The mean of a regression, f(x) = mean_k f_k(x) + g(x), and the variance of the members.
 
     The f_k are the members of an ensemble and g is a memory of residuals, if there is one. Rows and results
     are in the units of the data.
@@ -57,8 +57,8 @@ class Trend(nn.Module):
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n outputs"]]:
         """f(x), and the excess variance: max(0, var_k f_k(x) − typical_variance)·(1 − coverage(x))².
 
-        Residuals already say how far off the ensemble is where there are rows. Elsewhere, for example in gaps
-        between rows, its members disagree more than usual. Coverage is the memory's share of evidence.
+        Near training rows the residuals already show the errors of the ensemble. Elsewhere, for example in
+        gaps between rows, its members disagree more than usual. Coverage is the memory's share of evidence.
         """
         z = self.x(x).to(self.ensemble.linear.dtype)
         answers = self.ensemble(z)
@@ -69,36 +69,34 @@ class Trend(nn.Module):
         return self.y.inverse(centre), excess.double() * self.y.scale.square()
 
     def adjust(self, rho: KDM, trend: Float[Tensor, "n outputs"], excess: Float[Tensor, "n outputs"]) -> KDM:
-        """p(y|x) from the distribution of the residual and from what `forward` returned."""
+        """p(y|x) from the distribution of the residual and from the results of `forward`."""
         return rho.shifted(trend).convolved(excess)
 
     def config(self) -> dict[str, Any]:
         """The shapes that `from_config` needs, in the types of JSON."""
-        memory = None if self.memory is None else self.memory.config()
-        return {"ensemble": self.ensemble.config(), "memory": memory}
+        return _shapes(self.ensemble, self.memory)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Trend:
         """A trend of these shapes, for `load_state_dict`."""
-        ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
-        memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
-        d, outputs = ensemble.sizes[0], ensemble.sizes[-1]
-        return cls(ensemble, memory, Scaler.identity(d), Scaler.identity(outputs), torch.zeros(outputs))
+        ensemble, memory, x = _parts_of_shapes(config)
+        outputs = ensemble.sizes[-1]
+        return cls(ensemble, memory, x, Scaler.identity(outputs), torch.zeros(outputs))
 
 
 class LabelTrend(nn.Module):
-    """p(y|x) = (1 − v(x))·Σ_j w_j(x)·softmax_y(t(x) + c_j) + v(x)·q(y|x).
+    """The logits of a classification, p(y|x) = (1 − v(x))·Σ_j w_j(x)·softmax_y(t(x) + c_j) + v(x)·q(y|x).
 
     - t(x) = a·mean_k t_k(x): the logits of an ensemble, times an inverse temperature;
     - c_j: the offsets of the joint KDM's components, and w_j(x) their inferred weights;
-    - q(y|x) and v(x): label proportions of remembered rows about x, and the rows' share of the evidence
-      there; without a memory v is 0.
+    - q(y|x) and v(x): the memory's label proportions at x, and its share of the evidence there; without a
+      memory v is 0.
 
     Everything is computed in float64.
 
     Args:
-        ensemble: of networks from standardised rows, softly clipped, to logits; it is converted in place.
-        memory: of rows and their labels, as one-hot vectors, if any; the same.
+        ensemble: of networks from standardised rows, softly clipped, to logits; it becomes float64 in place.
+        memory: of rows and their labels, as one-hot vectors, if any; it becomes float64 in place.
         x: scaler of rows.
         offsets: c_j.
         inverse_temperature: a.
@@ -147,7 +145,7 @@ class LabelTrend(nn.Module):
         remembered: Float[Tensor, "rows n"],
         coverage: Float[Tensor, "rows 1"],
     ) -> KDM:
-        """p(y|x) from the joint KDM's answer, whose weights are w_j(x), and from what `forward` returned."""
+        """p(y|x) from the joint KDM's answer, whose weights are w_j(x), and from the results of `forward`."""
         tilted = tilted_log_probs(rho.weights, logits, self.offsets)
         parts = torch.stack([safe_log(1 - coverage) + tilted, safe_log(remembered)], -1)
         return rho._with_logits(log_normalize(safe_logsumexp(parts)))
@@ -158,16 +156,24 @@ class LabelTrend(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The shapes that `from_config` needs, in the types of JSON."""
-        memory = None if self.memory is None else self.memory.config()
-        return {"ensemble": self.ensemble.config(), "memory": memory, "offsets": len(self.offsets)}
+        return {**_shapes(self.ensemble, self.memory), "offsets": len(self.offsets)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LabelTrend:
         """A trend of these shapes, for `load_state_dict`."""
-        ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
-        memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
-        offsets = torch.zeros(config["offsets"], ensemble.sizes[-1])
-        return cls(ensemble, memory, Scaler.identity(ensemble.sizes[0]), offsets, torch.ones(()))
+        ensemble, memory, x = _parts_of_shapes(config)
+        return cls(ensemble, memory, x, torch.zeros(config["offsets"], ensemble.sizes[-1]), torch.ones(()))
+
+
+def _shapes(ensemble: MLPEnsemble, memory: ResidualMemory | None) -> dict[str, Any]:
+    return {"ensemble": ensemble.config(), "memory": None if memory is None else memory.config()}
+
+
+def _parts_of_shapes(config: dict[str, Any]) -> tuple[MLPEnsemble, ResidualMemory | None, Scaler]:
+    """An ensemble, a memory and a scaler of rows for `load_state_dict`."""
+    ensemble = MLPEnsemble(**config["ensemble"], generator=torch.Generator())
+    memory = None if config["memory"] is None else ResidualMemory.from_config(config["memory"])
+    return ensemble, memory, Scaler.identity(ensemble.sizes[0])
 
 
 def tilted_log_probs(
@@ -175,7 +181,7 @@ def tilted_log_probs(
 ) -> Float[Tensor, "rows n"]:
     """log Σ_j w_j·softmax_y(t + c_j).
 
-    softmax_y(t + c_j) = e^{t_y}·e^{c_jy} / Σ_z e^{t_z}·e^{c_jz}: two matrix products do for all components.
+    softmax_y(t + c_j) = e^{t_y}·e^{c_jy} / Σ_z e^{t_z}·e^{c_jz}: two matrix products do for all.
 
     >>> tilted_log_probs(torch.ones(1, 1), torch.tensor([[0.0, 1.0]]), torch.zeros(1, 2)).exp()
     tensor([[0.2689, 0.7311]])

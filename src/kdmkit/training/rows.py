@@ -33,7 +33,7 @@ class Rows:
     sizes: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tensors, Sequence) or not all(isinstance(t, Tensor) for t in self.tensors):
+        if not isinstance(self.tensors, Sequence) or not all(map(torch.is_tensor, self.tensors)):
             raise TypeError(bad_argument("rows", "a tuple of tensors", type(self.tensors).__name__))
         lengths = set(map(len, self.tensors))
         if len(lengths) != 1 or 0 in lengths:
