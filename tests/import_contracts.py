@@ -50,7 +50,7 @@ def owner_of(module: str, shared: set[str]) -> str | None:
 
     >>> owner_of("kdmkit.plotting._canvas", set())
     'kdmkit.plotting'
-    >>> owner_of("kdmkit._core.checks", {"kdmkit._core"}), owner_of("kdmkit.metrics.scores", set())
+    >>> owner_of("kdmkit._core.checks", {"kdmkit._core"}), owner_of("kdmkit.metrics.proper_scores", set())
     (None, None)
     """
     parts = module.split(".")

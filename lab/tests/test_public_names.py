@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "lab" / "kdmlab").rglob("*.py"))
+FILES = sorted((ROOT / "lab").rglob("*.py"))
 
 
 @cache

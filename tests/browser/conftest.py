@@ -13,7 +13,7 @@ import pytest
 import kdmkit as kdm
 from explore.conftest import parcels
 from kdmkit.explore import Server
-from kdmkit.explore.examples import fit_digits
+from kdmkit.explore.page_models import fit_digits
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _HINT = "no Chromium found: `apt-get install chromium` gets one, or set KDMKIT_BROWSER to its path"

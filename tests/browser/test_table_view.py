@@ -9,7 +9,7 @@ import pytest
 
 import kdmkit as kdm
 from browser.conftest import Watched
-from kdmkit.explore.values import shown
+from kdmkit.explore.table_page import shown
 
 pytestmark = pytest.mark.browser
 

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 import kdmkit as kdm
 import typecheck
 from kdmkit.explore import create_app
-from kdmkit.explore.models import Models
+from kdmkit.explore.page_models import Models
 
 TOKEN = "secret"
 HEADERS = {"X-Kdmkit-Token": TOKEN}

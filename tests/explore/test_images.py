@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from sklearn.datasets import load_digits
 from starlette.testclient import TestClient
 
 import kdmkit as kdm
-from kdmkit.explore import requests as r
-from kdmkit.explore.models import wrap
+from kdmkit.explore import endpoints as r
+from kdmkit.explore.page_models import wrap
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -27,7 +28,7 @@ def test_the_description_of_the_images(client: TestClient) -> None:
 def test_an_image_is_read_as_the_library_reads_it(client: TestClient, classifier: kdm.KDMClassifier) -> None:
     X = load_digits().data[300:301]
     body = {"pixels": X[0].tolist()}
-    found = r.Read.model_validate(client.post("/api/models/digits/read", json=body).json())
+    found = r.ImageReading.model_validate(client.post("/api/models/digits/read", json=body).json())
     np.testing.assert_allclose(found.probabilities, classifier.predict_proba(X)[0])
     assert found.log_density == f"{classifier.score_samples(X)[0]:.4g}"
     assert found.usual > 0.01
@@ -37,8 +38,8 @@ def test_an_image_is_read_as_the_library_reads_it(client: TestClient, classifier
 
 def test_images_of_a_label(client: TestClient, classifier: kdm.KDMClassifier) -> None:
     body = {"label": 3, "n": 20, "spread": 0.3, "seed": 0}
-    found = r.Drawn.model_validate(client.post("/api/models/digits/images", json=body).json())
-    images = np.asarray(found.images)
+    answer = client.post("/api/models/digits/images", json=body).json()
+    images = np.asarray(TypeAdapter(r.DrawnImages).validate_python(answer)["images"])
     assert images.shape == (20, 64)
     assert images.min() >= 0
     assert images.max() <= 16

@@ -13,8 +13,8 @@ import kdmkit as kdm
 from kdmkit.explore import create_app
 from kdmkit.explore.app import page_weight
 from kdmkit.explore.endpoints import ENDPOINTS, openapi
-from kdmkit.explore.models import Models
-from kdmkit.explore.security import may_be_host
+from kdmkit.explore.guard import may_be_host
+from kdmkit.explore.page_models import Models
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

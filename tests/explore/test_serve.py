@@ -156,7 +156,7 @@ def test_examples_need_no_download() -> None:
         "penguins": "table",
         "digits": "images",
     }
-    from kdmkit.explore.examples import fit_digits, penguins
+    from kdmkit.explore.page_models import fit_digits, penguins
 
     columns = penguins()
     assert {len(values) for values in columns.values()} == {344}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import kdmkit as kdm
 from helpers import close, normal, real
-from kdmkit.ops.terms.amplitudes import differentiable_log_probs, log_probs
+from kdmkit.ops.terms.discrete import differentiable_log_probs, log_probs
 
 X, C = normal(6, 3, seed=0), normal(5, 3, seed=1)
 

@@ -11,7 +11,7 @@ from scipy import integrate
 import kdmkit as kdm
 from helpers import CONTINUOUS, close, normal, real, seeded, simplex
 from kdmkit.metrics import crps
-from kdmkit.metrics.scores import MixtureRows
+from kdmkit.metrics.proper_scores import MixtureRows
 
 
 def by_quadrature(rho, y):

@@ -12,14 +12,14 @@ from helpers import close, normal
 from kdmkit.ops.messages import (
     Indexed,
     Tables,
-    api,
     collect,
     collect_all,
     collect_everywhere,
     maximize,
+    passing,
     smallest_sum,
 )
-from kdmkit.ops.messages.schedule import schedule
+from kdmkit.ops.messages.edge_tables import schedule
 from kdmkit.ops.messages.summed import Collect
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2]
@@ -159,7 +159,7 @@ def test_distinct_rows_agree_with_all_rows(
     to: int, sharpness: float, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values, gradients, and gradients of those."""
-    monkeypatch.setattr(api, "_FEW", few)
+    monkeypatch.setattr(passing, "_FEW", few)
     index = torch.tensor([[0, 1, 1, 2, 0], [0, 0, 1, 1, 1], [2, 2, 2, 1, 0]])
     distinct = {node: normal(3, K, seed=30 + node).requires_grad_() for node in (0, 1, 3, 4, 5)}
     logs = stack(sharpness)

@@ -22,13 +22,9 @@ from kdmkit.estimators.density.maximum_likelihood import Likelihood, kernel_of
 from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals, member_errors
 from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable
 from kdmkit.training import ConditionalObjective, Table, Targets
-from kdmkit.training.flat import FlatObjective
 from kdmkit.training.objectives import DenseObjective
 from kdmkit.training.packing import Packing
 from kdmkit.training.tree_objective import TreeObjective
-
-from .test_flat import columns as flat_columns
-from .test_flat import started as started_joint
 
 COPIES = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.Tensor.new_tensor}
 
@@ -101,14 +97,6 @@ def test_a_step_for_targets(targets):
     rows = packing.rows(Table(data))
     made = TreeObjective(layer, packing, rows, n_steps=10, targets=Targets(targets, 2.0))
     check_step(made.losses, *rows.tensors, torch.tensor(0.5, dtype=torch.float64))
-
-
-def test_a_step_of_a_flat_joint():
-    data = flat_columns()
-    layer = started_joint(data)
-    packing = Packing(layer, Table(data))
-    made = FlatObjective(layer, packing, has_missing=False, masking=0.0)
-    check_step(made.losses, *packing.rows(Table(data)).tensors[:2])
 
 
 ROWS, LABELS = normal(40, 4, seed=1, dtype=torch.float32), torch.arange(40) % 3

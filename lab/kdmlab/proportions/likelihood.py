@@ -101,6 +101,8 @@ class MeanOfBag(nn.Module):
 class Labels(nn.Module):
     """log p(y|x) of an encoder with a dense head or a joint KDM behind it."""
 
+    replayable = True
+
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
@@ -121,6 +123,7 @@ class RowLikelihood(nn.Module):
         prior: p(y), the proportions of the labels in all bags together.
     """
 
+    replayable = True
     log_prior: Tensor
 
     def __init__(self, labels: Labels, prior: Float[Tensor, " c"]) -> None:

@@ -34,6 +34,7 @@ _FEW_ROWS, _CHOICE = 100, 4.0
 # The least standard deviation of a target, relative to that of all targets.
 _LEAST_STD, _ROUNDING = 0.01, 1e-9
 
+Tensors = tuple[Tensor, ...] | list[Tensor]
 MemberLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -63,7 +64,7 @@ class CrossFitting(nn.Module):
         return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
 
 
-def _move_averages(averages: list[Tensor], values: list[Tensor], count: Tensor | int) -> None:
+def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
     """Exponential means whose decay starts lower, so that the first values count less."""
     decay = min(_AVERAGE_DECAY, int(count) / (int(count) + 10))
     torch._foreach_lerp_(averages, values, 1 - decay)

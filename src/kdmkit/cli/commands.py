@@ -125,7 +125,6 @@ def fit(
         list[str] | None,
         typer.Option("--type", help=f"What a column is, zip=category; may be repeated. Kinds: {_KINDS}."),
     ] = None,
-    model: Annotated[Literal["tree", "flat"], typer.Option(help="How columns are tied.")] = "tree",
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
     rows: Annotated[
@@ -148,7 +147,6 @@ def fit(
         table = KDMTable(
             types=_types(kind or []),
             targets=target or None,
-            model=model,
             checkpoint_dir=checkpoint,
             device=device,
             random_state=seed,
@@ -316,7 +314,7 @@ def explore(
 def _entry(path: Path) -> Any:
     """The model of a file, loaded while the page opens."""
     from kdmkit import load
-    from kdmkit.explore.models import Entry
+    from kdmkit.explore import Entry
 
     if not path.exists():
         raise ValueError(bad_argument("model", "a file that kdmkit wrote", f"no file {path}"))

@@ -6,8 +6,7 @@ if not all(map(find_spec, ("pydantic", "starlette", "uvicorn"))):
     raise ImportError("the page needs: pip install 'kdmkit[explore]'")
 
 from kdmkit.explore.app import create_app
-from kdmkit.explore.examples import example_models
-from kdmkit.explore.models import Entry
+from kdmkit.explore.page_models import Entry, example_models
 from kdmkit.explore.serve import Server, show
 
 __all__ = ["Entry", "Server", "create_app", "example_models", "show"]

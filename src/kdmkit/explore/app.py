@@ -22,14 +22,12 @@ from starlette.types import ASGIApp
 
 from kdmkit._core.runtime import in_one_thread
 from kdmkit.explore.endpoints import ENDPOINTS, Endpoint, openapi
-from kdmkit.explore.errors import InvalidError, RequestError
-from kdmkit.explore.models import Models
-from kdmkit.explore.responses import csv_response, json_response, problem
-from kdmkit.explore.security import Guard
+from kdmkit.explore.guard import Guard, RequestError, json_response
+from kdmkit.explore.page_models import Models
 
 # Questions that are computed at the same time.
 _AT_ONCE = 1
-# Characters of an error that the page gets to see.
+# The longest error text in an answer, in characters.
 _LONGEST = 500
 
 
@@ -47,7 +45,7 @@ def create_app(
         models: fitted models (`KDMTable`, or `KDMClassifier` of square images) by name, or functions that
             make them.
         host: the address that the server listens on.
-        token: what requests need in the header `X-Kdmkit-Token`; None is a random one.
+        token: the header `X-Kdmkit-Token` that requests need; None is a random one.
         allowed_hosts: names by which the server may be called, beside this machine and its addresses.
         start: whether to make the models now, in the background.
 
@@ -58,9 +56,9 @@ def create_app(
     >>> table = kdm.KDMTable(n_components=2, max_epochs=1).fit({"x": [1.0, 2.5, 4.0] * 9})
     >>> app = create_app({"numbers": table}, token="secret")
     """
-    held = models if isinstance(models, Models) else Models(models)
+    page_models = models if isinstance(models, Models) else Models(models)
     if start:
-        held.start()
+        page_models.start()
     limiter: list[anyio.CapacityLimiter] = []
 
     async def compute(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -69,12 +67,12 @@ def create_app(
         try:
             return await anyio.to_thread.run_sync(in_one_thread, call, *arguments, limiter=limiter[0])
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidError(str(error)[:_LONGEST]) from error
+            raise RequestError(422, str(error)[:_LONGEST]) from error
 
     async def state(_: Request) -> Response:
         from kdmkit import __version__
 
-        return json_response({"version": __version__, "models": held.view()})
+        return json_response({"version": __version__, "models": page_models.view()})
 
     routes = [
         Route("/", _page),
@@ -82,7 +80,9 @@ def create_app(
         Route("/static/{name}", _file),
         Route("/api/state", state),
         *(
-            Route(f"/api/models/{{model}}{one.path}", _handler(one, held, compute), methods=[one.method])
+            Route(
+                f"/api/models/{{model}}{one.path}", _handler(one, page_models, compute), methods=[one.method]
+            )
             for one in ENDPOINTS
         ),
     ]
@@ -95,21 +95,22 @@ def create_app(
 def _handler(endpoint: Endpoint, models: Models, compute: Callable[..., Any]) -> Callable[..., Any]:
     async def answer(request: Request) -> Response:
         model = models.get(request.path_params["model"], endpoint.kind)
-        if endpoint.body is None:
-            return json_response(await compute(endpoint.call, model))
-        try:
-            asked = endpoint.body.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise InvalidError(_told(error)) from error
-        found = await compute(endpoint.call, model, asked)
-        if isinstance(found, str):
-            return csv_response(found, "draws.csv")
-        return json_response(found)
+        arguments = []
+        if endpoint.body is not None:
+            try:
+                arguments.append(endpoint.body.model_validate_json(await request.body()))
+            except ValidationError as error:
+                raise RequestError(422, _first_problem(error)) from error
+        reply = await compute(getattr(model, endpoint.method_name), *arguments)
+        if isinstance(reply, str):
+            headers = {"cache-control": "no-store", "content-disposition": 'attachment; filename="draws.csv"'}
+            return Response(reply.encode(), 200, headers, "text/csv; charset=utf-8")
+        return json_response(reply)
 
     return answer
 
 
-def _told(error: ValidationError) -> str:
+def _first_problem(error: ValidationError) -> str:
     """The first problem of a request in one line."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "body"
@@ -121,14 +122,14 @@ def _told(error: ValidationError) -> str:
 
 @cache
 def _files() -> dict[str, tuple[bytes, str, str]]:
-    """The files of the page by name: content, type and tag. No other file can be asked for."""
-    found = {}
+    """The files of the page by name: content, type and tag. No other files are served."""
+    files = {}
     for file in resources.files("kdmkit.explore").joinpath("static").iterdir():
         content = file.read_bytes()
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         kind = "text/javascript" if file.name.endswith(".js") else kind
-        found[file.name] = (content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
-    return found
+        files[file.name] = (content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return files
 
 
 def page_weight() -> int:
@@ -166,7 +167,7 @@ async def _document(_: Request) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return problem(error)
+    return error.response()
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

@@ -1,33 +1,246 @@
-"""The questions of the API: path, form of the request and of the answer, and who answers."""
+"""The API of the page: the forms of requests and answers, the endpoints, and their OpenAPI document.
+
+Requests that do not have one of these forms are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
 
-from kdmkit.explore import requests as r
+#: Limits of one request.
+MOST_ROWS, MOST_COLUMNS, MOST_VALUES, MOST_TEXT, MOST_PIXELS = 10_000, 5_000, 1_000, 200_000, 65_536
+
+_Text = Annotated[StrictStr, Field(max_length=1_000)]
+_Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+# No column has whole numbers of more digits, and they take long to convert.
+_Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+_Seed = Annotated[StrictInt, Field(ge=0, lt=2**32)] | None
+Value = StrictBool | _Whole | _Number | _Text
+
+
+# ---- requests
+
+
+class PageRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class QuestionCondition(PageRequest):
+    """A condition on one column: exactly one of the three.
+
+    `range` is closed; an end that is absent or null is open. `missing` means that the value is unknown.
+    """
+
+    range: dict[Literal["low", "high"], Value | None] | None = None
+    values: Annotated[list[Value], Field(min_length=1, max_length=MOST_VALUES)] | None = None
+    missing: Literal[True] | None = None
+
+    def as_given(self) -> Any:
+        """The condition as `KDMTable.query` takes it: a pair, a list, one value, or None for unknown."""
+        if sum(part is not None for part in (self.range, self.values, self.missing)) != 1:
+            raise ValueError("given: expected one of range, values and missing for a column")
+        if self.range is not None:
+            ends = (self.range.get("low"), self.range.get("high"))
+            return None if ends == (None, None) else ends
+        if self.values is None:
+            return None
+        return self.values[0] if len(self.values) == 1 else list(self.values)
+
+
+class TableQuestion(PageRequest):
+    """Conditions by column, and the column in question; for draws, the number of rows and the seed."""
+
+    given: Annotated[dict[_Text, QuestionCondition], Field(max_length=MOST_COLUMNS)] = {}
+    target: _Text | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_ROWS)] = 10
+    seed: _Seed = None
+
+    def conditions(self) -> dict[str, Any]:
+        return {name: condition.as_given() for name, condition in self.given.items()}
+
+
+class CsvRow(PageRequest):
+    """CSV with a header line, and the number of the row in question."""
+
+    csv: Annotated[StrictStr, Field(min_length=1, max_length=MOST_TEXT)]
+    row: Annotated[StrictInt, Field(ge=0, lt=MOST_ROWS)] = 0
+
+
+class ImagePixels(PageRequest):
+    """The pixels of one image, row by row."""
+
+    pixels: Annotated[list[_Number | _Whole], Field(min_length=1, max_length=MOST_PIXELS)]
+
+
+class ImageLabel(PageRequest):
+    """The label that images are drawn for."""
+
+    label: Value
+    n: Annotated[StrictInt, Field(ge=1, le=100)] = 12
+    spread: Annotated[_Number | _Whole, Field(gt=0, le=2)] = 1.0
+    seed: _Seed = None
+
+
+# ---- answers
+
+
+class Card(BaseModel):
+    """The distribution of one column: numbers are texts as the library prints them.
+
+    `probabilities` are those of the bins or of the levels of the column, in their order.
+    """
+
+    mean: str | None
+    interval: list[str] | None
+    probabilities: list[float]
+    shares: list[str] | None
+    beyond: str | None
+
+
+class ColumnView(BaseModel):
+    """A column. Ordered columns have `bins`, which are closed ranges; others have `levels`."""
+
+    name: str
+    kind: str
+    details: str
+    missing: str
+    ordered: bool
+    bins: list[tuple[Value, Value]] | None
+    labels: list[str]
+    levels: list[Value] | None
+    prior: Card
+
+
+class TableView(BaseModel):
+    kind: Literal["table"]
+    name: str
+    rows: int
+    columns: list[ColumnView]
+    left_out: list[str]
+    targets: list[str]
+
+
+class Marginals(BaseModel):
+    """All columns without a condition, and log p of the conditions.
+
+    `probability` is null if log p is that of a density: single values of continuous columns. `texts` are the
+    question, to paste into Python and into a shell.
+    """
+
+    log_evidence: str
+    probability: str | None
+    cards: dict[str, Card]
+    texts: dict[Literal["python", "shell"], str]
+
+
+#: The columns with a condition, except those that are fixed to one level.
+Conditioned = dict[Literal["cards"], dict[str, Card]]
+
+
+class Link(BaseModel):
+    columns: tuple[str, str]
+    information: float
+
+
+class Links(BaseModel):
+    """Neighbours in the tree of columns, with their mutual information in nats."""
+
+    columns: list[str]
+    links: list[Link]
+
+
+class NextColumns(BaseModel):
+    """The information of each column about the target, in nats; the largest first."""
+
+    target: str
+    columns: list[tuple[str, float]]
+
+
+class DrawnRows(BaseModel):
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class CellView(BaseModel):
+    column: str
+    value: str
+    expected: str
+    probability: float
+    surprising: bool
+    known: Value | None
+
+
+class Explained(BaseModel):
+    """The cells of a row, the most surprising first."""
+
+    n_rows: int
+    cells: list[CellView]
+
+
+class ImageView(BaseModel):
+    """A classifier of images: `low` is black and `high` is white.
+
+    `box` (top, left, bottom, right) is the part that drawings fill, `ink` their mean brightness from 0 to 1.
+    """
+
+    kind: Literal["images"]
+    name: str
+    height: int
+    width: int
+    low: float
+    high: float
+    box: tuple[int, int, int, int]
+    ink: float
+    classes: list[Value]
+
+
+class ImageReading(BaseModel):
+    """Class probabilities; `usual` is the share of the model's draws with a smaller density."""
+
+    probabilities: list[float]
+    shares: list[str]
+    log_density: str
+    usual: float
+
+
+DrawnImages = dict[Literal["images"], list[list[float]]]
+
+
+class ModelState(BaseModel):
+    name: str
+    kind: Literal["table", "images"]
+    state: Literal["loading", "ready", "failed"]
+    message: str
+
+
+class PageState(BaseModel):
+    version: str
+    models: list[ModelState]
+
+
+# ---- endpoints
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One question.
+    """One question to a model.
 
     Args:
         path: below `/api/models/{model}`.
-        summary: what it answers.
-        answer: the form of the answer; None is CSV.
-        call: takes the model, and the request where there is one.
+        summary: the question in words.
+        method_name: the method of the model that answers; it takes the request, if there is one.
+        answer: the form of the answer; text is CSV.
         body: the form of the request; None is a request without a body (GET).
         kind: the kind of model that answers; None is any.
     """
 
     path: str
     summary: str
-    answer: type[BaseModel] | None
-    call: Callable[..., Any]
+    method_name: str
+    answer: Any
     body: type[BaseModel] | None = None
     kind: Literal["table", "images"] | None = None
 
@@ -36,100 +249,44 @@ class Endpoint:
         return "GET" if self.body is None else "POST"
 
 
+_MODEL = "The model: its columns with their marginals, or its classes"
+_MARGINALS = "The distribution of every column without a condition, and log p of the conditions"
+_HELD = "The distribution of the columns with a condition, given all conditions"
+_LINKS = "The tree of columns with the strength of every edge"
+_NEXT = "The columns that would tell most about the target"
+_DRAWS = "Complete rows drawn given the conditions"
+_EXPLAIN = "How surprising every cell of a row is"
+_READ = "Class probabilities of an image, and how usual it is"
+
 ENDPOINTS = (
-    Endpoint("", "The model: its columns with their marginals, or its classes", None, lambda m: m.view()),
-    Endpoint(
-        "/marginals",
-        "The distribution of every column given what is known, and log p of what is known",
-        r.Marginals,
-        lambda model, asked: model.marginals(asked),
-        r.Evidence,
-        "table",
-    ),
-    Endpoint(
-        "/held",
-        "The distribution of the columns that are known in part, given all that is known",
-        r.Held,
-        lambda model, asked: model.held(asked),
-        r.Evidence,
-        "table",
-    ),
-    Endpoint(
-        "/links",
-        "The tree of columns with the strength of every edge",
-        r.Links,
-        lambda model: model.links(),
-        None,
-        "table",
-    ),
-    Endpoint(
-        "/next",
-        "Which column would tell most about the target",
-        r.Next,
-        lambda model, asked: model.next_columns(asked),
-        r.Target,
-        "table",
-    ),
-    Endpoint(
-        "/draws",
-        "Complete rows drawn given what is known",
-        r.Rows,
-        lambda model, asked: model.draws(asked),
-        r.Draws,
-        "table",
-    ),
-    Endpoint(
-        "/draws.csv",
-        "Complete rows drawn given what is known, as CSV",
-        None,
-        lambda model, asked: model.draws_csv(asked),
-        r.Draws,
-        "table",
-    ),
-    Endpoint(
-        "/explain",
-        "How surprising every cell of a row is",
-        r.Explained,
-        lambda model, asked: model.explain(asked),
-        r.Row,
-        "table",
-    ),
-    Endpoint(
-        "/read",
-        "Class probabilities of an image, and how usual it is",
-        r.Read,
-        lambda model, asked: model.read(asked),
-        r.Image,
-        "images",
-    ),
-    Endpoint(
-        "/images",
-        "Images of a label",
-        r.Drawn,
-        lambda model, asked: model.draw(asked),
-        r.Label,
-        "images",
-    ),
+    Endpoint("", _MODEL, "view", TableView | ImageView),
+    Endpoint("/marginals", _MARGINALS, "marginals", Marginals, TableQuestion, "table"),
+    Endpoint("/held", _HELD, "conditioned", Conditioned, TableQuestion, "table"),
+    Endpoint("/links", _LINKS, "links", Links, None, "table"),
+    Endpoint("/next", _NEXT, "next_columns", NextColumns, TableQuestion, "table"),
+    Endpoint("/draws", _DRAWS, "draws", DrawnRows, TableQuestion, "table"),
+    Endpoint("/draws.csv", f"{_DRAWS}, as CSV", "draws_csv", str, TableQuestion, "table"),
+    Endpoint("/explain", _EXPLAIN, "explain", Explained, CsvRow, "table"),
+    Endpoint("/read", _READ, "read", ImageReading, ImagePixels, "images"),
+    Endpoint("/images", "Images of a label", "draw", DrawnImages, ImageLabel, "images"),
 )
 
 
 def openapi(version: str) -> dict[str, Any]:
     """The API as an OpenAPI document."""
     schemas: dict[str, Any] = {}
-    paths: dict[str, Any] = {
-        "/api/state": {"get": _operation("The models and whether they are there yet", _ref(r.State, schemas))}
-    }
+    state = _operation("The models and whether they are ready", _schema(PageState, schemas))
+    paths: dict[str, Any] = {"/api/state": {"get": state}}
     for endpoint in ENDPOINTS:
-        answer = _answer_schema(endpoint, schemas)
-        operation = _operation(endpoint.summary, answer, csv=endpoint.path.endswith(".csv"))
+        media = "text/csv" if endpoint.answer is str else "application/json"
+        operation = _operation(endpoint.summary, _schema(endpoint.answer, schemas), media)
         operation["parameters"] = [
             {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
         if endpoint.body is not None:
-            content = {"application/json": {"schema": _ref(endpoint.body, schemas)}}
-            operation["requestBody"] = {"required": True, "content": content}
+            operation["requestBody"] = {"required": True, "content": _json(_schema(endpoint.body, schemas))}
         paths[f"/api/models/{{model}}{endpoint.path}"] = {endpoint.method.lower(): operation}
-    problem = {"description": "Refused; the text says why", "content": _json(_ref(r.Problem, schemas))}
+    error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
     return {
         "openapi": "3.1.0",
         "info": {"title": "kdmkit explore", "version": version},
@@ -137,38 +294,27 @@ def openapi(version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": {"Problem": problem},
+            "responses": {"Problem": {"description": "Refused; the text says why", "content": _json(error)}},
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Kdmkit-Token"}},
         },
     }
 
 
-def _answer_schema(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    if endpoint.path == "":
-        return {"oneOf": [_ref(r.TableView, schemas), _ref(r.ImageView, schemas)]}
-    return {"type": "string"} if endpoint.answer is None else _ref(endpoint.answer, schemas)
-
-
-def _operation(summary: str, schema: dict[str, Any], *, csv: bool = False) -> dict[str, Any]:
-    content = {"text/csv": {"schema": schema}} if csv else _json(schema)
+def _operation(summary: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
     problem = {"$ref": "#/components/responses/Problem"}
-    return {
-        "summary": summary,
-        "responses": {
-            "200": {"description": "The answer", "content": content},
-            "4XX": problem,
-            "503": problem,
-        },
-    }
+    answer = {"description": "The answer", "content": {media: {"schema": schema}}}
+    return {"summary": summary, "responses": {"200": answer, "4XX": problem, "503": problem}}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _ref(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, str]:
-    """A reference to the schema of a model, which goes into `schemas` with all that it needs."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+def _schema(form: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type; models go into `schemas`, with a reference in their place."""
+    schema = TypeAdapter(form).json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(schema.pop("$defs", {}))
-    schemas[model.__name__] = schema
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
+    if not (isinstance(form, type) and issubclass(form, BaseModel)):
+        return schema
+    schemas[form.__name__] = schema
+    return {"$ref": f"#/components/schemas/{form.__name__}"}

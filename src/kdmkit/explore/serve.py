@@ -17,7 +17,7 @@ import uvicorn
 
 from kdmkit._core.checks import bad_argument, check_count
 from kdmkit.explore.app import create_app
-from kdmkit.explore.models import Models
+from kdmkit.explore.page_models import Models
 
 # Connections at the same time, and seconds that one may wait without a request.
 _CONNECTIONS, _IDLE = 200, 30
@@ -32,8 +32,8 @@ class Server:
         host: the address to listen on.
         port: 0 is any free one.
         allowed_hosts: other names by which it may be called.
-        stop_on_failure: whether the server ends where a model cannot be made; `error` has the reason.
-        workers: processes that answer, each with the models in its memory (`run`, where there is `os.fork`).
+        stop_on_failure: whether the server ends if a model cannot be made; `error` has the reason.
+        workers: processes that answer, each with the models in its memory (only `run`, with `os.fork`).
 
     >>> from kdmkit.explore import example_models
     >>> server = Server(example_models())  # doctest: +SKIP
@@ -99,7 +99,7 @@ class Server:
                     os.waitpid(child, 0)
 
     def _run_beside(self, parent: int) -> NoReturn:
-        """Answers in a process of its own, as long as the first one lives."""
+        """Answers in a second process, as long as the first one lives."""
 
         def watch() -> None:
             while os.getppid() == parent:

@@ -1,6 +1,6 @@
 """The quality of predictive distributions: scores, coverage and calibration, for tensors or NumPy arrays."""
 
-from kdmkit.metrics.calibration import (
+from kdmkit.metrics.calibration_errors import (
     QuantileCalibration,
     ReliabilityCurve,
     expected_calibration_error,
@@ -11,7 +11,7 @@ from kdmkit.metrics.calibration import (
     quantile_calibration_error,
     reliability_curve,
 )
-from kdmkit.metrics.scores import crps, mean_nll
+from kdmkit.metrics.proper_scores import crps, mean_nll
 
 __all__ = [
     "QuantileCalibration",

@@ -50,7 +50,6 @@ _FITTED: dict[str, Any] = {
 _TABLE_PARAMETERS: dict[str, Any] = {
     "types": dict[str, str] | None,
     "targets": list[str] | None,
-    "model": str,
     "max_rows": int | None,
     "checkpoint_dir": None,
     "random_state": int | None,
@@ -103,6 +102,8 @@ def _is_fitted_state(name: str) -> bool:
 
 def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> Any:
     cls = CLASSES[config["class"]]
+    if cls is KDMTable and config["parameters"].pop("model", "tree") != "tree":
+        raise ValueError(bad_argument("model", "'tree': only kdmkit 0.2 loads other tables", "'flat'"))
     parameters = {name: _parameter(name, value, user) for name, value in config["parameters"].items()}
     check_types(parameters, _types(cls))
     estimator = cls(**parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,9 +34,9 @@ class Table:
     """
 
     columns: Mapping[str, Any]
-    observed: Mapping[str, Any] | None = None
+    observed: Mapping[str, Any] = field(default_factory=dict)
     weights: Any = None
-    log_offset: Tensor | None = None
+    log_offset: Any = None
 
     def __len__(self) -> int:
         parts = [*self.columns.values()] if self.log_offset is None else [self.log_offset]
@@ -46,7 +46,7 @@ class Table:
         """The rows at an index; columns, masks and weights are tensors."""
         weights, offset = (None if part is None else part[index] for part in (self.weights, self.log_offset))
         columns = {name: value[index] for name, value in self.columns.items()}
-        observed = {name: mask[index] for name, mask in (self.observed or {}).items()}
+        observed = {name: mask[index] for name, mask in self.observed.items()}
         return Table(columns, observed, weights, offset)
 
     def blocks(self, size: int) -> Iterator[Table]:

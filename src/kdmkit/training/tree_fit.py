@@ -136,7 +136,7 @@ def edge_concentrations(layer: TreeLayer, table: Table) -> dict[str, float]:
     {'b': 0.01, 'c': 10000.0}
     """
     check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
-    masks = {name: torch.as_tensor(mask).cpu() for name, mask in (table.observed or {}).items()}
+    masks = {name: torch.as_tensor(mask).cpu() for name, mask in table.observed.items()}
     bins = {
         name: bin_codes(variable, as_tensor(name, table.columns[name]).detach().cpu(), masks.get(name))
         for name, variable in layer.variables.items()

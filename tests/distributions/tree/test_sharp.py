@@ -10,8 +10,8 @@ import kdmkit as kdm
 from distributions.tree.brute import pair, parameters, rows
 from helpers import close, normal, real
 from kdmkit.ops.messages import Tables, collect, summed
+from kdmkit.ops.messages.edge_tables import schedule
 from kdmkit.ops.messages.plain import collect_plainly
-from kdmkit.ops.messages.schedule import schedule
 
 PARENTS, SIZES = [-1, 0, 0, 1, 1], [3, 4, 2, 3, 3]
 

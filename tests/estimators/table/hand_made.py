@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 import kdmkit as kdm
-from kdmkit.estimators.table.answering.engine import Inference
+from kdmkit.estimators.table.answering.engine import TableEngine
 from kdmkit.estimators.table.codecs.base import Cells, Codec, Known
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
-from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.estimators.table.schema import Column, Schema
 from kdmkit.kernels import Interval, OneOf
+from kdmkit.training import Table
 
 
 class Number(Codec):
@@ -116,7 +117,7 @@ class Level(Number):
 
 
 class HandMadeSchema(Schema):
-    """What `Inference` asks of a schema, for columns of one variable."""
+    """What `TableEngine` asks of a schema, for columns of one variable."""
 
     def __init__(self, codecs: Sequence[Codec]) -> None:
         columns = [
@@ -136,7 +137,7 @@ class HandMadeSchema(Schema):
             for name, boxes in listed.items()
         }
 
-    def encode(self, frame: Mapping[str, Sequence[Any]]) -> Encoded:
+    def encode(self, frame: Mapping[str, Sequence[Any]]) -> Table:
         n = len(next(iter(frame.values())))
         values, observed = {}, {}
         for name, column in self.columns.items():
@@ -145,7 +146,7 @@ class HandMadeSchema(Schema):
             array = np.array(cells, dtype=object if column.codec.levels else float)
             coded = column.codec.encode(RawColumn(name, array, missing, column.storage))
             values[column.variables[0]], observed[column.variables[0]] = coded.parts[0], coded.observed
-        return Encoded(values, observed, torch.zeros(n))
+        return Table(values, observed, log_offset=torch.zeros(n))
 
     def decode(self, values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         return {n: column.codec.decode(values[column.variables[0]]) for n, column in self.columns.items()}
@@ -163,7 +164,7 @@ def _stacked(known: list[Any]) -> Any:
     return torch.stack(known)
 
 
-def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: float = 0.05) -> Inference:
+def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: float = 0.05) -> TableEngine:
     """p(size, weight, shop) with four components, which are in the first three shops."""
     schema = HandMadeSchema([Number("size"), Number("weight"), Level("shop", levels, smoothing)])
     components = {
@@ -173,4 +174,4 @@ def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: flo
     }
     kernels = {column.variables[0]: column.codec.kernels()[0].double() for column in schema.columns.values()}
     weights = torch.tensor([0.3, 0.3, 0.2, 0.2], dtype=torch.float64)
-    return Inference(schema, kdm.TreeKDM.from_joint(kdm.JointKDM(components, weights, kernels)))
+    return TableEngine(schema, kdm.TreeKDM.from_joint(kdm.JointKDM(components, weights, kernels)))

@@ -107,7 +107,7 @@ def test_dates_in_texts_come_back(pattern: str) -> None:
     schema = Schema.from_frame({"day": [*texts, None]})
     assert schema.columns["day"].kind == "date"
     schema = Schema.from_config(json.loads(json.dumps(schema.config())))
-    back = schema.decode(schema.encode({"day": texts}).values)["day"]
+    back = schema.decode(schema.encode({"day": texts}).columns)["day"]
     assert back.tolist() == texts
     with pytest.raises(ValueError, match=r"column 'day': expected dates written as .*, got 'x' in row 1"):
         schema.encode({"day": [texts[0], "x"]})

@@ -87,7 +87,7 @@ def test_types_are_the_callers() -> None:
     schema = Schema.from_frame(frame, types={"zip": "category", "grade": "ordinal"})
     assert [column.kind for column in schema.columns.values()] == ["category", "ordinal"]
     assert schema.columns["zip"].why == "asked for"
-    pd.testing.assert_frame_equal(schema.decode(schema.encode(frame).values), frame)
+    pd.testing.assert_frame_equal(schema.decode(schema.encode(frame).columns), frame)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_texts_that_are_numbers() -> None:
     schema = Schema.from_frame({"x": texts}, types={"x": "float"})
     rows = schema.encode({"x": texts})
     assert (~rows.observed["c0"]).numpy().tolist() == [text == " " for text in texts]
-    back = schema.decode(rows.values)["x"]
+    back = schema.decode(rows.columns)["x"]
     assert [text for text in texts if text != " "] == [
         b for b, text in zip(back, texts, strict=True) if text != " "
     ]

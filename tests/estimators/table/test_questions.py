@@ -30,7 +30,7 @@ def table() -> Table:
     schema = Schema.from_frame(frame)
     rows = schema.encode(frame, dtype=torch.float64)
     variables = schema.variables(12)
-    components = {v.name: v.kernel.components_from(rows.values[v.name][:12]) for v in variables}
+    components = {v.name: v.kernel.components_from(rows.columns[v.name][:12]) for v in variables}
     joint = kdm.JointKDM(components, None, {v.name: v.kernel for v in variables})
     values = joint.sample((N_DRAWS,), generator=torch.Generator().manual_seed(0))
     return Table(schema, joint, schema.decode(values))

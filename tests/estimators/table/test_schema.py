@@ -50,7 +50,7 @@ def test_kinds_and_variables(schema: Schema) -> None:
 def test_rows_come_back(schema: Schema) -> None:
     rows = schema.encode(FRAME)
     assert all(bool(mask.all()) for mask in rows.observed.values())
-    back = schema.decode(rows.values, index=FRAME.index)
+    back = schema.decode(rows.columns, index=FRAME.index)
     exact = [name for name in FRAME if name not in ("positive", "tiny")]
     pd.testing.assert_frame_equal(back[exact], FRAME[exact])
     np.testing.assert_allclose(back["positive"], FRAME["positive"], rtol=1e-6)
@@ -60,7 +60,7 @@ def test_rows_come_back(schema: Schema) -> None:
 @pytest.mark.parametrize("frame", [pandas_frame(), polars_frame(), polars_frame().to_arrow()])
 def test_frames_of_every_dtype_come_back(frame: Any) -> None:
     schema = Schema.from_frame(frame)
-    back = schema.decode(schema.encode(frame).values)
+    back = schema.decode(schema.encode(frame).columns)
     assert type(back) is type(frame)
     if isinstance(frame, pd.DataFrame):
         assert [str(dtype) for dtype in back.dtypes] == [str(dtype) for dtype in frame.dtypes]
@@ -83,15 +83,15 @@ def test_a_description_makes_an_equal_schema(schema: Schema) -> None:
     assert again.config() == config
     assert str(again) == str(schema)
     rows, other = schema.encode(FRAME), again.encode(FRAME)
-    for name, value in rows.values.items():
-        assert torch.equal(value, other.values[name])
-    pd.testing.assert_frame_equal(again.decode(rows.values), schema.decode(rows.values))
+    for name, value in rows.columns.items():
+        assert torch.equal(value, other.columns[name])
+    pd.testing.assert_frame_equal(again.decode(rows.columns), schema.decode(rows.columns))
 
 
 def test_kernels_have_densities_of_all_rows(schema: Schema) -> None:
     rows = schema.encode(FRAME)
     for variable in schema.variables(5):
-        kernel, value = variable.kernel, rows.values[variable.name]
+        kernel, value = variable.kernel, rows.columns[variable.name]
         components = kernel.components_from(value[:5])
         assert components.shape == (5, *kernel.component_shape(variable.shape))
         x = value.reshape(len(value), 1, *variable.shape)
@@ -143,7 +143,7 @@ def test_declared_levels_are_known() -> None:
     schema = Schema.from_frame(frame)
     other = pd.DataFrame({"size": pd.Categorical(["M"], ["S", "M", "L"], ordered=True)})
     rows = schema.encode(other)
-    assert rows.values["c0"].tolist() == [1]
+    assert rows.columns["c0"].tolist() == [1]
     assert rows.log_offset.tolist() == [0.0]
 
 
@@ -159,14 +159,14 @@ def test_later_dates_are_dates() -> None:
     later = pd.DataFrame({"day": pd.to_datetime(["2025-03-05"])})
     rows = schema.encode(later)
     assert all(bool(mask.all()) for mask in rows.observed.values())
-    assert schema.decode(rows.values)["day"].astype("datetime64[D]").astype(str).tolist() == ["2025-03-05"]
+    assert schema.decode(rows.columns)["day"].astype("datetime64[D]").astype(str).tolist() == ["2025-03-05"]
 
 
 def test_other_frames_hold_the_same_rows(schema: Schema) -> None:
     rows = schema.encode(FRAME.drop(columns=["clock"]))
     other = schema.encode(pl.from_pandas(FRAME.drop(columns=["clock"])))
-    for name, value in rows.values.items():
-        assert torch.equal(value, other.values[name]), name
+    for name, value in rows.columns.items():
+        assert torch.equal(value, other.columns[name]), name
 
 
 @pytest.mark.parametrize(

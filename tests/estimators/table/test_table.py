@@ -385,10 +385,11 @@ def test_the_same_seed_gives_the_same_model(parcels: Any, unchecked: None) -> No
     assert models[0].sample(5, random_state=3).equals(models[1].sample(5, random_state=3))
 
 
-def test_a_flat_model_answers_too(parcels: Any, unchecked: None) -> None:
-    model = kdm.KDMTable(model="flat", n_components=6, max_epochs=4, random_state=0).fit(parcels)
-    assert model.query("size", given={"weight": (8.0, None)}).mode == "huge"
-    assert model.sample(3).shape == (3, parcels.shape[1] - 1)
+@pytest.mark.parametrize("model", ["flat", "tree"])
+def test_other_models_than_trees_are_gone(model: str) -> None:
+    with pytest.raises(TypeError, match="JointLayer"):
+        kdm.KDMTable(model=model)
+    assert "model" not in kdm.KDMTable().get_params()
 
 
 def test_weights_count_as_repetitions(parcels: Any, unchecked: None) -> None:

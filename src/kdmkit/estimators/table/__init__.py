@@ -1,11 +1,11 @@
-"""Tables of mixed columns: what a column is, how its cells become events of a kernel and come back."""
+"""Tables of mixed columns: `KDMTable`, its columns and its answers."""
 
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.kdm_table import KDMTable
 from kdmkit.estimators.table.model import TABLE_RECIPE, TableRecipe
-from kdmkit.estimators.table.schema import Column, Columns, Encoded, Schema
+from kdmkit.estimators.table.schema import Column, Columns, Schema
 
 __all__ = [
     "TABLE_RECIPE",
@@ -15,7 +15,6 @@ __all__ = [
     "Column",
     "Columns",
     "Dependence",
-    "Encoded",
     "EventAnswer",
     "Explanation",
     "KDMTable",

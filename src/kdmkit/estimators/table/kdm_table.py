@@ -38,8 +38,8 @@ from kdmkit.estimators.table.answering.questions import (
 )
 from kdmkit.estimators.table.answering.whole_rows import Imputer, draw_rows
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.schema import Encoded
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
+from kdmkit.training import Table
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -49,11 +49,9 @@ class KDMTable(DensityMixin, TableEstimator):
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
             recognised. `columns_` tells what every column was taken for.
-        model: `"tree"`: every column has components of its own, and a tree connects the columns. `"flat"`:
-            all columns share their components.
-        targets: columns that will be predicted (model `"tree"`). They have more neighbours in the tree, and
-            the loss contains their conditional likelihood given random subsets of the others. All answers
-            stay exact and agree with each other.
+        targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
+            their conditional likelihood given random subsets of the others. All answers stay exact and agree
+            with each other.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: how many rows to learn from: a uniform sample of a larger table; None takes all. With the
             default, the automatic number of training steps sees no row twice.
@@ -222,7 +220,7 @@ class KDMTable(DensityMixin, TableEstimator):
         column = check_target(engine.schema, self._only_target() if target is None else target)
         return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
 
-    def _blocks(self, X: Any) -> Iterator[Encoded]:
+    def _blocks(self, X: Any) -> Iterator[Table]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
             yield from self.schema_.encode(batch).blocks(BLOCK)

@@ -1,38 +1,44 @@
-"""How a table learns: from a whole table, or from one chunk of rows after the other."""
+"""The fit of a table: from all rows, or from one chunk of rows after the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.estimators.common.arrays import Array, plain
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.common.arrays import plain
 from kdmkit.estimators.common.base import KDMEstimator
-from kdmkit.estimators.table.answering.engine import Inference
-from kdmkit.estimators.table.chunk_fit import KeptRows, learn_chunk
+from kdmkit.estimators.table.answering.engine import TableEngine
+from kdmkit.estimators.table.chunk_fit import ReplayRows, learn_chunk
 from kdmkit.estimators.table.frames.read import read_frame
-from kdmkit.estimators.table.model import ModelSettings, distribution_of, fit_model
+from kdmkit.estimators.table.model import TableSettings, fit_model
 from kdmkit.estimators.table.row_sample import chunk_weights, sample_frame, sampled_weights
-from kdmkit.estimators.table.schema import Columns, Encoded, Schema
+from kdmkit.estimators.table.schema import Columns, Schema
+from kdmkit.training import Table
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TableEstimator(KDMEstimator):
-    """An estimator of tables; `KDMTable` adds the questions to it."""
+    """The fit of a table; `KDMTable` adds the questions."""
 
     types: Any = None
-    model: Literal["tree", "flat"] = "tree"
     targets: Any = None
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
 
-    _inference: Inference | None = field(init=False, default=None)
-    _kept: KeptRows | None = field(init=False, default=None)
+    _cached_engine: TableEngine | None = field(init=False, default=None)
+    _kept: ReplayRows | None = field(init=False, default=None)
+
+    def __new__(cls, **parameters: Any) -> Self:
+        if "model" in parameters:
+            wanted = "no such argument: tables are trees; kdmkit.nn.JointLayer is one mixture of all columns"
+            raise TypeError(bad_argument("model", wanted, repr(parameters["model"])))
+        return super().__new__(cls)
 
     # ---- fitting
 
@@ -45,21 +51,15 @@ class TableEstimator(KDMEstimator):
             y: ignored, for scikit-learn.
             sample_weight: a number ≥ 0 for every row.
         """
-        check_choice("model", self.model, ("tree", "flat"))
         with self._seeded():
-            schema, rows, n_rows, index = self._read(X)
-            weights, used = sampled_weights(sample_weight, n_rows, index)
-            rows = rows.take(used)
-            layer, self.history_ = fit_model(schema, rows, weights, self._model_settings(schema, rows))
+            frame = sample_frame("X", X, self.max_rows, self._seed)
+            schema = Schema.from_frame(frame, self.types)
+            weights, used = sampled_weights(sample_weight, frame)
+            rows = replace(schema.encode(frame).take(used), weights=weights)
+            layer, self.history_ = fit_model(schema, rows, self._fit_settings(schema, rows))
         self._kept = None
-        self._adopt(schema, layer, n_rows)
+        self._adopt(schema, layer, frame.n_rows if frame.n_total is None else frame.n_total)
         return self
-
-    def _read(self, X: Any) -> tuple[Schema, Encoded, int, Array]:
-        """The schema and the rows of a fit, how many rows X has, and the numbers of those of the fit."""
-        sample = sample_frame("X", X, self.max_rows, self._seed)
-        schema = Schema.from_frame(sample.frame, self.types, n_rows=sample.n_rows)
-        return schema, schema.encode(sample.frame), sample.n_rows, sample.numbers
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learns from one more chunk of rows.
@@ -78,21 +78,20 @@ class TableEstimator(KDMEstimator):
             X: as in `fit`; a chunk is held in memory.
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
-        check_choice("model", self.model, ("tree", "flat"))
         first = not hasattr(self, "module_")
         with self._seeded():
             raw = read_frame("X", X)
             schema = Schema.from_frame(raw, self.types) if first else self.schema_
             schema.check_columns(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
-            rows = schema.encode(raw).take(used)
+            rows = replace(schema.encode(raw).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
             layer, history, kept = learn_chunk(
                 schema,
                 None if first else self.module_,
                 None if first else self._kept,
-                (rows, weights),
-                self._model_settings(schema, rows, starts=first),
+                rows,
+                self._fit_settings(schema, rows, starts=first),
                 share=raw.n_rows / n_rows,
                 most=self.max_rows,
             )
@@ -106,31 +105,29 @@ class TableEstimator(KDMEstimator):
         self.n_samples_seen_ = n_rows
         self.n_features_in_ = len(schema.columns)
         self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
-        self._inference = None
+        self._cached_engine = None
         self._keep(layer)
         self._engine()
 
-    def _model_settings(self, schema: Schema, rows: Encoded, *, starts: bool = True) -> ModelSettings:
-        n = rows.n_rows
+    def _fit_settings(self, schema: Schema, rows: Table, *, starts: bool = True) -> TableSettings:
+        n = len(rows)
         count: int | None = None
         if not (isinstance(self.n_components, str) and self.n_components == "auto"):
             count = self._count_components(n, n) if starts else self.module_.n_components
-        return ModelSettings(
-            model=self.model,
+        return TableSettings(
             n_components=count,
             validation_fraction=self.validation_fraction,
             seed=self._seed,
             options=self._settings(self._seed, n),
-            identity=self._identity(tuple(rows.values.values())),
+            identity=self._identity(tuple(rows.columns.values())),
             targets=self._target_variables(schema),
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
         if self.targets is None:
             return []
-        if isinstance(self.targets, str) or self.model != "tree":
-            wanted = "a list of columns, for the model 'tree'"
-            raise ValueError(bad_argument("targets", wanted, repr(self.targets)))
+        if isinstance(self.targets, str):
+            raise ValueError(bad_argument("targets", "a list of columns", repr(self.targets)))
         return [schema.modelled_column("targets", name).variables for name in self.targets]
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
@@ -146,14 +143,14 @@ class TableEstimator(KDMEstimator):
         check_is_fitted(self)
         return Columns(self.schema_)
 
-    def _engine(self) -> Inference:
+    def _engine(self) -> TableEngine:
         """The fitted distribution; made once."""
         check_is_fitted(self)
-        if self._inference is None or self._inference.module is not self.module_:
+        if self._cached_engine is None or self._cached_engine.module is not self.module_:
             with torch.no_grad():
-                joint = distribution_of(self.module_)
-            self._inference = Inference(self.schema_, joint, self.module_)
-        return self._inference
+                joint = self.module_.tree(validate_args=False)
+            self._cached_engine = TableEngine(self.schema_, joint, self.module_)
+        return self._cached_engine
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -162,4 +159,4 @@ class TableEstimator(KDMEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_inference": None}
+        return {**super().__getstate__(), "_cached_engine": None}

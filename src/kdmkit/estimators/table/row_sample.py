@@ -1,8 +1,9 @@
-"""Rows of a fit: batches of files and iterators that are never held in memory, uniform samples, weights."""
+"""The rows of a fit: uniform samples of frames, files and streams, and their weights."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,26 +21,13 @@ from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_fr
 _SLACK = 1.25
 
 
-class Sample(NamedTuple):
-    """Rows of a table.
-
-    Attributes:
-        frame: the rows, in the order of the table.
-        numbers: of the rows in the table.
-        n_rows: how many rows the table has.
-    """
-
-    frame: RawFrame
-    numbers: np.ndarray
-    n_rows: int
-
-
-def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> Sample:
-    """A table with at most so many rows, or a uniform sample of that many.
+def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> RawFrame:
+    """A whole table, or a uniform sample of its rows in their order.
 
     Args:
+        argument: names the table in errors.
         data: a frame, a path, or an iterator of batches; files and iterators are read batch by batch.
-        most: the number of rows; None takes all of them.
+        most: the number of rows of a sample; None takes all rows.
     """
     most = None if most is None else check_count("max_rows", most, "a whole number ≥ 1 or None")
     rng = np.random.default_rng(seed)
@@ -50,9 +38,8 @@ def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> Sampl
         return rows.sample(argument)
     frame = read_frame(argument, data)
     if most is None or frame.n_rows <= most:
-        return Sample(frame, np.arange(frame.n_rows), frame.n_rows)
-    index = smallest(rng.random(frame.n_rows), most)
-    return Sample(frame.take(index), index, frame.n_rows)
+        return frame
+    return frame.take(smallest(rng.random(frame.n_rows), most))
 
 
 class Reservoir:
@@ -97,33 +84,33 @@ class Reservoir:
             self._limit = self._keys.max()
         self._tables = [table]
 
-    def sample(self, argument: str) -> Sample:
+    def sample(self, argument: str) -> RawFrame:
         """The rows that remain; `argument` names the table in errors."""
         if not self._tables:
             self._tables = [need("pyarrow").table({})]
         self._drop()
         frame = read_frame(argument, self._tables[0])
-        if len(self._index) < self.n_rows:
-            frame = frame.numbered(self._index)
-        return Sample(frame, self._index, self.n_rows)
+        if len(self._index) == self.n_rows:
+            return frame
+        return replace(frame, numbers=self._index, n_total=self.n_rows)
 
 
 # ---- weights
 
 
 def sampled_weights(
-    sample_weight: Any, n_rows: int, index: np.ndarray
+    sample_weight: Any, frame: RawFrame
 ) -> tuple[Float[Tensor, " m"] | None, Int[Tensor, " m"]]:
     """Weights of the rows of a sample, of mean 1, and the places in it of those whose weight is positive."""
-    if sample_weight is not None and len(index) < n_rows:
-        weighted_rows(sample_weight, np.arange(n_rows))
-        sample_weight = np.asarray(sample_weight)[index]
-    weights, used = weighted_rows(sample_weight, np.arange(len(index)))
-    return weights, torch.from_numpy(used)
+    if sample_weight is not None and frame.numbers is not None:
+        weighted_rows(sample_weight, np.arange(frame.n_total))  # raises unless every row has a weight
+        sample_weight = np.asarray(sample_weight)[frame.numbers]
+    weights, used = weighted_rows(sample_weight, np.arange(frame.n_rows))
+    return None if weights is None else weights.float(), torch.from_numpy(used)
 
 
 def chunk_weights(sample_weight: Any, n_rows: int) -> tuple[Float[Tensor, " m"], Int[Tensor, " m"]]:
-    """Weights as they are, so that those of all chunks compare, and the rows whose weight is positive."""
+    """Weights in the caller's unit, which all chunks share, and the rows whose weight is positive."""
     used = torch.from_numpy(weighted_rows(sample_weight, np.arange(n_rows))[1])
     if sample_weight is None:
         return torch.ones(n_rows), used

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
@@ -24,6 +23,7 @@ from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.kernels import Region
 from kdmkit.nn import Variable
+from kdmkit.training import Table
 
 # Numbers further out are taken for this one: in float32 they would be infinite.
 _FAR = 1e30
@@ -75,36 +75,6 @@ class Column:
         return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
 
 
-class Encoded(NamedTuple):
-    """Rows as events.
-
-    Attributes:
-        values: by variable, tensors `(rows, *event)`; anything valid where a cell is missing.
-        observed: by variable, masks `(rows,)`, False where a cell is missing.
-        log_offset: what to add to the model's log-density of each row: units of the user, and the probability
-            of levels and values that the fitted rows could not have. About zero for most tables.
-    """
-
-    values: dict[str, Tensor]
-    observed: dict[str, Bool[Tensor, " rows"]]
-    log_offset: Float[Tensor, " rows"]
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.log_offset)
-
-    def take(self, index: Any) -> Encoded:
-        """Some of the rows."""
-        values = {name: value[index] for name, value in self.values.items()}
-        observed = {name: mask[index] for name, mask in self.observed.items()}
-        return Encoded(values, observed, self.log_offset[index])
-
-    def blocks(self, size: int) -> Iterator[Encoded]:
-        """The rows in blocks; one empty block where there are no rows."""
-        for start in range(0, max(1, self.n_rows), size):
-            yield self.take(slice(start, start + size))
-
-
 class Schema:
     """The columns of a table.
 
@@ -132,23 +102,20 @@ class Schema:
         self.backend, self.labels, self.sample = backend, tuple(labels), sample
 
     @classmethod
-    def from_frame(
-        cls, frame: Any, types: Mapping[str, str] | None = None, *, n_rows: int | None = None
-    ) -> Schema:
+    def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
-            n_rows: rows of the table of which the frame is a sample; None where it is the whole table.
         """
         raw = read_frame("X", frame)
         if not raw.n_rows:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
-        columns = [_column(i, column, wanted) for i, column in enumerate(raw.columns.values())]
-        sample = None if n_rows is None or n_rows == raw.n_rows else (raw.n_rows, n_rows)
+        columns = [_column(i, column, wanted, raw.numbers) for i, column in enumerate(raw.columns.values())]
+        sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample)
 
     # ---- the model's side
@@ -167,10 +134,12 @@ class Schema:
             )
         ]
 
-    def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Encoded:
-        """Rows as events.
+    def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Table:
+        """Rows as events, by variable.
 
-        Columns that the schema lacks are ignored with one warning, absent ones are missing in all rows.
+        Columns that the schema lacks are ignored with one warning; all cells of absent columns are missing.
+        `log_offset` of the table converts log-densities to the user's units, and holds the probability of
+        levels and values that the fitted rows could not have. It is about zero for most tables.
 
         Args:
             dtype: of events that are numbers; None is torch's default.
@@ -189,7 +158,7 @@ class Schema:
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
-        return Encoded(values, observed, offset)
+        return Table(values, observed, log_offset=offset)
 
     def check_columns(self, frame: RawFrame) -> None:
         """Raises where a frame has other columns than the schema."""
@@ -346,8 +315,8 @@ class Schema:
         return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
 
 
-def _column(i: int, raw: RawColumn, types: Mapping[str, str]) -> Column:
-    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw)
+def _column(i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarray | None) -> Column:
+    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
     codec = fit_codec(raw, kind)
     if kind == "empty":
         warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)

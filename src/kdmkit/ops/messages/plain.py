@@ -1,7 +1,7 @@
-"""Sums of products over a tree by differentiable operations.
+"""Sums of products over a tree by differentiable operations, and maxima of products.
 
-For second derivatives, forward mode, `torch.func`, the compiler, and tables with a batch. `summed` is the
-fast twin.
+Sums are for second derivatives, forward mode, `torch.func`, the compiler, and tables with a batch. `summed`
+is the fast twin.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import finite_max, safe_log, safe_logsumexp
-from kdmkit.ops.messages.schedule import Step
+from kdmkit.ops.blocks import slices
+from kdmkit.ops.messages.edge_tables import MessageStep
+
+# Sums of scores and edges that are in memory at once.
+_NUMBERS = 1 << 22
 
 
 def collect_plainly(
-    steps: Sequence[Step],
+    steps: Sequence[MessageStep],
     root: int,
     scores: Sequence[Float[Tensor, "..."] | None],
     logs: Sequence[Float[Tensor, "..."]],
@@ -29,7 +33,7 @@ def collect_plainly(
 
 
 def pass_plainly(
-    steps: Sequence[Step],
+    steps: Sequence[MessageStep],
     scores: Sequence[Float[Tensor, "..."] | None],
     logs: Sequence[Float[Tensor, "..."]],
 ) -> tuple[list[Any], Float[Tensor, "..."] | float]:
@@ -55,3 +59,39 @@ def _message(
     if table.ndim == 2:
         return safe_log(torch.matmul(relative.exp(), table.exp().mT))
     return safe_log(torch.matmul(table.exp(), relative.exp().unsqueeze(-1)).squeeze(-1))
+
+
+def max_product(
+    steps: Sequence[MessageStep],
+    scores: Sequence[Float[Tensor, "..."] | None],
+    logs: Sequence[Float[Tensor, "..."]],
+) -> tuple[Float[Tensor, " r"], list[Int[Tensor, " r"]]]:
+    """The largest sum of scores and edges over all states of a tree, and the states that attain it.
+
+    Args:
+        steps: to node 0, the root, from all other nodes.
+    """
+    beta: list[Any] = list(scores)
+    best: dict[int, tuple[int, Tensor]] = {}
+    for step in steps:
+        for source, target, slot in zip(step.sources, step.targets, step.slots, strict=True):
+            message, states = _largest(beta[source], logs[step.stack][slot])
+            best[source] = target, states
+            beta[target] = message if beta[target] is None else beta[target] + message
+    value, state = beta[0].max(-1)
+    chosen = [state]
+    for node in range(1, len(scores)):  # parents come first
+        parent, states = best[node]
+        row = torch.arange(len(states), device=states.device)
+        chosen.append(states[row, chosen[parent]])
+    return value, chosen
+
+
+def _largest(
+    b: Float[Tensor, "r k"], table: Float[Tensor, "k_parent k"]
+) -> tuple[Float[Tensor, "r k_parent"], Int[Tensor, "r k_parent"]]:
+    """max_j(b_j + log M_ij) and its j, for blocks of rows."""
+    step = max(1, _NUMBERS // table.numel())
+    blocks = [(b[part].unsqueeze(-2) + table).max(-1) for part in slices(len(b), step)]
+    values, states = zip(*blocks, strict=True)
+    return torch.cat(values), torch.cat(states)

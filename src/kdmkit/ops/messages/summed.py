@@ -24,9 +24,8 @@ from torch import Tensor
 from kdmkit._core.logspace import exp_, finite_max, safe_logsumexp
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops.blocks import slices
+from kdmkit.ops.messages.edge_tables import MessageStep, Tables, smallest_sum
 from kdmkit.ops.messages.plain import collect_plainly
-from kdmkit.ops.messages.schedule import Step
-from kdmkit.ops.messages.tables import Tables, smallest_sum
 
 # Numbers that exist at once where sums are computed again.
 _EXACT_NUMBERS = 1 << 22
@@ -50,7 +49,7 @@ class Sent:
 
 
 def pass_messages(
-    steps: Sequence[Step],
+    steps: Sequence[MessageStep],
     scores: Sequence[Float[Tensor, "..."] | None],
     index: Sequence[Int[Tensor, " r"] | None],
     tables: Tables,
@@ -92,7 +91,9 @@ def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> F
     return values if index is None else values.index_select(0, index)
 
 
-def send(step: Step, beta: Sequence[Any], stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Sent]:
+def send(
+    step: MessageStep, beta: Sequence[Any], stack: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Sent]:
     """Messages of one step, what was taken out of each, and what the backward pass needs."""
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
@@ -124,7 +125,9 @@ def _product(a: Float[Tensor, "n r j"], b: Float[Tensor, "n j i"]) -> Float[Tens
     return torch.bmm(a, b)
 
 
-def _oriented(tables: Float[Tensor, "n k_parent k"], step: Step) -> Float[Tensor, "g k_target k_source"]:
+def _oriented(
+    tables: Float[Tensor, "n k_parent k"], step: MessageStep
+) -> Float[Tensor, "g k_target k_source"]:
     slots, first = step.slots, step.slots[0]
     follow = slots == tuple(range(first, first + len(slots)))
     # Not tables[list]: a GPU would wait for its index, which no CUDA graph can hold.
@@ -148,7 +151,9 @@ class Collect(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, steps: Sequence[Step], root: int, index: Any, tables: Tables, *tensors: Any) -> Any:
+    def forward(
+        ctx: Any, steps: Sequence[MessageStep], root: int, index: Any, tables: Tables, *tensors: Any
+    ) -> Any:
         scores, stacks = tensors[: len(index)], tensors[len(index) :]
         sent: list[Sent] = []
         whole = replace(tables, stacks=stacks)
@@ -196,7 +201,7 @@ def _gradients(
     by_stack: list[Any] = [
         _buffer(i, stack, steps) if needs_stacks[i] else None for i, stack in enumerate(tables.stacks)
     ]
-    extra: list[tuple[Step, Tensor]] = []
+    extra: list[tuple[MessageStep, Tensor]] = []
     for step, kept in zip(reversed(steps), reversed(sent), strict=True):
         rows = kept.total.shape[1]
         slope = _stack(
@@ -233,13 +238,13 @@ def _gradients(
     return [*own, *by_stack]
 
 
-def _buffer(i: int, stack: Tensor, steps: Sequence[Step]) -> Tensor:
+def _buffer(i: int, stack: Tensor, steps: Sequence[MessageStep]) -> Tensor:
     """Room for the gradient of a stack of tables; zeros where some edges carry no message."""
     used = sum(len(step.slots) for step in steps if step.stack == i)
     return torch.empty_like(stack) if used == stack.shape[0] else torch.zeros_like(stack)
 
 
-def _put_product(buffer: Tensor, step: Step, ratio: Tensor, linear: Tensor) -> None:
+def _put_product(buffer: Tensor, step: MessageStep, ratio: Tensor, linear: Tensor) -> None:
     """(G/S)ᵀe into the places of the step's tables."""
     left, right = (linear, ratio) if step.downward else (ratio, linear)
     if len(step.slots) == 1:
@@ -286,3 +291,56 @@ def _differentiable_gradients(
     )
     gradients = dict(zip(wanted, found, strict=True))
     return [gradients.get(i) for i in range(len(inputs))]
+
+
+def pass_both_ways(
+    parents: Sequence[int], steps: Sequence[MessageStep], scores: Sequence[Any], tables: Tables
+) -> tuple[list[Float[Tensor, "..."]], Float[Tensor, "..."]]:
+    """The scores of every node plus the messages from all neighbours; and the shift of the root's.
+
+    The message from a node to a child has everything that the node received but from that child. It is the
+    sum of the other messages: the difference of the whole and the child's message would lose digits.
+
+    Args:
+        steps: to node 0, the root.
+        scores: of every node, `(r, k)`, `(1, k)` or None; the root's hold log p(z_root).
+    """
+    heard: list[dict[int, Tensor]] = [{} if score is None else {-1: score} for score in scores]
+    below: list[Any] = list(scores)
+    shift, weights = scores[0].new_zeros(1, 1), tables.weights
+    for step in steps:
+        messages, top, _ = send(step, below, tables.stacks[step.stack], weights[step.stack])
+        shift = shift + top.sum(0)
+        for message, source, target in zip(messages, step.sources, step.targets, strict=True):
+            heard[target][source] = message
+            below[target] = message if below[target] is None else below[target] + message
+    for step in _downward(parents, tables):
+        outgoing: list[Any] = [None] * len(parents)
+        for child in step.targets:
+            others = [message for source, message in heard[parents[child]].items() if source != child]
+            outgoing[child] = _total(others)
+        messages, _, _ = send(step, outgoing, tables.stacks[step.stack], weights[step.stack])
+        for message, child in zip(messages, step.targets, strict=True):
+            heard[child][parents[child]] = message
+    return [_total(list(messages.values())) for messages in heard], shift
+
+
+def _total(messages: Sequence[Tensor]) -> Tensor:
+    return sum(messages[1:], messages[0])
+
+
+def _downward(parents: Sequence[int], tables: Tables) -> list[MessageStep]:
+    """Messages from parents to children, level by level; children stand for both ends of their edges."""
+    depth = [0] * len(parents)
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for node, parent in enumerate(parents):
+        place = tables.places[node]
+        if place is not None:
+            depth[node] = depth[parent] + 1
+            stack, slot = place
+            groups.setdefault((depth[node], stack), []).append((node, slot))
+    steps = []
+    for (_, stack), edges in sorted(groups.items()):
+        nodes, slots = (tuple(part) for part in zip(*edges, strict=True))
+        steps.append(MessageStep(nodes, nodes, stack, slots, downward=True, sharp=tables.sharp[stack]))
+    return steps

@@ -1,15 +1,13 @@
 """Terms: the summands of the scores."""
 
-from kdmkit.ops.terms.amplitudes import Amplitudes
-from kdmkit.ops.terms.base import Term, common_dtype, total_shape
-from kdmkit.ops.terms.combined import InDtype, LogSum, Restricted, Sum, restricted, whole
+from kdmkit.ops.terms.base import BlockScore, Score, Term, common_dtype, total_shape
+from kdmkit.ops.terms.combined import InDtype, LogSum, Masked, Restricted, Sum, restricted, whole
+from kdmkit.ops.terms.discrete import Amplitudes, Lookup
 from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
-from kdmkit.ops.terms.lookup import Lookup
-from kdmkit.ops.terms.masked import Masked
-from kdmkit.ops.terms.score import Score
 
 __all__ = [
     "Amplitudes",
+    "BlockScore",
     "ComponentDistance",
     "InDtype",
     "LogSum",

@@ -1,15 +1,15 @@
-"""What the reductions reduce: log-overlaps of queries with components, evaluated block by block.
+"""Terms of a score: log-overlaps of queries with components, evaluated block by block.
 
 A *term* holds queries `(*lead, n, k)` and components `(*lead, m, k)` and can compute any block of the
-`(n, m)` matrix between them, so that nobody has to hold the whole matrix. Scores of terms add: a joint over
-several variables is a sequence of terms.
+`(n, m)` matrix between them, so that the whole matrix need not be in memory. Scores of terms add: a joint
+over several variables is a sequence of terms.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -17,10 +17,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.tensors import broadcast
+from kdmkit._core.tensors import at_least_float32, broadcast
 
 Role = Literal["query", "component", "shared"]
 Roles = dict[str, Role]
+#: The scores of a block of queries and components, from these and shared parameters.
+BlockScore = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
 
 
 class Term(ABC):
@@ -99,7 +101,7 @@ class Term(ABC):
     def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
         """Matrices in float64 whose products with `query_factor` are all scores: `matrix()` plus `row()`.
 
-        None where there are none, and where the product would lose digits.
+        None if a term has none, and if the product would lose digits.
         """
         return None
 
@@ -113,13 +115,7 @@ class Term(ABC):
 
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The dtype to which floating-point tensors promote, float32 at least.
-
-    Args:
-        tensors: of which those that are not floating-point do not count.
-
-    Returns:
-        Float32 or float64.
+    """The dtype to which floating-point tensors promote, float32 at least; other tensors do not count.
 
     >>> common_dtype([torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.int64)])
     torch.float32
@@ -135,11 +131,53 @@ def total_shape(terms: Sequence[Term]) -> tuple[tuple[int, ...], int, int]:
     """The shape of a sum of terms."""
     shapes = [term.shape for term in terms]
     lead, n, m = shapes[0]
-    for own_lead, own_n, own_m in shapes[1:]:
-        if own_n != n or own_m != m:
+    for other_lead, *sizes in shapes[1:]:
+        if sizes != [n, m]:
             _, ns, ms = zip(*shapes, strict=True)
             wanted = "the same numbers of queries and components"
             raise ValueError(bad_argument("terms", wanted, f"queries {ns}, components {ms}"))
-        if own_lead != lead:
-            lead = tuple(broadcast(lead, own_lead))
+        if other_lead != lead:
+            lead = tuple(broadcast(lead, other_lead))
     return lead, n, m
+
+
+@dataclass(frozen=True)
+class Score(Term):
+    """scores = function(query, components, parameters) for a function that works on any block.
+
+    Args:
+        function: maps `(*lead, n, k)`, `(*lead, m, k)` and the parameters to `(*lead, n, m)`.
+        query: of shape `(*lead, n, k)`.
+        components: of shape `(*lead, m, k)`.
+        parameters: tensors that every block shares.
+
+    >>> def laplace(query, components, parameters):
+    ...     return -(query - components.mT).abs()
+    >>> Score(laplace, torch.tensor([[1.0]]), torch.tensor([[0.0], [3.0]])).exact()
+    tensor([[-1., -2.]])
+    """
+
+    function: BlockScore
+    query: Tensor
+    components: Tensor
+    parameters: tuple[Tensor, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.query, self.components, *self.parameters
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        shared: list[Role] = ["shared" for _ in self.parameters]
+        return "query", "component", *shared
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Score:
+        query, components, *parameters = tensors
+        return replace(self, query=query, components=components, parameters=tuple(parameters))
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return self.matrix()
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        query, components, *parameters = (at_least_float32(tensor) for tensor in self.tensors)
+        return self.function(query, components, parameters)

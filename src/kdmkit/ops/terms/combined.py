@@ -6,7 +6,7 @@ import math
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,47 +14,60 @@ from torch import Tensor
 
 from kdmkit._core.logspace import log_add
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.ops.terms.base import Role, Roles, Term
+from kdmkit.ops.terms.base import Role, Roles, Term, common_dtype
+from kdmkit.ops.terms.discrete import Lookup
 
 
-@dataclass(frozen=True)
-class _Combined(Term, ABC):
-    """Terms of the same queries and components.
+class _Nested(Term, ABC):
+    """A term made of others that have the same queries and components.
 
-    Args:
-        parts: one or more terms.
+    `field_roles` has the tensors beside the inner terms. Tensors of inner terms follow them in `tensors`.
     """
 
-    parts: tuple[Term, ...]
+    field_roles: ClassVar[Roles] = {}
+    #: The field that holds the inner term, or a tuple of them.
+    inner_field: ClassVar[str] = "term"
+
+    @property
+    def inner(self) -> tuple[Term, ...]:
+        terms = getattr(self, self.inner_field)
+        return terms if isinstance(terms, tuple) else (terms,)
+
+    def _replaced(self, inner: Sequence[Term], **tensors: Tensor) -> Self:
+        term: Any = self  # a dataclass, as all terms are
+        is_tuple = isinstance(getattr(self, self.inner_field), tuple)
+        return replace(term, **{self.inner_field: tuple(inner) if is_tuple else inner[0]}, **tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for part in self.parts for tensor in part.tensors)
+        return *super().tensors, *(tensor for term in self.inner for tensor in term.tensors)
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return tuple(role for part in self.parts for role in part.roles)
+        return *super().roles, *(role for term in self.inner for role in term.roles)
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype = self.parts[0].dtype
-        for part in self.parts[1:]:
-            dtype = torch.promote_types(dtype, part.dtype)
+        dtype = common_dtype(super().tensors)
+        for term in self.inner:
+            dtype = torch.promote_types(dtype, term.dtype)
         return dtype
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        parts, start = [], 0
-        for part in self.parts:
-            stop = start + len(part.tensors)
-            parts.append(part.with_tensors(tensors[start:stop]))
+        start, inner = len(self.field_roles), []
+        fields = dict(zip(self.field_roles, tensors[:start], strict=True))
+        for term in self.inner:
+            stop = start + len(term.tensors)
+            inner.append(term.with_tensors(tensors[start:stop]))
             start = stop
-        return replace(self, parts=tuple(parts))
+        return self._replaced(inner, **fields)
 
     def prepared(self) -> Self:
-        return replace(self, parts=tuple(part.prepared() for part in self.parts))
+        return self._replaced([term.prepared() for term in self.inner])
 
 
-class Sum(_Combined):
+@dataclass(frozen=True)
+class Sum(_Nested):
     """scores[i, j] = Σ_parts scores[i, j].
 
     Args:
@@ -65,6 +78,9 @@ class Sum(_Combined):
     >>> Sum((term, term)).exact()
     tensor([[-0., -8.]])
     """
+
+    inner_field: ClassVar[str] = "parts"
+    parts: tuple[Term, ...]
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return _sum([part.exact() for part in self.parts])
@@ -77,7 +93,8 @@ class Sum(_Combined):
         return _sum(rows) if rows else None
 
 
-class LogSum(_Combined):
+@dataclass(frozen=True)
+class LogSum(_Nested):
     """scores[i, j] = log Σ_parts exp(scores[i, j]), −∞ with no gradient where all parts are −∞.
 
     Args:
@@ -89,6 +106,9 @@ class LogSum(_Combined):
     tensor([[2.0000, 0.0366]])
     """
 
+    inner_field: ClassVar[str] = "parts"
+    parts: tuple[Term, ...]
+
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return log_add([part.exact() for part in self.parts])
 
@@ -97,7 +117,44 @@ class LogSum(_Combined):
 
 
 @dataclass(frozen=True)
-class Restricted(Term):
+class Masked(_Nested):
+    """scores[i, j] = term[i, j] + offset[j] for queries with `keep[i]`, and 0 for all others.
+
+    Args:
+        term: the scores of a variable.
+        offset: of shape `(m, 1)` or `(*lead, m, 1)`, added to the scores of the term.
+        keep: of shape `(*lead, n, 1)`: the queries that have the variable.
+    """
+
+    field_roles: ClassVar[Roles] = {"offset": "component", "keep": "query"}
+    term: Term
+    offset: Float[Tensor, "*#lead m 1"]
+    keep: Bool[Tensor, "*#lead n 1"]
+
+    def exact(self) -> Float[Tensor, "*lead n m"]:
+        return torch.where(self.keep, self.term.exact() + self.offset.mT, 0.0)
+
+    def matrix(self) -> Float[Tensor, "*lead n m"]:
+        return torch.where(self.keep, self.term.matrix() + self.offset.mT, 0.0)
+
+    def row(self) -> Float[Tensor, "*lead n"] | None:
+        return _kept_row(self.term, self.keep)
+
+    def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
+        factor = self.term.component_factor()
+        if factor is None or max(self.offset.ndim, self.keep.ndim) > factor.ndim:
+            return None
+        return torch.cat([factor, self.offset.to(factor.dtype).expand(*factor.shape[:-1], 1)], -1)
+
+    def query_factor(self) -> Float[Tensor, "*lead n p"]:
+        # Rows of zeros have scores of 0.
+        factor = self.term.query_factor()
+        keep = self.keep.expand(*factor.shape[:-1], 1)
+        return torch.cat([torch.where(keep, factor, 0.0), keep.to(factor.dtype)], -1)
+
+
+@dataclass(frozen=True)
+class Restricted(_Nested):
     """scores[i, j] = term[i, j] for queries with `keep[i]`, and −∞ for all others.
 
     Args:
@@ -110,41 +167,22 @@ class Restricted(Term):
     tensor([[-inf, -inf]])
     """
 
+    field_roles: ClassVar[Roles] = {"keep": "query"}
     term: Term
     keep: Bool[Tensor, "*#lead n 1"]
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.keep, *self.term.tensors
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return "query", *self.term.roles
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.term.dtype
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Restricted:
-        keep, *inner = tensors
-        return replace(self, keep=keep, term=self.term.with_tensors(inner))
-
-    def prepared(self) -> Restricted:
-        return replace(self, term=self.term.prepared())
-
     def exact(self) -> Float[Tensor, "*lead n m"]:
-        return self._restrict(self.term.exact())
+        return torch.where(self.keep, self.term.exact(), -math.inf)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        return self._restrict(self.term.matrix())
+        return torch.where(self.keep, self.term.matrix(), -math.inf)
 
     def row(self) -> Float[Tensor, "*lead n"] | None:
-        row = self.term.row()
-        return None if row is None else torch.where(self.keep.squeeze(-1), row, torch.zeros_like(row))
+        return _kept_row(self.term, self.keep)
 
     def summands(self) -> tuple[Term, ...]:
-        none = torch.zeros(1, 1, device=self.keep.device).expand(self.shape[2], 1)
-        return *self.term.summands(), Kept(self.keep, none)
+        table = torch.tensor([[-math.inf, 0.0]], device=self.keep.device).expand(self.shape[2], 2)
+        return *self.term.summands(), Lookup(self.keep.long(), table)
 
     def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
         factor = self.term.component_factor()
@@ -155,90 +193,36 @@ class Restricted(Term):
     def query_factor(self) -> Float[Tensor, "*lead n p"]:
         factor = self.term.query_factor()
         keep = self.keep.expand(*factor.shape[:-1], 1)
-        return torch.cat([torch.where(keep, factor, 0.0), _log(keep).to(factor.dtype)], -1)
-
-    def _restrict(self, scores: Tensor) -> Tensor:
-        return torch.where(self.keep, scores, torch.full_like(scores, -math.inf))
+        log_keep = torch.zeros_like(factor[..., :1]).masked_fill_(~keep, -math.inf)
+        return torch.cat([torch.where(keep, factor, 0.0), log_keep], -1)
 
 
 def restricted(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Term:
-    """The term, `Restricted` unless it is known that every query is kept.
-
-    Args:
-        term: the term to restrict.
-        keep: of shape `(*lead, n, 1)`: the queries that may have a finite score.
-
-    Returns:
-        The term itself, or a `Restricted` one.
-
-    >>> from kdmkit.ops import SquaredDistance
-    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
-    >>> restricted(term, torch.tensor([[True]])) is term
-    True
-    """
+    """The term, `Restricted` unless it is known that every query is kept."""
     is_known = keep.device.type == "cpu" and only_reverse_mode()
     return term if is_known and bool(keep.all()) else Restricted(term, keep)
 
 
-@dataclass(frozen=True)
-class Kept(Term):
-    """scores[i, j] = 0 for queries with `keep[i]`, and −∞ for all others.
-
-    Args:
-        keep: of shape `(*lead, n, 1)`.
-        none: zeros of shape `(m, 1)`, which count the components.
-    """
-
-    field_roles: ClassVar[Roles] = {"keep": "query", "none": "component"}
-    keep: Bool[Tensor, "*#lead n 1"]
-    none: Float[Tensor, "m 1"]
-
-    def exact(self) -> Float[Tensor, "*lead n m"]:
-        return _log(self.keep) + self.none.mT
-
-    def matrix(self) -> Float[Tensor, "*lead n m"]:
-        return _log(self.keep).expand(*self.keep.shape[:-1], self.none.shape[-2])
-
-
-def _log(keep: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """0 where True, −∞ where False."""
-    return torch.zeros(keep.shape, device=keep.device).masked_fill_(~keep, -math.inf)
+def _kept_row(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Float[Tensor, "*lead n"] | None:
+    row = term.row()
+    return None if row is None else torch.where(keep.squeeze(-1), row, 0.0)
 
 
 @dataclass(frozen=True)
-class InDtype(Term):
+class InDtype(_Nested):
     """The scores of a term whose tensors are more precise than its results need to be.
 
     Args:
-        term: whose scores are computed in the precision of its own tensors.
+        term: its scores are computed in the precision of its tensors.
         result: the dtype of the results.
-
-    >>> from kdmkit.ops import SquaredDistance
-    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
-    >>> InDtype(term, torch.float64).dtype
-    torch.float64
     """
 
     term: Term
     result: torch.dtype
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.term.tensors
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return self.term.roles
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.result
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> InDtype:
-        return replace(self, term=self.term.with_tensors(tensors))
-
-    def prepared(self) -> InDtype:
-        return replace(self, term=self.term.prepared())
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
         return self.term.exact()
@@ -257,19 +241,7 @@ class InDtype(Term):
 
 
 def whole(term: Term) -> Float[Tensor, "*lead n m"]:
-    """The scores of a term, its constants per query included.
-
-    Args:
-        term: any term.
-
-    Returns:
-        The matrix of all pairs.
-
-    >>> from kdmkit.ops import SquaredDistance
-    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]), torch.ones(1, 1))
-    >>> whole(term)
-    tensor([[ 0., -4.]], dtype=torch.float64)
-    """
+    """The scores of a term, its constants per query included."""
     matrix, row = term.matrix(), term.row()
     return matrix if row is None else matrix + row.unsqueeze(-1)
 

@@ -18,14 +18,15 @@ from kdmkit.estimators.table.answering.date_posterior import posterior_of
 from kdmkit.estimators.table.answering.posterior import Posterior, as_region, infer
 from kdmkit.estimators.table.answering.questions import in_common
 from kdmkit.estimators.table.answering.restricted import restrict
-from kdmkit.estimators.table.schema import Column, Encoded, Schema
+from kdmkit.estimators.table.schema import Column, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.training import Table
 
 #: Rows that are answered together.
 BLOCK = 4096
 
 
-class Inference:
+class TableEngine:
     """The columns of a table and the joint distribution of their variables.
 
     Args:
@@ -179,28 +180,28 @@ class Inference:
 
     # ---- many rows
 
-    def posterior(self, column: Column, rows: Encoded) -> Posterior:
+    def posterior(self, column: Column, rows: Table) -> Posterior:
         """The distribution of a column given the other columns of every row, `(rows,)`."""
         evidence, observed = others(rows, column)
         if not evidence:
-            rho = self.joint.marginal(*column.variables).expand((rows.n_rows,))
+            rho = self.joint.marginal(*column.variables).expand((len(rows),))
             return posterior_of(column, rho, None, self.pieces)
         ask = partial(self.joint.infer, observed=observed, **evidence)
         names = column.variables
         rho = ask(target=names[0] if len(names) == 1 else names)
         return posterior_of(column, rho, None, self.pieces, ask)
 
-    def log_prob(self, rows: Encoded) -> Float[Tensor, " rows"]:
+    def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
-        found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.values)
+        found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.columns)
         return found.double().cpu() + rows.log_offset.double()
 
 
-def others(rows: Encoded, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Values and masks of the variables of other columns that at least one row has; at least one variable."""
     free = {name: bool(mask.any()) for name, mask in rows.observed.items() if name not in column.variables}
     names = [name for name, known in free.items() if known] or list(free)[:1]
-    return {n: rows.values[n] for n in names}, {n: rows.observed[n] for n in names}
+    return {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
 
 
 def _shares(log_evidence: Tensor | None, given: Mapping[str, Any]) -> tuple[float, Tensor | None]:

@@ -12,12 +12,13 @@ import torch
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.engine import Inference, boxes
+from kdmkit.estimators.table.answering.engine import TableEngine, boxes
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.estimators.table.schema import Column, Encoded
+from kdmkit.estimators.table.schema import Column
+from kdmkit.training import Table
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Dependence:
         return plot_matrix(self.information, self.names, links=self.links, label=label, ax=ax)
 
 
-def measure_dependence(engine: Inference, n_samples: int, generator: torch.Generator) -> Dependence:
+def measure_dependence(engine: TableEngine, n_samples: int, generator: torch.Generator) -> Dependence:
     """Mutual information between all pairs of columns.
 
     A column with several variables, a date, tells as much as the most telling of them.
@@ -85,7 +86,7 @@ def measure_dependence(engine: Inference, n_samples: int, generator: torch.Gener
 
 
 def measure_links(
-    engine: Inference, n_samples: int, generator: torch.Generator
+    engine: TableEngine, n_samples: int, generator: torch.Generator
 ) -> list[tuple[str, str, float]]:
     """Mutual information between neighbours in the tree."""
     columns = engine.columns
@@ -95,7 +96,7 @@ def measure_links(
 
 
 def measure_information(
-    engine: Inference, target: Column, given: Mapping[str, Any], n_samples: int, generator: torch.Generator
+    engine: TableEngine, target: Column, given: Mapping[str, Any], n_samples: int, generator: torch.Generator
 ) -> dict[str, float]:
     """I(target; column | given) of every column that is not given, the largest first.
 
@@ -124,7 +125,7 @@ def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.
     return max(float(one.value) for one in found)
 
 
-def links(engine: Inference) -> tuple[tuple[str, str], ...]:
+def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
     """Neighbours in the tree, column by column; none where all columns share one node."""
     owner = {variable: column.name for column in engine.columns.values() for variable in column.variables}
     nodes = engine.joint.nodes
@@ -205,12 +206,12 @@ class Explanation(Sequence[Cell]):
 _HEADER = ("column", "value", "expected", "as surprising or more")
 
 
-def explain_row(engine: Inference, row: Any) -> Explanation:
+def explain_row(engine: TableEngine, row: Any) -> Explanation:
     """Compares every cell of a row with its distribution given the others."""
     raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
     rows = engine.schema.encode(raw)
-    if rows.n_rows != 1:
-        raise ValueError(bad_argument("row", "one row", f"{rows.n_rows} rows"))
+    if len(rows) != 1:
+        raise ValueError(bad_argument("row", "one row", f"{len(rows)} rows"))
     known = {name: to_objects(column)[0] for name, column in raw.columns.items()}
     columns = [column for name, column in engine.columns.items() if known.get(name) is not None]
     return Explanation([_compared(engine, column, rows, known[column.name]) for column in columns])
@@ -223,7 +224,7 @@ def is_row(row: Any) -> bool:
     return hasattr(row, "to_frame") and hasattr(row, "items")
 
 
-def _compared(engine: Inference, column: Column, rows: Encoded, value: Any) -> Cell:
+def _compared(engine: TableEngine, column: Column, rows: Table, value: Any) -> Cell:
     posterior = engine.posterior(column, rows)
     expected = scalar(posterior.expected()[0])
     if not all(bool(rows.observed[name][0]) for name in column.variables):

@@ -13,19 +13,20 @@ from torch import Tensor
 from kdmkit._core.logspace import log_normalize
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.engine import BLOCK, Inference, boxes
+from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, boxes
 from kdmkit.estimators.table.answering.posterior import infer
 from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
-from kdmkit.estimators.table.schema import Column, Encoded
+from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Interval, OneOf, Region, can_cut, cut
+from kdmkit.training import Table
 
 # Rows that are drawn together where evidence on a column needs a posterior for every row.
 _BLOCK = 8192
 
 
 def draw_rows(
-    inference: Inference, n: int, given: Mapping[str, Any], generator: torch.Generator
+    inference: TableEngine, n: int, given: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
     """n independent rows of all variables, from the distribution given the evidence.
 
@@ -122,10 +123,10 @@ class Imputer:
         X: the frame.
     """
 
-    def __init__(self, engine: Inference, X: Any) -> None:
+    def __init__(self, engine: TableEngine, X: Any) -> None:
         self.engine = engine
         self.raw: RawFrame = read_frame("X", X)
-        self.rows: Encoded = engine.schema.encode(self.raw)
+        self.rows: Table = engine.schema.encode(self.raw)
 
     def _missing(self, column: Column) -> Array:
         """Numbers of the rows that lack a cell of the column; none where the frame lacks the column."""
@@ -149,9 +150,9 @@ class Imputer:
         """All cells of a row together by the most probable values."""
         if not self.raw.n_rows:
             return self._frame({})
-        found: dict[str, list[Tensor]] = {name: [] for name in self.rows.values}
+        found: dict[str, list[Tensor]] = {name: [] for name in self.rows.columns}
         for block in self.rows.blocks(BLOCK):
-            values = self.engine.joint.mode(observed=block.observed, **block.values).values
+            values = self.engine.joint.mode(observed=block.observed, **block.columns).values
             for name in found:
                 found[name].append(values[name].cpu())
         return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items()}))
@@ -162,23 +163,23 @@ class Imputer:
         By the chain rule: one column after the other, given the observed cells and those drawn before.
         """
         parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(self.rows.blocks(BLOCK))]
-        values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.values}
+        values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.columns}
         return self._frame(self._decoded(values))
 
-    def _draw(self, rows: Encoded, start: int, generator: torch.Generator) -> dict[str, Tensor]:
-        values = {name: value.clone() for name, value in rows.values.items()}
+    def _draw(self, rows: Table, start: int, generator: torch.Generator) -> dict[str, Tensor]:
+        values = {name: value.clone() for name, value in rows.columns.items()}
         observed = {name: mask.clone() for name, mask in rows.observed.items()}
         for column in self.engine.columns.values():
             missing = self._missing(column)
             index = torch.from_numpy(missing[(missing >= start) & (missing < start + BLOCK)] - start)
             if len(index):
-                part = Encoded(values, observed, rows.log_offset).take(index)
+                part = Table(values, observed).take(index)
                 for name, drawn in self._draw_column(column, part, generator).items():
                     values[name][index] = drawn.cpu().to(values[name].dtype)
                     observed[name][index] = True
         return values
 
-    def _draw_column(self, column: Column, rows: Encoded, generator: torch.Generator) -> dict[str, Tensor]:
+    def _draw_column(self, column: Column, rows: Table, generator: torch.Generator) -> dict[str, Tensor]:
         rho = self.engine.posterior(column, rows).rho
         drawn = rho.sample((), generator=generator)
         return drawn if isinstance(drawn, dict) else {column.variables[0]: drawn}

@@ -55,8 +55,12 @@ class Decision(NamedTuple):
     why: str
 
 
-def decide(column: RawColumn) -> Decision:
-    """The kind of a column by its dtype and values."""
+def decide(column: RawColumn, numbers: np.ndarray | None = None) -> Decision:
+    """The kind of a column by its dtype and values.
+
+    Args:
+        numbers: the numbers of the rows in a larger table of which they are a sample; None: 0, 1, 2, …
+    """
     storage, present = column.storage, column.present
     if not len(present):
         return Decision("empty", "all cells are missing")
@@ -78,7 +82,7 @@ def decide(column: RawColumn) -> Decision:
             return Decision("time", "times of day")
         case "duration":
             return Decision("duration", "durations")
-    return _decide_number(column, distinct)
+    return _decide_number(column, distinct, numbers)
 
 
 def _distinct(present: np.ndarray) -> np.ndarray:
@@ -130,13 +134,13 @@ def _hint(column: RawColumn) -> str:
 # ---- numbers
 
 
-def _decide_number(column: RawColumn, distinct: np.ndarray) -> Decision:
+def _decide_number(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision:
     present = column.present
     whole = column.storage.base == "integer" or bool((present == np.round(present)).all())
     if whole and set(distinct.tolist()) == {0, 1}:
         return Decision("boolean", "0 and 1 only")
     if whole and len(present) >= _FEWEST_ROWS:
-        reason = _identifies(column, distinct)
+        reason = _identifies(column, distinct, numbers)
         if reason is not None:
             return reason
     if not whole:
@@ -146,11 +150,11 @@ def _decide_number(column: RawColumn, distinct: np.ndarray) -> Decision:
     return Decision("count", "whole numbers from 0 on")
 
 
-def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
+def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision | None:
     """Whether whole numbers are names of rows or of things, not quantities."""
     present, unique = column.present, len(distinct) == len(column.present)
     named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
-    if not _TIME_NAME.search(column.name) and _are_row_numbers(column):
+    if not _TIME_NAME.search(column.name) and _are_row_numbers(column, numbers):
         return Decision("identifier", "numbers of rows")
     if unique and named:
         return Decision("identifier", "a different number in every row, and its name")
@@ -159,10 +163,10 @@ def _identifies(column: RawColumn, distinct: np.ndarray) -> Decision | None:
     return Decision("category", "its name: numbers of things") if named else None
 
 
-def _are_row_numbers(column: RawColumn) -> bool:
+def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:
     """Whether numbers count the rows from 0 or 1 on. In another order they are ranks."""
     present = column.present
-    rows = np.arange(len(present)) if column.rows is None else column.rows[~column.missing]
+    rows = np.arange(len(present)) if numbers is None else numbers[~column.missing]
     return bool(present[0] - rows[0] in (0, 1) and (np.diff(present) == np.diff(rows)).all())
 
 

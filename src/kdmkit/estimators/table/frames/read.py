@@ -30,26 +30,28 @@ class RawFrame:
         backend: pandas, polars, pyarrow, mapping or array: what a frame like this one is made with.
         labels: the names as the frame has them; pandas allows other types than text.
         native: the frame itself, with its index.
+        numbers: if the rows are a sample of a larger table, their numbers in it.
+        n_total: if the rows are a sample of a larger table, the number of its rows.
     """
 
     columns: dict[str, RawColumn]
     backend: str
     labels: tuple[Any, ...]
     native: Any
+    numbers: np.ndarray | None = None
+    n_total: int | None = None
 
     @property
     def n_rows(self) -> int:
         return next((len(column.values) for column in self.columns.values()), 0)
 
     def take(self, index: np.ndarray) -> RawFrame:
-        """Some of the rows."""
-        columns = {name: column.take(index) for name, column in self.columns.items()}
-        return replace(self, columns=columns, native=None).numbered(index)
-
-    def numbered(self, rows: np.ndarray) -> RawFrame:
-        """The same rows as those with the given numbers of a larger table."""
-        columns = {name: replace(column, rows=rows) for name, column in self.columns.items()}
-        return replace(self, columns=columns)
+        """A sample of the rows."""
+        columns = {
+            name: replace(column, values=column.values[index], missing=column.missing[index])
+            for name, column in self.columns.items()
+        }
+        return RawFrame(columns, self.backend, self.labels, None, index, self.n_rows)
 
 
 def read_frame(argument: str, data: Any) -> RawFrame:

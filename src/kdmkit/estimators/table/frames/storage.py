@@ -91,18 +91,12 @@ class RawColumn:
         values: of the dtype of `BASES[storage.base]`, anything where a cell is missing.
         missing: True where a cell is missing.
         storage: how the frame stores the column.
-        rows: numbers of the rows in a larger table of which these are a sample; None: 0, 1, 2, …
     """
 
     name: str
     values: np.ndarray
     missing: np.ndarray
     storage: Storage
-    rows: np.ndarray | None = None
-
-    def take(self, index: np.ndarray) -> RawColumn:
-        """Some of the cells."""
-        return RawColumn(self.name, self.values[index], self.missing[index], self.storage)
 
     @property
     def present(self) -> np.ndarray:

@@ -1,17 +1,17 @@
-"""Who may ask: a check of the host against DNS rebinding, a token, a limit of the body, safe headers."""
+"""Who may ask, and how requests are refused: hosts, a token, limits of bodies, safe headers."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import secrets
 from collections.abc import Collection
+from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from kdmkit.explore.errors import HostError, MediaTypeError, RequestError, TokenError, TooLargeError
-from kdmkit.explore.responses import problem
 
 #: Bytes of one request.
 MOST_BYTES = 1 << 20
@@ -25,6 +25,28 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+class RequestError(Exception):
+    """A request that is refused.
+
+    Args:
+        status: of HTTP.
+        text: for the person in front of the page.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+    def response(self) -> Response:
+        return json_response({"error": str(self)}, self.status)
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """JSON; a number that JSON cannot express is an error of the server."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text.encode(), status, {"cache-control": "no-store"}, "application/json")
 
 
 def is_loopback(host: str) -> bool:
@@ -44,18 +66,18 @@ def is_loopback(host: str) -> bool:
 def may_be_host(header: str, bound: str, allowed: Collection[str] = ()) -> bool:
     """Whether a Host header can be that of this server.
 
-    A page of another site whose name was made to point here sends its own name. An address as a number is
-    the one that the connection was made to.
+    This is a check against DNS rebinding: a page of another site, whose name was made to point here, sends
+    that name. A numeric address is the one that the connection was made to.
 
     >>> may_be_host("localhost:8000", "127.0.0.1"), may_be_host("evil.example", "127.0.0.1")
     (True, False)
     >>> may_be_host("192.0.2.7:80", "0.0.0.0"), may_be_host("192.0.2.7:80", "127.0.0.1")
     (True, False)
     """
-    found = _HOST.fullmatch(header)
-    if found is None:
+    match = _HOST.fullmatch(header)
+    if match is None:
         return False
-    name = (found["name"] or found["address"]).lower()
+    name = (match["name"] or match["address"]).lower()
     if is_loopback(name) or name == bound.lower() or name in {host.lower() for host in allowed}:
         return True
     return not is_loopback(bound) and _is_address(name)
@@ -73,9 +95,9 @@ class Guard:
     """Refuses foreign hosts, requests without the token, and bodies that are too large or no JSON.
 
     Args:
-        app: what answers.
+        app: the application behind.
         host: the address that the server listens on.
-        token: what every request to `/api` has to have in the header `X-Kdmkit-Token`.
+        token: the header `X-Kdmkit-Token` that every request to `/api` needs.
         allowed_hosts: other names of this machine.
     """
 
@@ -99,40 +121,42 @@ class Guard:
             self._check(request)
             body = await _limited_body(request, receive)
         except RequestError as error:
-            await problem(error)(scope, receive, send_guarded)
+            await error.response()(scope, receive, send_guarded)
             return
         await self.app(scope, _once(body), send_guarded)
 
     def _check(self, request: Request) -> None:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not may_be_host(hosts[0], self.host, self.allowed_hosts):
-            raise HostError("this server does not answer to this host name")
+            raise RequestError(403, "this server does not answer to this host name")
         if not request.url.path.startswith("/api/"):
             return
         token = request.headers.get("x-kdmkit-token", "")
         if not secrets.compare_digest(token.encode(), self.token.encode()):
-            raise TokenError("open the page by the address that the command printed: its token is missing")
+            raise RequestError(
+                401, "open the page by the address that the command printed: its token is missing"
+            )
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and kind != "application/json":
-            raise MediaTypeError("content-type: expected application/json")
+            raise RequestError(415, "content-type: expected application/json")
 
 
 async def _limited_body(request: Request, receive: Receive) -> bytes:
     """The body, unless it is too large."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
-        raise TooLargeError(f"body: expected at most {MOST_BYTES:,} bytes")
-    found = bytearray()
+        raise RequestError(413, f"body: expected at most {MOST_BYTES:,} bytes")
+    body = bytearray()
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             break
-        found += message.get("body", b"")
-        if len(found) > MOST_BYTES:
-            raise TooLargeError(f"body: expected at most {MOST_BYTES:,} bytes")
+        body += message.get("body", b"")
+        if len(body) > MOST_BYTES:
+            raise RequestError(413, f"body: expected at most {MOST_BYTES:,} bytes")
         more = message.get("more_body", False)
-    return bytes(found)
+    return bytes(body)
 
 
 def _once(body: bytes) -> Receive:

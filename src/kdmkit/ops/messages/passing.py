@@ -1,9 +1,9 @@
-"""Messages as the library calls them."""
+"""Messages as the library calls them, and scores of rows among which few differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,19 +12,68 @@ from torch import Tensor
 
 from kdmkit._core.runtime import keep_freed_memory, only_reverse_mode
 from kdmkit._core.tensors import broadcast, compute_dtype, full_precision
-from kdmkit.ops.messages.both_ways import pass_both_ways
-from kdmkit.ops.messages.indexed import Indexed, NodeScores, expanded
-from kdmkit.ops.messages.maximised import max_product
-from kdmkit.ops.messages.plain import collect_plainly, pass_plainly
-from kdmkit.ops.messages.schedule import Step, schedule
-from kdmkit.ops.messages.summed import Collect, pass_messages
-from kdmkit.ops.messages.tables import Tables
+from kdmkit.ops.messages.edge_tables import MessageStep, Tables, schedule
+from kdmkit.ops.messages.plain import collect_plainly, max_product, pass_plainly
+from kdmkit.ops.messages.summed import Collect, pass_both_ways, pass_messages
 
 # Scores of one node for which a call costs more than its numbers.
 _FEW = 1 << 15
 
-#: Scores by node, `(*lead, k)`, or None where a node has none.
+
+@dataclass(frozen=True)
+class Indexed:
+    """Scores `distinct[index]` of r rows: a node whose rows repeat few values sends few messages.
+
+    Args:
+        distinct: scores of the rows that differ.
+        index: the number of every row among them.
+
+    >>> Indexed(torch.tensor([[0.0, -1.0], [-2.0, 0.0]]), torch.tensor([1, 1, 0])).expanded()
+    tensor([[-2.,  0.],
+            [-2.,  0.],
+            [ 0., -1.]])
+    """
+
+    distinct: Float[Tensor, "u k"]
+    index: Int[Tensor, " r"]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.distinct.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.distinct.device
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size([len(self.index), self.distinct.shape[-1]])
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def to(self, target: Any) -> Indexed:
+        """With scores in another dtype."""
+        return replace(self, distinct=self.distinct.to(target))
+
+    def plus(self, other: Float[Tensor, " k"]) -> Indexed:
+        """With a row added to all scores."""
+        return replace(self, distinct=self.distinct + other)
+
+    def expanded(self) -> Float[Tensor, "r k"]:
+        """The scores of all rows."""
+        return self.distinct.index_select(0, self.index)
+
+
+#: Scores of one node, `(*lead, k)`.
+NodeScores = Float[Tensor, "..."] | Indexed
+#: Scores of all nodes as tensors; None for a node without scores.
 Scores = Sequence[Float[Tensor, "..."] | None]
+
+
+def expanded(score: NodeScores | None) -> Float[Tensor, "..."] | None:
+    """Scores as a tensor."""
+    return score.expanded() if isinstance(score, Indexed) else score
 
 
 def collect(
@@ -120,14 +169,14 @@ def maximize(
 
 def _steps(
     parents: Sequence[int], scores: Sequence[NodeScores | None], tables: Tables, to: int
-) -> tuple[Step, ...]:
-    known = [node for node, score in enumerate(scores) if score is not None]
+) -> tuple[MessageStep, ...]:
+    scored = [node for node, score in enumerate(scores) if score is not None]
     # Few launches on a GPU. On a CPU single tables stay in the caches, unless calls cost more than numbers.
     together = any(stack.is_cuda for stack in tables.stacks) or all(
         score is None or score.shape.numel() <= _FEW for score in scores
     )
     distinct = {node: len(s.distinct) for node, s in enumerate(scores) if isinstance(s, Indexed)}
-    return schedule(parents, tables, known, to, together=together, distinct=distinct)
+    return schedule(parents, tables, scored, to, together=together, distinct=distinct)
 
 
 def _is_plain(tables: Tables) -> bool:

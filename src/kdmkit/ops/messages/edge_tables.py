@@ -1,9 +1,9 @@
-"""Conditional probabilities of the edges of a tree, in stacks of equal shape."""
+"""The edges of a tree: conditional probabilities in stacks of equal shape, and the order of messages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.tensors import broadcast
 
-#: Where the tables of an edge lie: which stack, and which table of it.
+#: The place of an edge's table: the number of the stack, and of the table in it.
 Place = tuple[int, int]
 
 # The largest entry of a row of exponentials is 1: a sum of products is at least the smallest edge entry.
@@ -36,8 +36,8 @@ class Tables:
     Args:
         stacks: of tables, each `(n, *batch, k_parent, k_v)`; rows are logarithms of weights that sum to 1, or
             these weights.
-        places: by node, where its table lies; None for the root.
-        sharp: by stack, whether an entry may be below `smallest_sum`. False promises that none is.
+        places: the place of every node's table; None for the root.
+        sharp: for every stack, whether an entry may be below `smallest_sum`. False promises that none is.
         linear: whether the stacks hold weights; then no entry is below `smallest_sum`.
     """
 
@@ -94,7 +94,7 @@ class Tables:
         return broadcast(*(stack.shape[1:-2] for stack in self.stacks))
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Tables:
-        """The tables made of `function`'s values of all tensors."""
+        """The tables with `function` applied to all tensors."""
         stacks = tuple(function(stack) for stack in self.stacks)
         converted = any(new.dtype != old.dtype for new, old in zip(stacks, self.stacks, strict=True))
         if self.linear and converted and any(stack.itemsize < 4 for stack in stacks):
@@ -118,7 +118,7 @@ def _in_order(stack: Float[Tensor, "n k k"]) -> tuple[Place | None, ...]:
 
 
 def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:
-    """Whether a stack has entries below `smallest_sum`; True where that is unknown."""
+    """Whether a stack has entries below `smallest_sum`; True if that is unknown."""
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if traced or not stacks or any(stack.is_meta for stack in stacks):
         return (True,) * len(stacks)
@@ -127,3 +127,84 @@ def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:
     bounds = [math.log(smallest_sum(stack.dtype)) for stack in stacks]
     # Not <, which is false for NaN.
     return tuple(not low > bound for low, bound in zip(lowest, bounds, strict=True))
+
+
+@dataclass(frozen=True)
+class MessageStep:
+    """Messages that are computed together, one from each source to its target.
+
+    Args:
+        sources, targets: nodes, in pairs.
+        stack, slots: the places of the edges' tables.
+        downward: whether the sources are the parents: then tables are transposed.
+        sharp: whether a table may have entries so small that sums of products underflow.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    stack: int
+    slots: tuple[int, ...]
+    downward: bool
+    sharp: bool
+
+
+def schedule(
+    parents: Sequence[int],
+    tables: Tables,
+    scored: Collection[int],
+    to: int,
+    *,
+    together: bool,
+    distinct: Mapping[int, int] | None = None,
+) -> tuple[MessageStep, ...]:
+    """The messages that node `to` needs, each after those that its source needs.
+
+    A leaf without scores sends nothing to its parent: rows of probabilities sum to 1.
+
+    Args:
+        parents: the parent of every node; −1 for the root. Parents come before their children.
+        scored: nodes that have scores; the root must be among them if `to` is another node.
+        together: whether messages of equal shape that are ready at the same time are one step.
+        distinct: the number of distinct rows of nodes with `Indexed` scores.
+    """
+    next_hop, distance = _directions(parents, to)
+    farthest_first = sorted(next_hop, key=lambda node: (-distance[node], node))
+    informed = set(scored)
+    receiving: set[int] = set()
+    groups: dict[tuple[int, int, bool, int, int], list[tuple[int, int, int]]] = {}
+    for source in farthest_first:
+        target = next_hop[source]
+        downward = parents[target] == source
+        if source not in informed and not downward:
+            continue
+        informed.add(target)
+        place = tables.places[target if downward else source]
+        assert place is not None, "the root has no table"
+        stack, slot = place
+        # A node that receives messages has scores of all rows.
+        rows = 0 if source in receiving else (distinct or {}).get(source, 0)
+        receiving.add(target)
+        key = (distance[source], stack, downward, rows, 0 if together else source)
+        groups.setdefault(key, []).append((source, target, slot))
+    return tuple(_step(key[1], key[2], tables, edges) for key, edges in groups.items())
+
+
+def _step(stack: int, downward: bool, tables: Tables, edges: list[tuple[int, int, int]]) -> MessageStep:
+    sources, targets, slots = (tuple(part) for part in zip(*edges, strict=True))
+    return MessageStep(sources, targets, stack, slots, downward, tables.sharp[stack])
+
+
+def _directions(parents: Sequence[int], to: int) -> tuple[dict[int, int], list[int]]:
+    """The next node on the way to `to`, for every other node; and the distance of every node from `to`."""
+    next_hop, distance = {}, [0] * len(parents)
+    node = to
+    while parents[node] >= 0:
+        next_hop[parents[node]] = node
+        distance[parents[node]] = distance[node] + 1
+        node = parents[node]
+    above = {to, *next_hop}
+    for child, parent in enumerate(parents):
+        if child not in above:
+            next_hop[child] = parent
+            distance[child] = distance[parent] + 1
+    return next_hop, distance

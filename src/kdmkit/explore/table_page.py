@@ -1,8 +1,9 @@
-"""What the page shows of a table: answers of `KDMTable` in the form of `kdmkit.explore.requests`."""
+"""A table on the page: answers of `KDMTable` in the forms of `kdmkit.explore.endpoints`."""
 
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 import math
@@ -15,28 +16,29 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table import Answer
 from kdmkit.estimators.table.answering.questions import describe
+from kdmkit.estimators.table.display import plain
+from kdmkit.estimators.table.display import shown as shown_value
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.explore import requests as r
-from kdmkit.explore.values import as_text, plain, share_text, shown
+from kdmkit.explore.endpoints import MOST_ROWS, CsvRow, TableQuestion
 
-# Bins of a card, at most; levels of an ordered column that are listed one by one; the tails outside of bins.
+# The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
 _BINS, _LISTED, _TAIL = 48, 12, 0.001
-# Levels of an ordered column that have a bar each, at most.
-_LEVEL_BARS = 128
-# Answers that are kept, by question.
-_KEPT = 256
-# Cells are marked where at most this share of values would be as surprising.
+# The largest number of bins of an ordered column with levels.
+_LEVEL_BINS = 128
+# The number of cached answers.
+_CACHED = 256
+# Cells are marked if at most this share of values would be as surprising.
 _SURPRISING = 0.01
-# More probability than this outside of the bins is told.
+# The page shows the probability outside the bins if it is larger than this.
 _BEYOND = 0.01
 
 
 class TableModel:
-    """One table, as the page asks it.
+    """A table with the methods that endpoints call.
 
     Args:
-        name: what the page calls it.
+        name: the name on the page.
         table: a fitted table.
         path: the file that it comes from, for the text of commands.
     """
@@ -45,7 +47,7 @@ class TableModel:
 
     def __init__(self, name: str, table: KDMTable, path: str | None = None) -> None:
         self.name, self.table, self.path = name, table, path
-        self._kept: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._cache: OrderedDict[str, dict[str, Any]] = OrderedDict()
         prior = table.marginals()
         self.bins = {name: _bins(answer) for name, answer in prior.items()}
         self._prior = {name: self._card(answer) for name, answer in prior.items()}
@@ -90,40 +92,40 @@ class TableModel:
         if bins is not None:
             masses = answer.histogram(bins)
             beyond = 1.0 - float(masses.sum())
-            told = f"{beyond:.1%}" if beyond > _BEYOND else None
-            return {**numbers, "probabilities": _rounded(masses), "shares": None, "beyond": told}
+            outside = f"{beyond:.1%}" if beyond > _BEYOND else None
+            return {**numbers, "probabilities": _rounded(masses), "shares": None, "beyond": outside}
         probs = [answer.probs[level] for level in codec.levels or ()]
         shares = [f"{p:.1%}" for p in probs]
         return {**numbers, "probabilities": _rounded(probs), "shares": shares, "beyond": None}
 
     # ---- questions
 
-    def marginals(self, asked: r.Evidence) -> dict[str, Any]:
-        """Cards of the columns of which nothing is known."""
-        key = asked.model_dump_json()
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        given = asked.known()
+    def marginals(self, question: TableQuestion) -> dict[str, Any]:
+        """Cards of the columns without a condition."""
+        key = question.model_dump_json()
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        given = question.conditions()
         free = [name for name in self._prior if given.get(name) is None]
         answers = self.table.marginals(given, free)
-        found = {
+        reply = {
             **self._usual(self._log_evidence(given, answers), self._has_density(given)),
             "cards": {name: self._card(answer) for name, answer in answers.items()},
-            "texts": self._texts(asked.target, given),
+            "texts": self._texts(question.target, given),
         }
-        if not all(math.isfinite(p) for card in found["cards"].values() for p in card["probabilities"]):
+        if not all(math.isfinite(p) for card in reply["cards"].values() for p in card["probabilities"]):
             raise ValueError(bad_argument("given", "values that can occur together", str(given)))
-        self._kept[key] = found
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
-        return found
+        self._cache[key] = reply
+        while len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+        return reply
 
-    def held(self, asked: r.Evidence) -> dict[str, Any]:
-        """Cards of the columns of which something is known, except of those that are held to one level."""
-        given = asked.known()
-        known = [name for name in self._prior if given.get(name) is not None]
-        several = [n for n in known if self.bins[n] is not None or isinstance(given[n], tuple | list)]
+    def conditioned(self, question: TableQuestion) -> dict[str, Any]:
+        """Cards of the columns with a condition, except those that are fixed to one level."""
+        given = question.conditions()
+        names = [name for name in self._prior if given.get(name) is not None]
+        several = [n for n in names if self.bins[n] is not None or isinstance(given[n], tuple | list)]
         answers = self.table.marginals(given, several) if several else {}
         return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
 
@@ -140,79 +142,83 @@ class TableModel:
         }
 
     def _has_density(self, given: dict[str, Any]) -> bool:
-        """Whether log p of what is given is a density: single values of continuous columns."""
+        """Whether log p of the conditions is that of a density: single values of continuous columns."""
         points = (n for n, value in given.items() if value is not None and not isinstance(value, tuple))
         kernels = (kernel for n in points for kernel in self.table.schema_.columns[n].codec.kernels())
         return not all(kernel.discrete for kernel in kernels)
 
     def _texts(self, target: str | None, given: dict[str, Any]) -> dict[str, str]:
-        known = {name: value for name, value in given.items() if value is not None}
+        conditions = {name: value for name, value in given.items() if value is not None}
         if target is None or target not in self._prior:
-            target = next((name for name in self._prior if name not in known), next(iter(self._prior)))
-        question = describe(target, known)
+            target = next((name for name in self._prior if name not in conditions), next(iter(self._prior)))
+        question = describe(target, conditions)
         command = f"kdmkit ask {shlex.quote(self.path or self.name)} {shlex.quote(question)}"
         return {"python": f"table.query({json.dumps(question, ensure_ascii=False)})", "shell": command}
 
     def links(self) -> dict[str, Any]:
         """The tree of columns."""
         if self._links is None:
-            found = self.table.links()
-            pairs = [{"columns": [a, b], "information": max(0.0, value)} for a, b, value in found]
+            links = self.table.links()
+            pairs = [{"columns": [a, b], "information": max(0.0, value)} for a, b, value in links]
             self._links = {"columns": list(self._prior), "links": pairs}
         return self._links
 
-    def next_columns(self, asked: r.Target) -> dict[str, Any]:
-        """Which column would tell most about the target."""
-        given = {name: value for name, value in asked.known().items() if name != asked.target}
-        found = self.table.information(asked.target, given, n_samples=1000)
-        return {"target": asked.target, "columns": [[name, max(0.0, v)] for name, v in found.items()]}
+    def next_columns(self, question: TableQuestion) -> dict[str, Any]:
+        """The information of every other column about the target."""
+        target = question.target
+        if target is None:
+            raise ValueError(bad_argument("target", "a column", None))
+        given = {name: value for name, value in question.conditions().items() if name != target}
+        information = self.table.information(target, given, n_samples=1000)
+        return {"target": target, "columns": [[name, max(0.0, v)] for name, v in information.items()]}
 
-    def draws(self, asked: r.Draws) -> dict[str, Any]:
-        """Rows under the evidence, as texts."""
-        columns = self._drawn(asked)
+    def draws(self, question: TableQuestion) -> dict[str, Any]:
+        """Rows drawn given the conditions, as texts."""
+        columns = self._drawn(question)
         rows = zip(*columns.values(), strict=True)
         return {"columns": list(columns), "rows": [[as_text(cell) for cell in row] for row in rows]}
 
-    def draws_csv(self, asked: r.Draws) -> str:
+    def draws_csv(self, question: TableQuestion) -> str:
         """The same rows as CSV, with all digits."""
-        columns, text = self._drawn(asked), io.StringIO()
+        columns, text = self._drawn(question), io.StringIO()
         writer = csv.writer(text)
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
         return text.getvalue()
 
-    def _drawn(self, asked: r.Draws) -> dict[str, list[Any]]:
-        frame = read_frame("rows", self.table.sample(asked.n, asked.known(), asked.seed))
+    def _drawn(self, question: TableQuestion) -> dict[str, list[Any]]:
+        drawn = self.table.sample(question.n, question.conditions(), question.seed)
+        frame = read_frame("rows", drawn)
         return {name: to_objects(column) for name, column in frame.columns.items()}
 
-    def explain(self, asked: r.Row) -> dict[str, Any]:
+    def explain(self, question: CsvRow) -> dict[str, Any]:
         """The cells of a row of CSV, the most surprising first."""
-        rows = _read_csv(asked.csv)
-        if not 0 <= asked.row < rows.num_rows:
+        rows = _read_csv(question.csv)
+        if not 0 <= question.row < rows.num_rows:
             wanted = f"one of the {rows.num_rows} rows of the CSV"
-            raise ValueError(bad_argument("row", wanted, f"row {asked.row + 1}"))
+            raise ValueError(bad_argument("row", wanted, f"row {question.row + 1}"))
         names = rows.column_names
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(bad_argument("csv", "columns of different names", f"{twice!r} twice"))
-        known = [name for name in names if name in self._prior]
-        if not known:
+        modelled = [name for name in names if name in self._prior]
+        if not modelled:
             wanted = f"a header line with columns of the table ({', '.join(list(self._prior)[:4])}, …)"
             raise ValueError(bad_argument("csv", wanted, ", ".join(names)[:200]))
-        cells = self.table.explain(rows.slice(asked.row, 1).select(known))
+        cells = self.table.explain(rows.slice(question.row, 1).select(modelled))
         return {"n_rows": rows.num_rows, "cells": [_cell(cell) for cell in cells]}
 
 
 def _bins(answer: Answer) -> tuple[tuple[Any, Any], ...] | None:
-    """The bins of a column; None where its levels are listed."""
+    """The bins of a column; None if its levels are listed instead."""
     levels = answer.levels
     if levels is not None and (not answer.ordered or len(levels) <= _LISTED):
         return None
-    return tuple(answer.bins(_BINS if levels is None else _LEVEL_BARS, _TAIL))
+    return tuple(answer.bins(_BINS if levels is None else _LEVEL_BINS, _TAIL))
 
 
 def _adjacent(bins: tuple[tuple[Any, Any], ...]) -> tuple[tuple[Any, Any], ...]:
-    """Bins as they are shown: of numbers without a grid, each ends where the next one starts."""
+    """Bins as they are shown: without a grid of values, each ends where the next one starts."""
     starts = [low for low, _ in bins[1:]]
     touching = all(
         isinstance(high, float) and start - high < 1e-3 * (high - low)
@@ -253,6 +259,46 @@ def _read_csv(text: str) -> Any:
         raise ValueError(bad_argument("csv", "a header line and rows", str(error)[:200])) from error
     if not rows.num_rows:
         raise ValueError(bad_argument("csv", "a header line and at least one row", "no row"))
-    if rows.num_rows > r.MOST_ROWS:
-        raise ValueError(bad_argument("csv", f"at most {r.MOST_ROWS:,} rows", f"{rows.num_rows:,}"))
+    if rows.num_rows > MOST_ROWS:
+        raise ValueError(bad_argument("csv", f"at most {MOST_ROWS:,} rows", f"{rows.num_rows:,}"))
     return rows
+
+
+# ---- values as texts
+
+
+def shown(value: Any) -> str:
+    """A number of an answer as the library prints it; dates without a time of zero.
+
+    >>> shown(0.123456), shown(dt.datetime(2024, 1, 31))
+    ('0.1235', '2024-01-31')
+    """
+    return as_text(value) if isinstance(value, dt.datetime) else shown_value(value)
+
+
+def as_text(value: Any) -> str:
+    """A value as a person writes it: all digits of numbers, nothing for a missing one.
+
+    >>> as_text(0.1), as_text(None), as_text(dt.datetime(2024, 1, 31, 23, 59, 59, 999999))
+    ('0.1', '', '2024-01-31')
+    """
+    value = plain(value) if not isinstance(value, dt.datetime) else value
+    if isinstance(value, dt.datetime):
+        is_day = value.time() in (dt.time.min, dt.time.max)
+        return str(value.date()) if is_day else value.isoformat(" ", "minutes")
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def share_text(p: float) -> str:
+    """A probability as text; small ones as "1 in n".
+
+    >>> share_text(0.254), share_text(0.0021), share_text(1e-12), share_text(0.0)
+    ('25.4%', '1 in 476', '1 in 1e+12', '0')
+    """
+    if p >= 0.01:
+        return f"{p:.1%}"
+    if p <= 0:
+        return "0"
+    return f"1 in {1 / p:,.0f}" if p >= 1e-9 else f"1 in {1 / p:.0e}"

@@ -1,4 +1,4 @@
-"""What the page shows of a classifier of images."""
+"""A classifier of images on the page."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators import KDMClassifier
-from kdmkit.explore import requests as r
-from kdmkit.explore.values import plain, shown
+from kdmkit.estimators.table.display import plain, shown
+from kdmkit.explore.endpoints import ImageLabel, ImagePixels
 
 # Draws of every class with which an image is compared.
 _DRAWS = 20
-# Pixels whose mean is above this share of the brightest one are inside of the frame that images fill.
+# Pixels whose mean is above this share of the brightest one are inside the frame that images fill.
 _INSIDE = 0.15
 _LEAST_SIDE = 4
 
 
 def image_shape(model: KDMClassifier) -> tuple[int, int] | None:
-    """Height and width, where the features of a model can be the pixels of a square image."""
+    """Height and width, if the features of a model can be the pixels of a square image."""
     side = math.isqrt(int(model.n_features_in_))
     return (side, side) if side >= _LEAST_SIDE and side * side == model.n_features_in_ else None
 
 
 class ImageModel:
-    """One classifier of images, as the page asks it.
+    """A classifier of images with the methods that endpoints call.
 
     Args:
-        name: what the page calls it.
+        name: the name on the page.
         model: a fitted classifier whose rows are images, pixel by pixel.
         shape: height and width.
     """
@@ -59,11 +59,11 @@ class ImageModel:
             "classes": [plain(label) for label in self.model.classes_.tolist()],
         }
 
-    def read(self, asked: r.Image) -> dict[str, Any]:
+    def read(self, question: ImagePixels) -> dict[str, Any]:
         """Class probabilities of an image, and how usual it is."""
-        if len(asked.pixels) != math.prod(self.shape):
-            raise ValueError(bad_argument("pixels", f"{math.prod(self.shape)} numbers", len(asked.pixels)))
-        row = np.asarray([asked.pixels], dtype=np.float64).clip(self.low, self.high)
+        if len(question.pixels) != math.prod(self.shape):
+            raise ValueError(bad_argument("pixels", f"{math.prod(self.shape)} numbers", len(question.pixels)))
+        row = np.asarray([question.pixels], dtype=np.float64).clip(self.low, self.high)
         probs = self.model.predict_proba(row)[0].tolist()
         score = float(self.model.score_samples(row)[0])
         return {
@@ -73,14 +73,16 @@ class ImageModel:
             "usual": float(np.searchsorted(self._scores, score) / len(self._scores)),
         }
 
-    def draw(self, asked: r.Label) -> dict[str, Any]:
+    def draw(self, question: ImageLabel) -> dict[str, Any]:
         """Images of a label, from p(x|y)."""
-        drawn = self.model.sample(asked.n, y=asked.label, spread=float(asked.spread), random_state=asked.seed)
+        drawn = self.model.sample(
+            question.n, y=question.label, spread=float(question.spread), random_state=question.seed
+        )
         return {"images": np.round(drawn.clip(self.low, self.high), 3).tolist()}
 
 
 def _bounds(images: np.ndarray) -> tuple[float, float]:
-    """The values of black and white: whole numbers where pixels have many."""
+    """The values of black and white, rounded to whole numbers if their range is large."""
     low, high = map(float, np.quantile(images, [0.01, 0.99]))
     return (float(round(low)), float(round(high))) if high - low > 3 else (round(low, 1), round(high, 1))
 

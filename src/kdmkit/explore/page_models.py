@@ -1,0 +1,192 @@
+"""The models of a page, which are loaded or fitted in the background, and two examples."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any, Literal
+
+import numpy as np
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.explore.guard import RequestError
+
+Kind = Literal["table", "images"]
+
+# The example of digits: deformed copies of every digit, their rotation and shift (in pixels), and the
+# bandwidth in standard deviations of pixels. Fitted to the first 1,200 digits, none of 28 settings reads more
+# of the others (96.8 %), and this one finds fewer than 5 % of them novel.
+_COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
+
+
+class Entry:
+    """One model of the page, and whether it is loaded. `example_models` returns them.
+
+    Args:
+        name: the name on the page.
+        source: a fitted model, or a function that makes one.
+        kind: the kind of page until the model is ready.
+        message: the text on the page until then.
+        path: the file that the model comes from.
+
+    >>> from kdmkit.explore import Entry
+    >>> Entry("penguins", source=lambda: None).state
+    'loading'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        kind: Kind = "table",
+        message: str = "Loading the model …",
+        path: str | None = None,
+    ) -> None:
+        self.name, self.source, self.kind, self.message, self.path = name, source, kind, message, path
+        self.state: Literal["loading", "ready", "failed"] = "loading"
+        self.model: Any = None
+        self.error: Exception | None = None
+
+    def prepare(self) -> None:
+        """Makes the model, or stores the error."""
+        try:
+            model = self.source() if callable(self.source) else self.source
+            self.model = wrap(self.name, model, self.path)
+            self.kind, self.state, self.message = self.model.kind, "ready", ""
+        except Exception as error:
+            self.error, self.state, self.message = error, "failed", str(error)
+
+    def view(self) -> dict[str, str]:
+        """The entry as JSON for the page."""
+        return {"name": self.name, "kind": self.kind, "state": self.state, "message": self.message}
+
+
+def wrap(name: str, model: Any, path: str | None = None) -> Any:
+    """A fitted estimator with the methods that endpoints call."""
+    from kdmkit.estimators import KDMClassifier, KDMTable
+    from kdmkit.explore.image_page import ImageModel, image_shape
+    from kdmkit.explore.table_page import TableModel
+
+    if isinstance(model, KDMTable):
+        return TableModel(name, model, path)
+    if isinstance(model, KDMClassifier):
+        shape = image_shape(model)
+        if shape is not None:
+            return ImageModel(name, model, shape)
+        got = f"one of {model.n_features_in_} features"
+        raise ValueError(bad_argument("model", "a classifier of square images, or a KDMTable", got))
+    raise TypeError(bad_argument("model", "a KDMTable or a KDMClassifier", type(model).__name__))
+
+
+class Models:
+    """The models of a page, by name.
+
+    Args:
+        entries: models, or functions that make them; in the order in which they are made.
+        on_failure: called with the error of a model that could not be made.
+    """
+
+    def __init__(
+        self, entries: Mapping[str, Any], on_failure: Callable[[Exception], None] | None = None
+    ) -> None:
+        if not entries:
+            raise ValueError(bad_argument("models", "at least one", "none"))
+        self._entries = {n: e if isinstance(e, Entry) else Entry(n, e) for n, e in entries.items()}
+        self._on_failure = on_failure
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Makes the models in the background, one after the other."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self.prepare, daemon=True, name="kdmkit-explore-models")
+            self._thread.start()
+
+    def prepare(self) -> None:
+        for entry in self._entries.values():
+            if entry.state == "loading":
+                entry.prepare()
+            if entry.error is not None and self._on_failure is not None:
+                self._on_failure(entry.error)
+
+    def view(self) -> list[dict[str, str]]:
+        return [entry.view() for entry in self._entries.values()]
+
+    def get(self, name: str, kind: Kind | None = None) -> Any:
+        """A model that is ready; raises if it is unknown, not ready, or of another kind."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise RequestError(404, "there is no model of this name")
+        if entry.state != "ready":
+            raise RequestError(503, entry.message)
+        if kind is not None and entry.kind != kind:
+            raise RequestError(404, f"this question is for models of {kind}")
+        return entry.model
+
+
+# ---- examples
+
+
+def example_models() -> dict[str, Entry]:
+    """Penguins and digits, which are fitted while the page opens: this takes some seconds.
+
+    Returns:
+        Models by name for `show` and `create_app`, which fit them in the background.
+
+    >>> sorted(example_models())
+    ['digits', 'penguins']
+    """
+    return {
+        "penguins": Entry("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
+        "digits": Entry("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
+    }
+
+
+def penguins() -> dict[str, Any]:
+    """Penguins of the Palmer Archipelago (Gorman, Williams and Fraser 2014; package palmerpenguins, CC0)."""
+    text = resources.files("kdmkit.explore").joinpath("data", "penguins.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    columns: dict[str, Any] = {}
+    for name in rows[0]:
+        cells = [row[name] for row in rows]
+        if name.endswith(("_mm", "_g")):
+            columns[name] = np.array([float(cell or "nan") for cell in cells])
+        else:
+            columns[name] = np.array([cell or None for cell in cells], dtype=object)
+    return columns
+
+
+def fit_penguins() -> Any:
+    """A table of penguins, with few components and epochs: a fit takes seconds."""
+    from kdmkit.estimators import KDMTable
+
+    return KDMTable(n_components=16, max_epochs=60, random_state=0).fit(penguins())
+
+
+def fit_digits(n: int | None = None) -> Any:
+    """A joint KDM of scikit-learn's digits, or of the first n: every image is a component.
+
+    Deformed copies stand for the ways in which other people write, here with a mouse.
+    """
+    from sklearn.datasets import load_digits
+
+    from kdmkit.estimators import KDMClassifier
+
+    X, y = load_digits(return_X_y=True)
+    X, y, rng = X[:n], y[:n], np.random.default_rng(0)
+    images = [X, *(np.stack([_deformed(row, rng) for row in X]) for _ in range(_COPIES))]
+    model = KDMClassifier("nonparametric", sigma=_SIGMA)
+    return model.fit(np.concatenate(images), np.tile(y, len(images)))
+
+
+def _deformed(row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An image of 8 × 8 pixels, slightly turned, stretched, slanted and moved."""
+    from scipy import ndimage
+
+    turn = np.eye(2) + rng.normal(0.0, _TURN, (2, 2))
+    turn[1, 0] += rng.normal(0.0, _TURN)
+    middle = np.full(2, 3.5)
+    offset = middle - turn @ middle + rng.normal(0.0, _MOVE, 2)
+    moved = ndimage.affine_transform(row.reshape(8, 8), turn, offset, order=1)
+    return np.asarray(moved.reshape(-1).clip(0.0, 16.0))
