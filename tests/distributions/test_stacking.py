@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kdmkit as kdm
 from helpers import close, normal, seeded
+from kdmkit.distributions.component_scores import _alike, relative_scores, scores_of_each
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.scores import _alike, relative_scores, scores_of_each
 
 N, M = 70, 60
 
@@ -84,7 +84,7 @@ def test_kernels_that_cannot_be_stacked(other: kdm.Kernel) -> None:
 
 
 def test_many_scores_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdmkit.distributions.scores._MANY", N * M - 1)
+    monkeypatch.setattr("kdmkit.distributions.component_scores._MANY", N * M - 1)
     assert [len(places) for places in _alike(entries(torch.float32, masked=False))] == [1] * 6
 
 

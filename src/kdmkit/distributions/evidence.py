@@ -40,6 +40,7 @@ class Evidence:
     Attributes:
         rank: the number of dimensions between the one that counts points and those of an event.
         batch_shape: the batch of the inferred weights.
+        can_miss: whether a point may overlap with no component at all (compact and discrete kernels).
     """
 
     kernels: Mapping[str, Kernel]
@@ -52,18 +53,21 @@ class Evidence:
     prior_batch: torch.Size
     rank: int = field(init=False)
     batch_shape: torch.Size = field(init=False)
+    can_miss: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes = {"weights of the joint": self.prior_batch}
+        shapes, can_miss = {"weights of the joint": self.prior_batch}, bool(self.regions)
         for name, value in self.values.items():
             kernel, components = self.kernels[name], self.components[name]
             shapes[name] = value.shape[1 : value.ndim - self._event_rank(name)]
             shapes[f"components[{name!r}]"] = components.shape[: -1 - kernel.component_dim]
+            can_miss = can_miss or not kernel.overlaps_everywhere
             shapes[f"kernels[{name!r}]"] = kernel.batch_shape
         for name, variance in self.variances.items():
             shapes[f"variance of {name!r}"] = variance.shape[1:-1]
         for name, mask in self.observed.items():
             shapes[f"observed[{name!r}]"] = mask.shape
+        object.__setattr__(self, "can_miss", can_miss)
         # Without the batch of the evidence's weights: they join after the sums over components.
         object.__setattr__(self, "rank", max(map(len, shapes.values())))
         if self.weights is not None:
@@ -124,14 +128,6 @@ class Evidence:
             return log_values.squeeze(0)
         log_values = log_values.movedim(0, -1)
         return safe_logsumexp(log_values + self.weights.log_weights.to(log_values.dtype))
-
-    @property
-    def can_miss(self) -> bool:
-        """Whether a point may overlap with no component at all (compact and discrete kernels)."""
-        can_miss = bool(self.regions)
-        for kernel in self.kernels.values():
-            can_miss = can_miss or not kernel.overlaps_everywhere
-        return can_miss
 
     def mapped(self, function: PartMap) -> Evidence:
         """The same evidence with `function` applied to every tensor and kernel."""

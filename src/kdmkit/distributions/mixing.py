@@ -160,16 +160,6 @@ class Entry:
         return self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
 
     @property
-    def is_flat(self) -> bool:
-        """Whether values have one leading dimension, and components and bandwidths no batch."""
-        return (
-            self.keep is None
-            and self.value.ndim == 1 + (1 if self.region else self.kernel.event_rank(self.value))
-            and self.components.ndim == 1 + self.kernel.component_dim
-            and not self.kernel.batch_shape
-        )
-
-    @property
     def mixture_batch(self) -> torch.Size:
         """The batch of the components and of the kernel's bandwidths."""
         return broadcast(self.components.shape[: -1 - self.kernel.component_dim], self.kernel.batch_shape)
@@ -229,9 +219,13 @@ class Entry:
 def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None = None) -> Layout:
     """The layout of a question: entries, log-weights, and values to average."""
     n = entries[0].value.shape[:1]
+    # Usually values have one leading dimension, and nothing has a batch.
     flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
     for entry in entries:
-        flat = flat and entry.value.shape[:1] == n and entry.is_flat
+        value, kernel = entry.value, entry.kernel
+        flat = flat and entry.keep is None and value.shape[:1] == n and not kernel.batch_shape
+        flat = flat and value.ndim == 1 + (kernel.event_rank(value) if entry.region is None else 1)
+        flat = flat and entry.components.ndim == 1 + kernel.component_dim
     if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]

@@ -156,9 +156,8 @@ class Inferred(Weights):
             # The dimension of the evidence's points comes in front of every leading dimension of the values.
             shapes = [shape for entry in entries for shape in (entry.lead, entry.mixture_batch)]
             given = evidence.entries(rank=max(evidence.rank, *map(len, shapes)))
-        can_miss = evidence.can_miss
-        lse, conditional = mix_given(given, entries, log_prior, only_conditional=not can_miss)
-        if lse is not None and can_miss:
+        lse, conditional = mix_given(given, entries, log_prior, only_conditional=not evidence.can_miss)
+        if lse is not None and evidence.can_miss:
             conditional = torch.where(torch.isneginf(lse), prior.log_mix(entries), conditional)
         return conditional if evidence.weights is None else evidence.over_points(conditional)
 

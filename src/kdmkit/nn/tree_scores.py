@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kdmkit._core.checks import is_integer
 from kdmkit._core.runtime import only_reverse_mode
+from kdmkit.distributions.component_scores import relative_scores, scores_of_each
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.scores import relative_scores, scores_of_each
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores
 

@@ -8,7 +8,6 @@ a mixture consists of L weighted *pieces*, each with a source for some nodes.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.component_scores import RowScores, relative_scores, scores_of_each
 from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.scores import RowScores, relative_scores, scores_of_each
 from kdmkit.ops.blocks import slices
 
 # Scores of all nodes that exist at once.
@@ -32,32 +31,8 @@ _NUMBERS = 1 << 25
 _NUMBERS_WITH_GRADIENTS = 1 << 26
 
 
-class Source(ABC):
-    """Evidence on one node."""
-
-    node: int
-
-    @property
-    @abstractmethod
-    def lead(self) -> torch.Size:
-        """The leading dimensions."""
-
-    @property
-    @abstractmethod
-    def mixture_batch(self) -> torch.Size:
-        """The batch of the components and kernels."""
-
-    @abstractmethod
-    def flat(self, lead: torch.Size) -> RowScores | ScoreSource:
-        """The source with all leading dimensions in one, for blocks of rows."""
-
-    @abstractmethod
-    def scores(self) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
-        """log p(evidence | z) in two parts that have to be added."""
-
-
 @dataclass(frozen=True)
-class ValueSource(Source):
+class ValueSource:
     """Values or regions of some variables of a node."""
 
     node: int
@@ -65,21 +40,25 @@ class ValueSource(Source):
 
     @property
     def lead(self) -> torch.Size:
+        """The leading dimensions."""
         return broadcast(*(entry.lead for entry in self.entries))
 
     @property
     def mixture_batch(self) -> torch.Size:
+        """The batch of the components and kernels."""
         return broadcast(*(entry.mixture_batch for entry in self.entries))
 
     def flat(self, lead: torch.Size) -> RowScores:
+        """The scores with all leading dimensions in one, for blocks of rows."""
         return RowScores.of([_flat(entry, lead) for entry in self.entries])
 
-    def scores(self) -> tuple[Tensor, Tensor]:
+    def scores(self) -> tuple[Float[Tensor, "*lead k"], Float[Tensor, "*lead"]]:
+        """log p(evidence | z) in two parts that have to be added."""
         return relative_scores(self.entries)
 
 
 @dataclass(frozen=True)
-class ScoreSource(Source):
+class ScoreSource:
     """The scores of a node, with a constant per row that has to be added."""
 
     node: int
@@ -112,6 +91,10 @@ class ScoreSource(Source):
     compute = scores
 
 
+#: Evidence on one node.
+Source = ValueSource | ScoreSource
+
+
 def _flat(entry: Entry, lead: torch.Size) -> Entry:
     event = entry.value.shape[entry.value.ndim - entry.event_rank :]
     keep = None if entry.keep is None else entry.keep.expand(lead).reshape(-1)
@@ -133,47 +116,8 @@ def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Sou
 # ---- evidence that is a mixture
 
 
-class Pieces(ABC):
-    """Evidence on some nodes, L times, for every element of a batch."""
-
-    @property
-    @abstractmethod
-    def batch_shape(self) -> torch.Size: ...
-
-    @property
-    @abstractmethod
-    def rank(self) -> int:
-        """The number of batch dimensions of the sources."""
-
-    @property
-    @abstractmethod
-    def nodes(self) -> set[int]:
-        """The nodes with evidence."""
-
-    @property
-    @abstractmethod
-    def log_weights(self) -> Float[Tensor, "*batch l"] | None:
-        """The log-weights of the L pieces; None for one piece."""
-
-    @abstractmethod
-    def sources(self, rank: int) -> list[Source]:
-        """The sources, with `rank` dimensions after the one that counts pieces."""
-
-    @abstractmethod
-    def renumbered(self, position: Mapping[int, int]) -> Pieces:
-        """The same for nodes with other positions."""
-
-    @abstractmethod
-    def mapped(self, function: PartMap) -> Pieces:
-        """The same with `function` applied to every tensor and kernel."""
-
-    @abstractmethod
-    def expand(self, batch_shape: torch.Size) -> Pieces:
-        """The same for more elements of a batch."""
-
-
 @dataclass(frozen=True)
-class EvidencePieces(Pieces):
+class EvidencePieces:
     """Evidence on variables: points, weighted points, or regions.
 
     Args:
@@ -190,32 +134,39 @@ class EvidencePieces(Pieces):
 
     @property
     def rank(self) -> int:
+        """The number of batch dimensions of the sources."""
         return self.evidence.rank
 
     @property
     def nodes(self) -> set[int]:
+        """The nodes with evidence."""
         return {self.places[name] for name in self.evidence.kernels}
 
     @property
-    def log_weights(self) -> Tensor | None:
+    def log_weights(self) -> Float[Tensor, "*batch l"] | None:
+        """The log-weights of the L pieces; None for one piece."""
         return self.evidence.log_weights
 
     def sources(self, rank: int) -> list[Source]:
+        """The sources, with `rank` dimensions after the one that counts pieces."""
         return by_node(self.places, self.evidence.entries_by_name("density", rank))
 
     def renumbered(self, position: Mapping[int, int]) -> EvidencePieces:
+        """The same for nodes with other positions."""
         places = {name: position[self.places[name]] for name in self.evidence.kernels}
         return replace(self, places=places)
 
     def mapped(self, function: PartMap) -> EvidencePieces:
+        """The same with `function` applied to every tensor and kernel."""
         return replace(self, evidence=self.evidence.mapped(function))
 
     def expand(self, batch_shape: torch.Size) -> EvidencePieces:
+        """The same for more elements of a batch."""
         return replace(self, evidence=self.evidence.expand(batch_shape))
 
 
 @dataclass(frozen=True)
-class ScorePieces(Pieces):
+class ScorePieces:
     """Evidence as scores of nodes.
 
     Args:
@@ -258,6 +209,10 @@ class ScorePieces(Pieces):
         return ScorePieces(
             scores, None if weights is None else weights.expand(*batch_shape, weights.shape[-1])
         )
+
+
+#: Evidence on some nodes, L times, for every element of a batch.
+Pieces = EvidencePieces | ScorePieces
 
 
 def with_rank(tensor: Tensor, rank: int) -> Tensor:

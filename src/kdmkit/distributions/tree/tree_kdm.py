@@ -28,11 +28,10 @@ from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.completion import Completion, complete
 from kdmkit.distributions.tree.condition import Condition, NodeWeights
-from kdmkit.distributions.tree.construction import build_states, count_states
 from kdmkit.distributions.tree.drawing import draw_states
 from kdmkit.distributions.tree.information import MutualInformation, between_variables
 from kdmkit.distributions.tree.sources import EvidencePieces, ScorePieces, by_node, in_blocks
-from kdmkit.distributions.tree.states import States, Topology, log_total
+from kdmkit.distributions.tree.states import States, Topology, build_states, count_states, log_total
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Tables
 
