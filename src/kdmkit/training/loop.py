@@ -199,7 +199,7 @@ class Trainer:
         self.steps.result.eval()
         self._evaluation.zero_()
         every_row = torch.arange(len(rows), device=self.accelerator.device)
-        for index in every_row[self.steps.own].split(_EVALUATION_ROWS):
+        for index in every_row[self.steps.local].split(_EVALUATION_ROWS):
             if self._replayed is None:
                 self._evaluate_block(index)
             else:
