@@ -81,7 +81,7 @@ class Evidence:
     def entries_by_name(
         self, kind: ScoreKind = "relative", rank: int | None = None, points: slice = slice(None)
     ) -> dict[str, Entry]:
-        """By variable, its points, with `rank` dimensions between their number and their events."""
+        """The points of every variable, with `rank` dimensions between their number and their events."""
         rank = self.rank if rank is None else rank
         entries = {}
         for name, value in self.values.items():
@@ -122,7 +122,7 @@ class Evidence:
         """The points' log-weights; None for one point."""
         return None if self.weights is None else self.weights.log_weights
 
-    def over_points(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
+    def over_points(self, log_values: Float[Tensor, "l *values"]) -> Float[Tensor, "*lead"]:
         """log Σ_l p_l exp(log_values_l)."""
         if self.weights is None:
             return log_values.squeeze(0)

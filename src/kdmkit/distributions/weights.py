@@ -38,7 +38,7 @@ class Weights(ABC):
 
     @abstractmethod
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        """Σ_j w_j v_j of values `(*own, m, v)`; their leading dimensions broadcast with the batch."""
+        """Σ_j w_j v_j of values `(*lead, m, v)`; leading dimensions broadcast with the batch."""
 
     def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
         """log Σ_j w_j exp(scores_j), and averages of values under the weights w_j exp(scores_j)."""
@@ -101,7 +101,7 @@ class Given(Weights):
 
 
 def _weighted_sum(
-    log_weights: Float[Tensor, "*batch m"], values: Float[Tensor, "*own m v"]
+    log_weights: Float[Tensor, "*batch m"], values: Float[Tensor, "*values m v"]
 ) -> Float[Tensor, "*lead v"]:
     weights = log_weights.to(values.dtype).exp()
     if values.ndim > 2:

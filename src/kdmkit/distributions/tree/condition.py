@@ -74,7 +74,7 @@ class Condition:
         groups = [self.pieces.sources(rank), *more]
         return in_blocks(function, groups, self.states.sizes, self.states.batch_shape)
 
-    def _over_pieces(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
+    def _over_pieces(self, log_values: Float[Tensor, "l *values"]) -> Float[Tensor, "*lead"]:
         """log Σ_l p_l exp(log_values_l)."""
         weights = self.pieces.log_weights
         if weights is None:
@@ -117,12 +117,14 @@ class Condition:
         posteriors = [self._posterior(node, one) for node, one in enumerate(log_posteriors)]
         return [self._evidence(totals), *posteriors]
 
-    def _evidence(self, totals: Float[Tensor, "l *own"]) -> Float[Tensor, "*batch"]:
+    def _evidence(self, totals: Float[Tensor, "l *values"]) -> Float[Tensor, "*batch"]:
         if self._log_evidence is not None:
             return self._log_evidence
         return self._over_pieces(totals).expand(self.batch_shape)
 
-    def _posterior(self, node: int, log_posteriors: Float[Tensor, "l *own k"]) -> Float[Tensor, "*batch k"]:
+    def _posterior(
+        self, node: int, log_posteriors: Float[Tensor, "l *values k"]
+    ) -> Float[Tensor, "*batch k"]:
         """The mixture of posteriors over the pieces; a piece of probability zero gives the prior."""
         missed = torch.isneginf(log_posteriors).all(-1, keepdim=True)
         if may_be_true(missed):
@@ -218,7 +220,7 @@ class Condition:
 
 
 def mix_pieces(
-    log_values: Float[Tensor, "l *own k"], log_weights: Float[Tensor, "*batch l"]
+    log_values: Float[Tensor, "l *values k"], log_weights: Float[Tensor, "*batch l"]
 ) -> Float[Tensor, "*both k"]:
     """log Σ_l p_l exp(log_values_l): one product if all elements of the batch share the pieces.
 
