@@ -13,6 +13,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
+from kdmkit.distributions.evidence import with_rank
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.sources import (
@@ -24,7 +25,6 @@ from kdmkit.distributions.tree.sources import (
     all_scores,
     in_blocks,
     paired,
-    with_rank,
 )
 from kdmkit.distributions.tree.states import (
     Scores,
@@ -36,7 +36,7 @@ from kdmkit.distributions.tree.states import (
     possible,
     with_shift,
 )
-from kdmkit.distributions.weights import Given, Weights
+from kdmkit.distributions.weights import Given, Weights, mix_points
 
 
 class Condition:
@@ -73,13 +73,6 @@ class Condition:
         rank = max(rank, self.pieces.rank, len(self.states.batch_shape))
         groups = [self.pieces.sources(rank), *more]
         return in_blocks(function, groups, self.states.sizes, self.states.batch_shape)
-
-    def _over_pieces(self, log_values: Float[Tensor, "l *values"]) -> Float[Tensor, "*lead"]:
-        """log Σ_l p_l exp(log_values_l)."""
-        weights = self.pieces.log_weights
-        if weights is None:
-            return log_values.squeeze(0)
-        return safe_logsumexp(log_values.movedim(0, -1) + weights.to(log_values.dtype))
 
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
@@ -120,7 +113,7 @@ class Condition:
     def _evidence(self, totals: Float[Tensor, "l *values"]) -> Float[Tensor, "*batch"]:
         if self._log_evidence is not None:
             return self._log_evidence
-        return self._over_pieces(totals).expand(self.batch_shape)
+        return mix_points(totals, self.pieces.log_weights).expand(self.batch_shape)
 
     def _posterior(
         self, node: int, log_posteriors: Float[Tensor, "l *values k"]
@@ -146,7 +139,8 @@ class Condition:
 
         # The dimension that counts pieces comes in front of every leading dimension of the values.
         rank = max(len(source.lead) for source in sources)
-        return self._over_pieces(self.in_blocks(conditional, rank, sources)[0])
+        (log_probs,) = self.in_blocks(conditional, rank, sources)
+        return mix_points(log_probs, self.pieces.log_weights)
 
     # ---- the evidence as numbers
 
