@@ -30,7 +30,7 @@ def test_smoothing(smoothing: float) -> None:
 
 
 def test_no_smoothing_cannot_be_trained() -> None:
-    with pytest.raises(ValueError, match=r"^smoothing: expected > 0 where it is trainable, got 0"):
+    with pytest.raises(ValueError, match=r"^smoothing: expected > 0 if it is trainable, got 0"):
         kdm.Categorical(3, trainable=True)
 
 

@@ -153,7 +153,7 @@ def test_bad_arguments(arguments: tuple[float, ...], unchecked: None) -> None:
 
 def test_bad_input(unchecked: None) -> None:
     kernel = kdm.Levels(4)
-    with pytest.raises(ValueError, match=r"^smoothing: expected > 0 where it is trainable"):
+    with pytest.raises(ValueError, match=r"^smoothing: expected > 0 if it is trainable"):
         kdm.Levels(4, trainable=True)
     with pytest.raises(ValueError, match=r"^region: expected labels in 0 … 3, got 4"):
         kernel.log_mass(kdm.OneOf([1, 4]), C)

@@ -58,7 +58,7 @@ class Around(Kernel, ABC):
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
     ) -> None:
-        """From the distances of components in the space of the inner kernel."""
+        """Sets the inner bandwidth, from the distances of components in its space."""
         self.kernel.initialize_bandwidth(components, sigma, distance=distance)
 
     def same_family(self, other: Kernel) -> bool:

@@ -25,7 +25,7 @@ _MANY = 1 << 12
 BOUND = 0.01
 #: Differences below this part of the values' size are rounding.
 ROUNDING = 1e-12
-# Distances are taken from about this many points, so many pairs at a time.
+# Distances are taken from about this many points, in blocks of this many pairs.
 _SAMPLE = 2048
 _PAIRS = 1 << 22
 
@@ -77,7 +77,7 @@ class Bandwidth(nn.Module, ABC):
 
     @property
     def per_component(self) -> bool:
-        """Whether every component has a bandwidth of its own."""
+        """Whether components have different bandwidths."""
         return len(self.shape) >= 2
 
     @property
@@ -106,13 +106,13 @@ class Bandwidth(nn.Module, ABC):
 
 
 class LearnedBandwidth(Bandwidth):
-    """value = minimum + exp(raw), where `raw` is a parameter.
+    """value = minimum + exp(raw) with a parameter `raw`.
 
     The lower bound keeps maximum likelihood well posed: without it, the density of a component that sits on
     a sample grows without limit as its bandwidth goes to zero.
 
     Args:
-        name: how error messages call the bandwidth.
+        name: the name of the bandwidth in error messages.
         value: a positive number or tensor of shape `()`, `(d,)`, `(m, 1)` or `(m, d)`, copied. Plain numbers
             are kept in float64, so that they keep their digits.
         minimum: the lower bound; None is a millionth of the smallest value.
@@ -181,7 +181,7 @@ class LearnedBandwidth(Bandwidth):
         self.bound(minimum)
 
     def scaled(self, factor: Any) -> LearnedBandwidth:
-        """A bandwidth with a parameter of its own: gradients do not reach this one."""
+        """A bandwidth with a new parameter: gradients do not reach this one."""
         factor = positive_tensor("factor", factor).detach().to(self.raw.device)
         value = self.value.detach() * factor
         # A value that training has brought down to its bound must stay above the new one.
@@ -195,13 +195,13 @@ class LearnedBandwidth(Bandwidth):
         return np.where(short > float(self.minimum), short, numbers).tolist()
 
     def config(self) -> dict[str, Any]:
-        # Those of many components are left to `state_dict`.
+        # `state_dict` has those of many components.
         value = {"shape": list(self.shape)} if self.raw.numel() > _MANY else self._description()
         return {self.name: value, f"{self.name}_min": float(self.minimum)}
 
 
 def stack_bandwidths(bandwidths: Sequence[Bandwidth]) -> FixedBandwidth | None:
-    """Learned bandwidths `(m, d)` as one of a batch; gradients flow to all. None where one is no such.
+    """Learned bandwidths `(m, d)` as one with a batch; gradients flow to all. None if one is of another kind.
 
     >>> stack_bandwidths([LearnedBandwidth("sigma", torch.ones(5, 1))] * 3).shape
     torch.Size([3, 5, 1])
@@ -218,7 +218,7 @@ class FixedBandwidth(Bandwidth):
     """A given tensor, no parameter: gradients flow through it to the tensors that it was computed from.
 
     Args:
-        name: how error messages call the bandwidth.
+        name: the name of the bandwidth in error messages.
         value: a positive number or tensor of any shape that `Bandwidth` names.
         validate: whether the value is checked and copied. If False, the tensor itself is kept; no method
             changes it in place.
@@ -243,7 +243,7 @@ class FixedBandwidth(Bandwidth):
         return FixedBandwidth(self.name, self.fixed * factor, validate=False)
 
     def config(self) -> dict[str, Any]:
-        # A batch may hold millions of numbers: they are left to `state_dict`.
+        # A batch may hold millions of numbers: `state_dict` has them.
         value = {"shape": list(self.shape)} if self.batch_shape else self.fixed.tolist()
         return {self.name: value, f"{self.name}_min": None}
 
@@ -264,7 +264,7 @@ def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: boo
 def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
     """The bandwidth that `Bandwidth.config` described.
 
-    Numbers that were left out are placeholders (NaN, those of a batch) until `load_state_dict` sets them.
+    Numbers that the description lacks are placeholders (NaN for a batch) until `load_state_dict` sets them.
     """
     value, minimum = config[name], config[f"{name}_min"]
     if isinstance(value, dict) and minimum is None:
@@ -278,8 +278,8 @@ def bandwidth_from_config(name: str, config: dict[str, Any]) -> Bandwidth:
 def copy_with_graph(module: Any, memo: dict[Any, Any]) -> Any:
     """`copy.deepcopy` of a module whose buffers may be results of a computation.
 
-    torch refuses to copy such tensors. Here the copy is part of the same graph: it has storage of its own,
-    and its gradients flow to where the original's do.
+    torch refuses to copy such tensors. Here the copy is part of the same graph: its storage is new, and its
+    gradients flow to the same tensors as the original's.
     """
     for tensor in module.buffers():
         if not tensor.is_leaf:
@@ -296,7 +296,7 @@ def copy_with_graph(module: Any, memo: dict[Any, Any]) -> Any:
 def typical_distance(points: Tensor, rule: str) -> float:
     """The distance of points `(n, *event)`: the median to the nearest neighbour, or the mean of all pairs.
 
-    Coinciding points do not count; where all coincide the answer is 1.
+    Coinciding points do not count; if all coincide, the answer is 1.
 
     Args:
         rule: `"nearest"`, `"mean"`, or `"scott"`, which multiplies the mean by n^(−1/(d + 4)): the order of

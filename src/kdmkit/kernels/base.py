@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
+from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
 from kdmkit.kernels.regions import Interval, OneOf, Region
@@ -190,10 +190,10 @@ class Kernel(nn.Module, ABC):
     # ---- events
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        """`value` as a tensor of events; plain numbers get the dtype and device of `like`."""
+        """`value` as a tensor of events or labels; plain numbers get the dtype and device of `like`."""
         value = as_tensor(argument, value, like=like)
-        check_event(argument, value, event_shape)
-        return value
+        check_event(argument, value, event_shape[len(event_shape) - self.event_rank(value) :])
+        return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         """Raises if `value` holds anything but events: NaN, a zero amplitude, an unknown label."""

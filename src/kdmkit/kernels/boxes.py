@@ -1,4 +1,4 @@
-"""Boxes around blocks of components, and how large an overlap with a component inside can be."""
+"""Boxes around blocks of components, and upper bounds of the overlap with their components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Boxes:
     Args:
         kernel: the kernel in these coordinates.
         low, high: the smallest and largest coordinates.
-        scale: the largest bandwidths of a block, or `(1, d)` where all components share them.
+        scale: the largest bandwidths of a block, or `(1, d)` if all components share them.
     """
 
     kernel: LocationScale
@@ -34,8 +34,8 @@ class Boxes:
     def of(cls, kernel: LocationScale, components: Float[Tensor, "m d"], size: int) -> Boxes:
         """Boxes of `size` components each, but for the last one."""
         low, high, scale = [], [], []
-        step, own = max(1, _COMPONENTS // size) * size, kernel.whitened()
-        shared = own.scale(components.new_empty(0, dtype=torch.float64))
+        step, whitened = max(1, _COMPONENTS // size) * size, kernel.whitened()
+        shared = whitened.scale(components.new_empty(0, dtype=torch.float64))
         for part in torch.arange(len(components), device=components.device).split(step):
             points = kernel.whiten(components[part].double())
             low.append(_ends(points, size).amin(1))
@@ -43,14 +43,14 @@ class Boxes:
             if kernel.per_component:
                 scale.append(_ends(shared[part].expand_as(points), size).amax(1))
         widest = torch.cat(scale) if scale else shared.expand(1, components.shape[1])
-        return cls(own, torch.cat(low), torch.cat(high), widest)
+        return cls(whitened, torch.cat(low), torch.cat(high), widest)
 
     def largest_log_overlap(
         self, low: Float[Tensor, "n d"], high: Float[Tensor, "n d"], blocks: Int[Tensor, " b"] | slice
     ) -> Float[Tensor, "n b"]:
         """An upper bound of 2·log|k(x, c)| for all x between `low` and `high` and all c of some blocks.
 
-        It is that of the distance between the boxes, since overlaps fall with the distance in any dimension.
+        It is the overlap at the distance of the boxes: overlaps fall with the distance in any dimension.
         """
         scale = self.scale[blocks] if len(self.scale) > 1 else self.scale
         total: Tensor | float = 0.0
@@ -70,7 +70,7 @@ def _ends(points: Float[Tensor, "n d"], size: int) -> Float[Tensor, "b size d"]:
 def order_in_blocks(kernel: LocationScale, components: Float[Tensor, "m d"], size: int) -> Int[Tensor, " m"]:
     """An order in which blocks of components are compact, in units of the bandwidth.
 
-    Components with bandwidths of their own are near each other where these are alike, too.
+    If components have different bandwidths, those of a block have similar ones.
     """
     points = kernel.whiten(components)
     scale = kernel.whitened().scale(components)

@@ -13,18 +13,16 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import (
-    as_tensor,
     bad_argument,
-    check_event,
     check_finite,
     check_floating,
     check_label,
     check_number,
     is_integer,
 )
+from kdmkit._core.logspace import log_add, safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.integrals import log_sum
 from kdmkit.kernels.regions import OneOf, Region, first_occurrences
 from kdmkit.ops import Lookup, Score, Term
 from kdmkit.ops.terms import Amplitudes
@@ -32,14 +30,16 @@ from kdmkit.ops.terms.discrete import log_probs, log_square
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
 _LARGEST_TABLE = 1 << 16
-# A label's amplitude keeps this much probability for the others: at an exact zero there is no gradient.
+# The probability that a label's starting component leaves to all labels: a zero would have no gradient.
 LABEL_SMOOTHING = 0.01
+# Numbers of (region, component, code) that exist at once in masses of sets.
+_NUMBERS = 1 << 22
 
 
 class Categorical(Kernel):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
-    The smoothing s is the probability of another code relative to the component's own; 0 is the identity.
+    The smoothing s is the probability of another code relative to the component's; 0 is the identity.
 
     Args:
         n: the number of categories.
@@ -101,7 +101,7 @@ class Categorical(Kernel):
         return Score(self._set_block, values, components.unsqueeze(-1), smoothing)
 
     def _set_block(self, values: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """A set of k codes has the odds 1 + (k − 1)s if it holds the component's own, and ks otherwise."""
+        """A set of k codes has the odds 1 + (k − 1)s if it holds the component's code, and ks otherwise."""
         smoothing, log_smoothing = parameters
         ordered, new = first_occurrences(values)
         k = new.sum(-1, keepdim=True).to(smoothing.dtype)
@@ -110,9 +110,9 @@ class Categorical(Kernel):
         ordered = ordered.expand(*lead, ordered.shape[-1]).contiguous()
         place = torch.searchsorted(ordered, codes).clamp_max(ordered.shape[-1] - 1)
         total = 1 + (self.n - 1) * smoothing
-        # What is outside the set, so that the set of all codes has the mass 1.
-        own = torch.log1p(-(self.n - k) * smoothing / total)
-        return torch.where(ordered.gather(-1, place) == codes, own, k.log() + log_smoothing - total.log())
+        # By the mass outside of the set: the set of all codes has the mass 1.
+        inside = torch.log1p(-(self.n - k) * smoothing / total)
+        return torch.where(ordered.gather(-1, place) == codes, inside, k.log() + log_smoothing - total.log())
 
     def mode(self, components: Tensor) -> Tensor:
         return components
@@ -122,10 +122,6 @@ class Categorical(Kernel):
     ) -> Tensor:
         probs = self.probs(components.reshape(-1)).detach()
         return torch.multinomial(probs, 1, generator=generator).view(components.shape)
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = as_tensor(argument, value, like=like)
-        return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         check_codes(argument, value, self.n)
@@ -165,8 +161,30 @@ def smoothing_logit(smoothing: float, *, trainable: bool) -> float:
     """logit of a smoothing in [0, 1); a trainable one must be positive."""
     smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
     if trainable and smoothing == 0:
-        raise ValueError(bad_argument("smoothing", "> 0 where it is trainable", smoothing))
+        raise ValueError(bad_argument("smoothing", "> 0 if it is trainable", smoothing))
     return -math.inf if smoothing == 0 else math.log(smoothing) - math.log1p(-smoothing)
+
+
+def read_codes(table: Float[Tensor, "*batch n"], codes: Tensor) -> Float[Tensor, "*lead"]:
+    """The entries of a table at codes; leading dimensions broadcast against each other."""
+    lead = broadcast(codes.shape, table.shape[:-1])
+    index = codes.long().expand(lead).unsqueeze(-1)
+    return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
+
+
+def set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k."""
+    codes, new = first_occurrences(values.long())
+    columns, n, m = table.mT, codes.shape[-2], table.shape[-2]
+    lead = broadcast(codes.shape[:-2], table.shape[:-2])
+    columns = columns.expand(*lead, *columns.shape[-2:])
+    step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
+    parts = []
+    for some, kept in zip(codes.split(step, -1), new.split(step, -1), strict=True):
+        index = some.reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
+        scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
+        parts.append(safe_logsumexp(torch.where(kept.unsqueeze(-1), scores, -math.inf).mT))
+    return log_add(parts)
 
 
 def _compare(x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -196,10 +214,7 @@ class Cosine(Kernel):
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         if is_integer(x):
-            table = log_probs(components)
-            lead = broadcast(x.shape, table.shape[:-1])
-            index = x.long().expand(lead).unsqueeze(-1)
-            return table.expand(*lead, table.shape[-1]).gather(-1, index).squeeze(-1)
+            return read_codes(log_probs(components), x)
         return log_square((unit(x) * unit(components)).sum(-1))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
@@ -214,7 +229,7 @@ class Cosine(Kernel):
         check_label(argument, values, event_shape[-1])
 
     def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(_label_masses, values, log_probs(components))
+        return Score(set_masses, values, log_probs(components))
 
     def mode(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The basis vector of the likeliest label."""
@@ -228,13 +243,6 @@ class Cosine(Kernel):
         code = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
         one_hot = nn.functional.one_hot(code.squeeze(-1), probs.shape[-1])
         return one_hot.to(components.dtype).view(components.shape)
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = as_tensor(argument, value, like=like)
-        if is_integer(value):
-            return value.long()
-        check_event(argument, value, event_shape)
-        return value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         if is_integer(value):
@@ -280,17 +288,6 @@ def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
     scaled = x / torch.where(largest > 0, largest, 1.0)
     square = scaled.square().sum(-1, keepdim=True)
     return scaled / torch.where(square > 0, square, 1.0).sqrt()
-
-
-def _label_masses(values: Tensor, table: Tensor, parameters: object) -> Tensor:
-    ordered, new = first_occurrences(values)
-
-    def part(i: int) -> Tensor:
-        column = slice(i, i + 1)
-        scores = Lookup(ordered[..., column], table).matrix()
-        return torch.where(new[..., column], scores, -math.inf)
-
-    return log_sum(part, ordered.shape[-1])
 
 
 def _amplitude_block(x: Tensor, components: Tensor, parameters: object) -> Tensor:

@@ -57,7 +57,7 @@ class Compact(LocationScale, ABC):
         z = (gap / scale).abs().clamp_max(2)
 
         # E(u − u' − z)₊ = ∫ G(t)·G(−t − z) dt over [−1, 1 − z], symmetric about −z/2: twice the upper half,
-        # cut at 0 where the polynomial changes.
+        # cut at 0, because the polynomial changes there.
         def product(t: Tensor) -> Tensor:
             return self.unit_cdf(t) * self.unit_cdf(-t - z.unsqueeze(-1))
 

@@ -61,7 +61,7 @@ class Composed(Kernel):
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
     ) -> None:
-        """From the distances in the encoder's space."""
+        """Sets the inner bandwidth, from distances in the encoder's space."""
         self.kernel.initialize_bandwidth(self.encode(components), sigma, distance=distance)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Composed(Kernel):
 
     @torch.no_grad()
     def check_components(self, argument: str, components: Tensor) -> None:
-        """Checks what the encoder makes of the components, in evaluation mode."""
+        """Checks the encoded components, in evaluation mode."""
         modes = {module: module.training for module in self.modules()}
         try:
             encoded = self.eval().encode(components)

@@ -15,7 +15,7 @@ from kdmkit._core.logspace import log_add
 from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import LABEL_SMOOTHING
+from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
@@ -33,7 +33,7 @@ class Inflated(Around):
     """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
 
     A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a
-    log mass at atoms and a log-density elsewhere. NaN may be an atom: missing as a state of its own.
+    log mass at atoms and a log-density elsewhere. NaN may be an atom: missing as a state.
 
     With a `Rounded` inner kernel every number has a mass. The mass of an atom is then p_a plus p₀ times the
     mass of its cell, so that all masses sum to 1.
@@ -163,7 +163,7 @@ class Inflated(Around):
         self.check_set(argument, value, event_shape)
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
-        """Which atom each event is, in the precision of the events; on a grid, which cell it lies in."""
+        """Whether an event is an atom, in the precision of events; on a grid, whether they share a cell."""
         x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
@@ -198,10 +198,7 @@ class Inflated(Around):
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         log_p, inner = self.split(components)
         match = self._match(x)
-        is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
-        lead = broadcast(is_atom.shape, log_p.shape[:-1])
-        table = log_p[..., 1:].expand(*lead, self.n_atoms)
-        atoms = table.gather(-1, code.long().expand(*lead, 1)).squeeze(-1)
+        is_atom, atoms = match.any(-1), read_codes(log_p[..., 1:], match.int().argmax(-1))
         replaced = x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else is_atom
         rest = self.kernel.log_overlap(self._stand_in(x, replaced, inner), inner)
         rest = rest + log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
@@ -329,8 +326,8 @@ class Inflated(Around):
             points = torch.cat([inner_mode.unsqueeze(0), every])
             best = self.log_overlap(points, c).argmax(0)
             return points.gather(0, best.unsqueeze(-1).unsqueeze(0)).squeeze(0)
-        best, where = log_p[..., 1:].max(-1, keepdim=True)
-        return torch.where(best > log_p[..., :1], self.atoms.to(c)[where], inner_mode)
+        best, code = log_p[..., 1:].max(-1, keepdim=True)
+        return torch.where(best > log_p[..., :1], self.atoms.to(c)[code], inner_mode)
 
     def typical_event(self, components: Tensor) -> Tensor:
         return self.kernel.typical_event(self.split(components)[1])

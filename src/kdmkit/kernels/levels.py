@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, SupportsIndex
 
 import torch
@@ -13,26 +12,31 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import (
-    as_tensor,
     check_event,
     check_finite,
     check_floating,
-    is_integer,
 )
-from kdmkit._core.logspace import log_add, safe_log, safe_logsumexp
-from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit._core.logspace import log_add, safe_log
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import LABEL_SMOOTHING, check_codes, check_size, smoothing_logit
-from kdmkit.kernels.regions import OneOf, Region, first_occurrences
+from kdmkit.kernels.categorical import (
+    LABEL_SMOOTHING,
+    check_codes,
+    check_size,
+    read_codes,
+    set_masses,
+    smoothing_logit,
+)
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
 
-# Numbers that exist at once: of (draw, level) in `sample`, of (region, component, level) in masses.
+# Numbers of (draw, level) that exist at once in `sample`.
 _NUMBERS = 1 << 22
 _LEAST_SMOOTHING = 1e-30
 
 
 class Levels(Kernel):
-    """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component has a distribution of its own.
+    """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component is a distribution.
 
     A component is a vector of n logits, an event is one code. Probabilities are read from a table of m × n
     numbers, so thousands of levels are fine. The smoothing s gives every level at least s/n under every
@@ -110,7 +114,7 @@ class Levels(Kernel):
         return Lookup(x.unsqueeze(-1), self.log_probs(components))
 
     def _direct(self, x: Tensor, components: Tensor) -> Term:
-        """Logits read one by one and normalised then: no second table where levels outnumber queries."""
+        """Without a table: logits are read one by one and then normalised, if levels outnumber queries."""
         codes, zeros = x.unsqueeze(-1), torch.zeros(x.shape[-1], 1, dtype=torch.long, device=x.device)
 
         def constant(value: Float[Tensor, "*batch_m"]) -> Term:
@@ -123,10 +127,7 @@ class Levels(Kernel):
         return LogSum((Sum((Lookup(codes, components), constant(log_rest - total))), constant(log_share)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        table = self.log_probs(components)
-        lead = broadcast(x.shape, table.shape[:-1])
-        index = x.long().expand(lead).unsqueeze(-1)
-        return table.expand(*lead, self.n).gather(-1, index).squeeze(-1)
+        return read_codes(self.log_probs(components), x)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
@@ -140,7 +141,7 @@ class Levels(Kernel):
     # ---- regions
 
     def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(_set_masses, values, self.log_probs(components))
+        return Score(set_masses, values, self.log_probs(components))
 
     # ---- draws
 
@@ -160,7 +161,7 @@ class Levels(Kernel):
     def draw(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Int[Tensor, "*lead"]:
-        """As `sample`, from one table of m × n numbers where all draws share the components."""
+        """As `sample`, from one table of m × n numbers if all draws share the components."""
         if components.ndim > 2:
             return super().draw(components, index, generator)
         probs = self.probs(components.detach())
@@ -173,10 +174,6 @@ class Levels(Kernel):
         return drawn.reshape(index.shape)
 
     # ---- events and components
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = as_tensor(argument, value, like=like)
-        return value.long() if is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         check_codes(argument, value, self.n)
@@ -203,14 +200,14 @@ class Levels(Kernel):
         event_shape: torch.Size,
         share: float,
     ) -> Float[Tensor, "m n"]:
-        """log((1 − share)·[x = chosen] + share·p(x)), where p are shares among `values`, none of them 0."""
+        """log((1 − share)·[x = chosen] + share·p(x)), p being smoothed shares of levels among `values`."""
         counts = torch.bincount(values.long(), minlength=self.n).double() + 0.5
         probs = share * (counts / counts.sum()).expand(len(chosen), -1)
-        own = torch.full((len(chosen), 1), 1 - share, dtype=torch.float64)
-        return probs.scatter_add(-1, chosen.long().unsqueeze(-1), own).log()
+        rest = torch.full((len(chosen), 1), 1 - share, dtype=torch.float64)
+        return probs.scatter_add(-1, chosen.long().unsqueeze(-1), rest).log()
 
     def evidence_points(
-        self, components: Float[Tensor, "*own m n"], log_weights: Float[Tensor, "*batch m"]
+        self, components: Float[Tensor, "*lead m n"], log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Int[Tensor, " n"], Float[Tensor, "*batch n"]]:
         """All levels, with their log-probabilities under the mixture."""
         probs = self.probs(components)
@@ -235,25 +232,10 @@ class Levels(Kernel):
         return f"n={self.n}, smoothing={self.smoothing.item():.4g}"
 
 
-def _set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k."""
-    codes, new = first_occurrences(values.long())
-    columns, n, m = table.mT, codes.shape[-2], table.shape[-2]
-    lead = broadcast(codes.shape[:-2], table.shape[:-2])
-    columns = columns.expand(*lead, *columns.shape[-2:])
-    step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
-    parts = []
-    for some, kept in zip(codes.split(step, -1), new.split(step, -1), strict=True):
-        index = some.reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
-        scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
-        parts.append(safe_logsumexp(torch.where(kept.unsqueeze(-1), scores, -math.inf).mT))
-    return log_add(parts)
-
-
 def _invert(probs: Float[Tensor, "*r n"], uniform: Float[Tensor, "*r k"]) -> Int[Tensor, "*r k"]:
     """The levels at which the cumulative probabilities exceed the draws; levels of probability 0 never."""
     cumulative = probs.double().cumsum(-1)
     total = cumulative[..., -1:]
-    found = torch.searchsorted(cumulative, uniform * total, right=True)
+    level = torch.searchsorted(cumulative, uniform * total, right=True)
     last = (cumulative < total).sum(-1, keepdim=True)
-    return torch.minimum(found, last)
+    return torch.minimum(level, last)

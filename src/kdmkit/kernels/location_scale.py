@@ -24,14 +24,16 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.regions import Interval, Region
-from kdmkit.ops import Score, Term
+from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
 from kdmkit.ops.terms import BlockScore
 
 
 class WithBandwidth(Kernel, ABC):
-    """A kernel with a bandwidth."""
+    """A kernel of vectors with a bandwidth."""
 
     bandwidth: Bandwidth
+    #: The parameter's name in errors, if it is not that of the bandwidth.
+    parameter_name: str | None = None
 
     @abstractmethod
     def with_bandwidth(self, bandwidth: Bandwidth) -> WithBandwidth:
@@ -49,6 +51,44 @@ class WithBandwidth(Kernel, ABC):
         if not isinstance(self.bandwidth, LearnedBandwidth):
             self._cannot("one with a learned bandwidth")
         return self.bandwidth
+
+    def initialize_bandwidth(
+        self, components: Tensor, sigma: str | float, *, distance: float | None = None
+    ) -> None:
+        if not isinstance(self.bandwidth, LearnedBandwidth):
+            return
+        if isinstance(sigma, str):
+            width = self.typical_width(components, sigma) if distance is None else distance
+            value = width * self.relative_widths(components)
+        else:
+            value = torch.full_like(self.bandwidth.raw, sigma)
+        self.bandwidth.restart(value, BOUND * float(value.min()))
+
+    def typical_width(self, components: Tensor, rule: str) -> float:
+        """The bandwidth to start from, by a rule of `typical_distance`."""
+        return typical_distance(components, rule)
+
+    def relative_widths(self, components: Tensor) -> Tensor:
+        """Factors of the bandwidth to start from, in the shape of the bandwidth."""
+        return torch.ones_like(self.learned_bandwidth.raw)
+
+    def check_dimensions(self, d: int, x: Tensor | None = None) -> int:
+        """d, if the bandwidth and x have as many dimensions; otherwise a ValueError."""
+        if x is not None:
+            check_event("x", x, torch.Size([d]))
+        shape = self.bandwidth.shape
+        if len(shape) and shape[-1] not in (1, d):
+            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
+            name = self.parameter_name or self.bandwidth.name
+            raise ValueError(bad_argument(name, wanted, f"shape {tuple(shape)}"))
+        return d
+
+    def distance_term(self, x: Tensor, components: Tensor, scale: Tensor) -> Term:
+        """−Σ_i (scale_i·(x_i − c_i))² of all pairs; `scale` has the shape of the bandwidth."""
+        if self.bandwidth.per_component:
+            return ComponentDistance(x, components, scale)
+        row = scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1)
+        return SquaredDistance(x, components, row)
 
 
 class LocationScale(WithBandwidth, ABC):
@@ -74,7 +114,7 @@ class LocationScale(WithBandwidth, ABC):
     unit_variance: ClassVar[float]
     #: The density of u is zero beyond this distance.
     unit_radius: ClassVar[float]
-    #: How many numbers exist at once for one expected distance.
+    #: The number of values that exist at once for one expected distance.
     values_per_distance: ClassVar[int]
 
     @abstractmethod
@@ -96,16 +136,16 @@ class LocationScale(WithBandwidth, ABC):
         """The log mass of [low, high] in one dimension, precise in the tails; the ends may be infinite."""
 
     def anchored_log_overlap(self, x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        """log g((x − c)/s) in one dimension, less that of an anchor where g is positive everywhere.
+        """log g((x − c)/s) in one dimension; if g is positive everywhere, minus its value at the anchor.
 
-        Of an x near the anchor it has all its digits, however far both are from the centre.
+        The difference has all its digits for an x near the anchor, however far both are from the centre.
         """
         return self.unit_log_overlap((x - centre) / scale)
 
     def anchored_log_mass(
         self, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor
     ) -> Tensor:
-        """`interval_log_mass`, less what `anchored_log_overlap` leaves out."""
+        """`interval_log_mass`, minus the value at the anchor as in `anchored_log_overlap`."""
         return self.interval_log_mass(low, high, centre, scale)
 
     @abstractmethod
@@ -120,7 +160,7 @@ class LocationScale(WithBandwidth, ABC):
     def distance_between(
         self, gap: Float[Tensor, "*shape"], scale: Tensor, other: Tensor
     ) -> Float[Tensor, "*shape"]:
-        """E|gap + s·u − s'·u'|, where u and u' are independent."""
+        """E|gap + s·u − s'·u'| for independent u and u'."""
 
     @abstractmethod
     def with_bandwidth(self, bandwidth: Bandwidth) -> LocationScale:
@@ -140,21 +180,12 @@ class LocationScale(WithBandwidth, ABC):
     def per_component(self) -> bool:
         return self.bandwidth.per_component
 
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """The typical distance of components, relative to the spread of each dimension where they differ."""
-        bandwidth = self.bandwidth
-        if not isinstance(bandwidth, LearnedBandwidth):
-            return
-        if not isinstance(sigma, str):
-            width = float(sigma)
-        else:
-            width = typical_distance(components, sigma) if distance is None else distance
-        value = torch.full_like(bandwidth.raw, width)
-        if isinstance(sigma, str) and value.ndim and value.shape[-1] > 1:
-            value = value * relative_spread(components.detach().double()).to(value)
-        bandwidth.restart(value, BOUND * float(value.min()))
+    def relative_widths(self, components: Tensor) -> Tensor:
+        """Proportional to the spread of each dimension, if dimensions have different bandwidths."""
+        ones = super().relative_widths(components)
+        if not ones.ndim or ones.shape[-1] == 1:
+            return ones
+        return ones * relative_spread(components.detach().double()).to(ones)
 
     def scaled(self, factor: Any) -> LocationScale:
         return self.with_bandwidth(self.bandwidth.scaled(factor))
@@ -203,15 +234,15 @@ class LocationScale(WithBandwidth, ABC):
         return self.unit_log_overlap((x - components) / self.scale(components)).sum(-1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         return self.score_term(self._block, x, components)
 
     def score_term(self, block: BlockScore, query: Tensor, components: Tensor) -> Term:
-        """Scores by a function of blocks, which finds components and scales by `centres_and_scales`."""
+        """Scores by a function of blocks, which reads components and scales by `centres_and_scales`."""
         scale = self.score_scale(components)
         if not self.per_component:
             return Score(block, query, components, (scale,))
-        # Blocks slice the components: scales of their own travel beside them.
+        # Blocks slice the components: the scales of components are columns beside them.
         shape = broadcast(scale.shape, components.shape)
         return Score(block, query, torch.cat([components.expand(shape), scale.expand(shape)], -1))
 
@@ -232,7 +263,7 @@ class LocationScale(WithBandwidth, ABC):
         return sum_last(part, x.unsqueeze(-2), centres.unsqueeze(-3), scales.unsqueeze(-3))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
-        d = self._check_dimensions(components.shape[-1])
+        d = self.check_dimensions(components.shape[-1])
         logs = self.bandwidth.value.log()
         if logs.ndim == 0:
             logs = logs.unsqueeze(-1)
@@ -241,7 +272,7 @@ class LocationScale(WithBandwidth, ABC):
     # ---- regions
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], low)
+        self.check_dimensions(components.shape[-1], low)
         return self.score_term(self._mass_block, torch.cat([low, high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -253,27 +284,18 @@ class LocationScale(WithBandwidth, ABC):
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
         return self.interval_log_mass(low, high, components, self.score_scale(components)).sum(-1)
 
-    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+    def cdf(self, x: Float[Tensor, "*x"], components: Tensor) -> Float[Tensor, "*lead m"]:
         scale = self.scale(components)
         scale = scale.squeeze(-1) if scale.ndim else scale
         return self.unit_cdf((x.unsqueeze(-1) - components.squeeze(-1)) / scale)
 
-    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+    def quantile_bounds(self, q: Float[Tensor, "*x"], components: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.scale(components)
         reach = (scale.squeeze(-1) if scale.ndim else scale) * self.unit_quantile_bound(q).unsqueeze(-1)
         return components.squeeze(-1) - reach, components.squeeze(-1) + reach
 
     def mode(self, components: Tensor) -> Tensor:
         return components
-
-    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
-        if x is not None:
-            check_event("x", x, torch.Size([d]))
-        shape = self.bandwidth.shape
-        if len(shape) and shape[-1] not in (1, d):
-            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
-            raise ValueError(bad_argument(self.bandwidth.name, wanted, f"shape {tuple(shape)}"))
-        return d
 
     def mean(self, components: Tensor) -> Float[Tensor, "*batch d"]:
         return components
@@ -294,7 +316,7 @@ class LocationScale(WithBandwidth, ABC):
     # ---- coordinates in which the kernel is a product over dimensions
 
     def whiten(self, x: Tensor) -> Tensor:
-        """From x to coordinates in which the kernel is a product over dimensions."""
+        """The coordinates of x in which the kernel is a product over dimensions."""
         return x
 
     def unwhiten(self, u: Tensor) -> Tensor:

@@ -11,12 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number, is_integer
+from kdmkit._core.checks import bad_argument, check_finite, check_number, is_integer
 from kdmkit._core.tensors import at_least_float32, broadcast, compute_dtype, pick
 from kdmkit.kernels.bandwidth import (
-    BOUND,
     Bandwidth,
-    LearnedBandwidth,
     as_bandwidth,
     bandwidth_from_config,
     positive_tensor,
@@ -27,7 +25,7 @@ from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.regions import Interval, OneOf, first_occurrences
-from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
+from kdmkit.ops import Score, Term
 from kdmkit.ops.terms import score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
@@ -42,8 +40,8 @@ class Periodic(WithBandwidth):
     period or more is the whole circle. An open end is that of the turn [k·period, (k + 1)·period] in which
     the other end lies.
 
-    The parameter that is trained is the width σ = period/(π√(2κ)): where it is much smaller than the period,
-    the kernel is RBF(σ) on the circle.
+    The parameter that is trained is the width σ = period/(π√(2κ)): if it is much smaller than the period, the
+    kernel is RBF(σ) on the circle.
 
     Args:
         kappa: κ > 0: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one per component; the
@@ -60,6 +58,8 @@ class Periodic(WithBandwidth):
 
     discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
+    overlaps_everywhere: bool = True
+    parameter_name: str = "kappa"
 
     def __init__(
         self, kappa: Any = 1.0, period: float = 1.0, *, whole: bool = False, trainable: bool = False
@@ -70,7 +70,7 @@ class Periodic(WithBandwidth):
         self.has_atoms, self.components_are_events = self.whole, not self.whole
         self.region_kinds = (Interval, OneOf) if self.whole else (Interval,)
         if self.whole and self.period != round(self.period):
-            raise ValueError(bad_argument("period", "a whole number where events are", period))
+            raise ValueError(bad_argument("period", "a whole number if events are whole", period))
         if isinstance(kappa, Bandwidth):
             self.bandwidth = kappa
         else:
@@ -97,12 +97,6 @@ class Periodic(WithBandwidth):
     def _kappa(self, sigma: Tensor) -> Tensor:
         return 0.5 * (self.period / (math.pi * sigma)).square()
 
-    # ---- parameters
-
-    @property
-    def overlaps_everywhere(self) -> bool:
-        return True
-
     @property
     def per_component(self) -> bool:
         return self.whole or self.bandwidth.per_component
@@ -110,20 +104,10 @@ class Periodic(WithBandwidth):
     def with_bandwidth(self, bandwidth: Bandwidth) -> Periodic:
         return Periodic(bandwidth, self.period, whole=self.whole)
 
-    def initialize_bandwidth(
-        self, components: Tensor, sigma: str | float, *, distance: float | None = None
-    ) -> None:
-        """σ is the typical distance of components on the circle, or the number."""
-        if not isinstance(self.bandwidth, LearnedBandwidth):
-            return
-        if not isinstance(sigma, str):
-            width = float(sigma)
-        elif distance is not None:
-            width = distance
-        else:
-            radius = self.period / (2 * math.pi)
-            width = radius * typical_distance(self._points(components.detach().double()), sigma)
-        self.bandwidth.restart(width, BOUND * width)
+    def typical_width(self, components: Tensor, rule: str) -> float:
+        """The typical distance of components on the circle."""
+        radius = self.period / (2 * math.pi)
+        return radius * typical_distance(self._points(components.detach().double()), rule)
 
     def _scale(self, like: Tensor) -> Tensor:
         """κ on the device of `like`, in float32 at least."""
@@ -140,21 +124,18 @@ class Periodic(WithBandwidth):
         return torch.cat([angle.cos(), angle.sin()], -1)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         x, c = self._points(x.to(components.dtype) if is_integer(x) else x), self._points(components)
         scale = (0.5 * self._scale(components)).sqrt().to(score_dtype(x, c))
         if scale.ndim and scale.shape[-1] > 1:
             scale = torch.cat([scale, scale], -1)
-        if self.bandwidth.per_component:
-            return ComponentDistance(x, c, scale)
-        return SquaredDistance(x, c, scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1))
+        return self.distance_term(x, c, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        half = 0.5 * self._angle(x - components)
-        return (-2 * self._scale(components) * half.sin().square()).sum(-1).to(components.dtype)
+        return self._log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
-        d = self._check_dimensions(components.shape[-1])
+        d = self.check_dimensions(components.shape[-1])
         if self.whole:
             return -self._log_total(components).sum(-1)
         kappa = self._kappa(self.bandwidth.value.double())
@@ -172,15 +153,6 @@ class Periodic(WithBandwidth):
     def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
         return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
 
-    def _check_dimensions(self, d: int, x: Tensor | None = None) -> int:
-        if x is not None:
-            check_event("x", x, torch.Size([d]))
-        shape = self.bandwidth.shape
-        if len(shape) and shape[-1] not in (1, d):
-            wanted = f"a scalar, ({d},), (m, 1) or (m, {d}), or a batch of them, for events of shape ({d},)"
-            raise ValueError(bad_argument("kappa", wanted, f"shape {tuple(shape)}"))
-        return d
-
     # ---- regions
 
     def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
@@ -193,7 +165,7 @@ class Periodic(WithBandwidth):
         return Score(self._set_block, values.remainder(round(self.period)), self._mass_columns(components))
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], low)
+        self.check_dimensions(components.shape[-1], low)
         ends = torch.cat(self._closed(low, high), -1)
         return Score(self._run_block if self.whole else self._arc_block, ends, self._mass_columns(components))
 
@@ -208,10 +180,8 @@ class Periodic(WithBandwidth):
         last = torch.where((low >= 0) & (low <= period), period, ((from_low / period).floor() + 1) * period)
         both = is_open[0] & is_open[1]
         nothing = both & (low == high)
-        first, last = (
-            torch.where(both, 0.0, first),
-            torch.where(both, torch.where(nothing, 0.0, period), last),
-        )
+        first = torch.where(both, 0.0, first)
+        last = torch.where(both, torch.where(nothing, 0.0, period), last)
         return torch.where(is_open[0], first, low), torch.where(is_open[1], last, high)
 
     def _columns(self, components: Tensor, *more: Tensor) -> Float[Tensor, "*batch m k"]:
@@ -221,18 +191,18 @@ class Periodic(WithBandwidth):
         return torch.cat([part.to(kappa.dtype).expand(shape) for part in (components, kappa, *more)], -1)
 
     def _arc_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        low, high = ends[..., :, None, :].chunk(2, -1)
-        c, kappa = columns[..., None, :, :].chunk(2, -1)
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
+        c, kappa = columns.unsqueeze(-3).chunk(2, -1)
         width = (high - low) * (2 * math.pi / self.period)
         # Rounding must not leave a gap in the circle.
         width = torch.where(high - low >= self.period, 7.0, width)
         return sum_last(log_arc_mass, self._angle(low - c), self._angle(high - c), width, kappa)
 
     def _run_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        low, high = ends[..., :, None, :].chunk(2, -1)
+        low, high = ends.unsqueeze(-2).chunk(2, -1)
         first = low.ceil()
         count = high.floor() - first + 1
-        c, kappa, total = columns[..., None, :, :].chunk(3, -1)
+        c, kappa, total = columns.unsqueeze(-3).chunk(3, -1)
         return sum_last(partial(in_pieces, self._log_run), first, count, c, kappa, total)
 
     def _log_run(self, first: Tensor, count: Tensor, c: Tensor, kappa: Tensor, total: Tensor) -> Tensor:
@@ -246,7 +216,7 @@ class Periodic(WithBandwidth):
 
     def _set_block(self, values: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         ordered, new = first_occurrences(values)
-        c, kappa, total = columns[..., None, :, :].unbind(-1)
+        c, kappa, total = columns.unsqueeze(-3).unbind(-1)
 
         def part(i: int) -> Tensor:
             score = self._log_bump(ordered[..., i, None] - c, kappa) - total
@@ -254,7 +224,7 @@ class Periodic(WithBandwidth):
 
         return log_sum(part, ordered.shape[-1])
 
-    def cdf(self, x: Float[Tensor, "*own"], components: Tensor) -> Float[Tensor, "*lead m"]:
+    def cdf(self, x: Float[Tensor, "*x"], components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x) on [0, period): the mass of the arc from 0 to x."""
         start = -0.5 if self.whole else 0.0
         x = x.to(components.dtype).clamp(start, self.period)
@@ -262,7 +232,7 @@ class Periodic(WithBandwidth):
         block = self._run_block if self.whole else self._arc_block
         return block(ends, self._mass_columns(components), ()).squeeze(-2).exp().to(components.dtype)
 
-    def quantile_bounds(self, q: Float[Tensor, "*own"], components: Tensor) -> tuple[Tensor, Tensor]:
+    def quantile_bounds(self, q: Float[Tensor, "*x"], components: Tensor) -> tuple[Tensor, Tensor]:
         shape = broadcast((*q.shape, 1), components.shape[:-1])
         low = torch.full(shape, -1.0 if self.whole else 0.0, dtype=q.dtype, device=q.device)
         return low, torch.full_like(low, self.period - 1 if self.whole else self.period)
@@ -306,7 +276,7 @@ class Periodic(WithBandwidth):
         return self._in_turn(components)
 
     def _in_turn(self, x: Tensor) -> Tensor:
-        """x in [0, period); rounding gives no period itself."""
+        """x in [0, period), without the period itself, which rounding may give."""
         turned = x.remainder(self.period)
         return torch.where(turned < self.period, turned, 0.0)
 
@@ -323,10 +293,6 @@ class Periodic(WithBandwidth):
         return self._in_turn((c + angle).remainder(self.period).to(components.dtype))
 
     # ---- events and components
-
-    def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
-        value = super().as_events(argument, value, event_shape, like)
-        return value.long() if self.whole and is_integer(value) else value
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         if not self.whole:

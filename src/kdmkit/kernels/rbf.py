@@ -24,7 +24,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Region
-from kdmkit.ops import ComponentDistance, SquaredDistance, Term
+from kdmkit.ops import SquaredDistance, Term
 from kdmkit.ops.terms import score_dtype
 
 
@@ -109,7 +109,7 @@ class RBF(LocationScale):
         self.learned_bandwidth.value = value
 
     def stacked(self, others: Sequence[Kernel]) -> RBF | None:
-        """One kernel with a bandwidth for every component of each; None of metrics and shared bandwidths."""
+        """One kernel with a bandwidth for every component of each; None for metrics and shared bandwidths."""
         kernels = [kernel for kernel in (self, *others) if isinstance(kernel, RBF) and kernel.shear is None]
         if len(kernels) <= len(others):
             return None
@@ -139,10 +139,10 @@ class RBF(LocationScale):
         return RBF(sigma, shear=factor.tril(-1) if len(rows) > 1 else None)
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
-        own, its = self.metric, other.metric if isinstance(other, RBF) else None
-        if own is None and its is None:
+        metric, others = self.metric, other.metric if isinstance(other, RBF) else None
+        if metric is None and others is None:
             return super().joined(other, sizes)
-        if own is None or its is None or not torch.equal(own, its):
+        if metric is None or others is None or not torch.equal(metric, others):
             self._cannot("one without a metric, or with that of the other density")
         return self
 
@@ -168,7 +168,7 @@ class RBF(LocationScale):
 
     @property
     def metric(self) -> Float[Tensor, "d d"] | None:
-        """L, where the kernel has a full metric."""
+        """L, if the kernel has a metric, or None."""
         if self.shear is None:
             return None
         return self.shear.tril(-1) + torch.diag(self.sigma.reciprocal())
@@ -231,18 +231,14 @@ class RBF(LocationScale):
         return _mean_absolute(gap, torch.hypot(scale, other) * math.sqrt(0.5))
 
     def term(self, x: Tensor, components: Tensor) -> Term:
-        self._check_dimensions(components.shape[-1], x)
+        self.check_dimensions(components.shape[-1], x)
         metric = self.metric
         if metric is not None:
             metric = metric.to(components.device, score_dtype(x, components))
             return SquaredDistance(x, components, metric, metric=True)
         # Reciprocals in the precision of the scores: rounded, they would move those of far queries.
         scale = self.sigma.to(components.device, score_dtype(x, components)).reciprocal()
-        if self.per_component:
-            return ComponentDistance(x, components, scale)
-        return SquaredDistance(
-            x, components, scale.expand(1, *scale.shape[-1:]) if scale.ndim else scale.view(1, 1)
-        )
+        return self.distance_term(x, components, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         if self.shear is None:

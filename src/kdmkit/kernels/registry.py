@@ -13,7 +13,7 @@ _REMOVED = {"Ordinal": "fit again with Levels, or with Rounded for counts"}
 
 
 def register(*kernels: type[Kernel]) -> None:
-    """Makes kernels known to `kernel_from_config` by the names of their classes.
+    """Lets `kernel_from_config` make kernels by the names of their classes.
 
     Args:
         kernels: final classes of kernels.
@@ -52,11 +52,11 @@ def kernel_from_config(config: dict[str, Any], *, encoder: nn.Module | None = No
 
 
 def check_kernel(argument: str, kernel: object) -> Kernel:
-    """The argument, if it is a kernel; otherwise a TypeError says what it is.
+    """The argument, if it is a kernel; otherwise a TypeError names its class.
 
     Args:
         argument: the name of the argument, for the error.
-        kernel: what was given.
+        kernel: the value of the argument.
 
     Returns:
         The kernel itself.

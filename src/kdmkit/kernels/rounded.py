@@ -89,40 +89,36 @@ class Rounded(Around):
             return self.origin + position / per_unit
         return self.origin + self.step * position
 
-    def snap(self, x: Tensor) -> Tensor:
+    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
         """The nearest point of the grid, in the precision of x."""
         return self.at(self.position(x).round()).to(x.dtype)
 
-    def _cell(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The ends of the cell of x, in float64: rounded, they would lose the width of narrow cells."""
-        k = self.position(x.detach()).round()
+    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
+        return self.at(self.position(x).round() + (1 if up else -1)).to(x.dtype)
+
+    def _edges(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The ends of cells in float64: rounded, they would lose the width of narrow cells."""
         return self.at(k - 0.5), self.at(k + 0.5)
 
     # ---- probabilities
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         check_event("x", x, components.shape[-1:])
-        plain = components.ndim == 2 and x.device.type == "cpu" and only_reverse_mode()
-        return self._table(x, components) if plain else self._masses(*self._cell(x), x, components)
-
-    def _table(self, x: Tensor, components: Float[Tensor, "m 1"]) -> Term:
-        """The masses of the distinct cells only, from which all events read theirs.
-
-        On a CPU: the number of cells depends on the events, for which other devices would wait.
-        """
-        position = self.position(x.detach()).round()
-        cells, code = position.unique(return_inverse=True)
-        if 2 * len(cells) > x[..., 0].numel():
-            return self._masses(self.at(position - 0.5), self.at(position + 0.5), x, components)
-        low, high = (self.at(cells + side).unsqueeze(-1) for side in (-0.5, 0.5))
-        table = whole(self.kernel.interval_term(low, high, components).prepared())
-        return Lookup(code, table.mT.to(common_dtype((x, components))))
+        cell = self.position(x.detach()).round()
+        # On a CPU: the number of distinct cells depends on the events, for which other devices would wait.
+        if components.ndim == 2 and x.device.type == "cpu" and only_reverse_mode():
+            distinct, code = cell.unique(return_inverse=True)
+            if 2 * len(distinct) <= x[..., 0].numel():
+                term = self.kernel.interval_term(*self._edges(distinct.unsqueeze(-1)), components)
+                return Lookup(code, whole(term.prepared()).mT.to(common_dtype((x, components))))
+        return self._masses(*self._edges(cell), x, components)
 
     def _masses(self, low: Tensor, high: Tensor, x: Tensor, components: Tensor) -> Term:
         return InDtype(self.kernel.interval_term(low, high, components), common_dtype((x, components)))
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        return self.kernel.pair_log_mass(*self._cell(x), components).to(common_dtype((x, components)))
+        ends = self._edges(self.position(x.detach()).round())
+        return self.kernel.pair_log_mass(*ends, components).to(common_dtype((x, components)))
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return torch.zeros(())
@@ -147,8 +143,7 @@ class Rounded(Around):
         position = torch.where(keep, position, 0.0)
         parts = []
         for k, kept in zip(position.split(1, -1), keep.split(1, -1), strict=True):
-            term = self._masses(self.at(k - 0.5), self.at(k + 0.5), values, components)
-            parts.append(Restricted(term, kept))
+            parts.append(Restricted(self._masses(*self._edges(k), values, components), kept))
         return LogSum(tuple(parts))
 
     def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
@@ -163,12 +158,6 @@ class Rounded(Around):
         low, high = self.kernel.quantile_bounds(q, components)
         return low - self.step, high + self.step
 
-    def nearest_atom(self, x: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-        return self.snap(x)
-
-    def beside(self, x: Float[Tensor, "*lead"], up: bool) -> Float[Tensor, "*lead"]:
-        return self.at(self.position(x).round() + (1 if up else -1)).to(x.dtype)
-
     # ---- moments, modes and draws
 
     def mode(self, components: Tensor) -> Tensor:
@@ -181,10 +170,10 @@ class Rounded(Around):
         return torch.stack(points).gather(0, best.unsqueeze(0)).squeeze(0).to(components.dtype)
 
     def typical_event(self, components: Tensor) -> Tensor:
-        return self.snap(self.kernel.typical_event(components))
+        return self.nearest_atom(self.kernel.typical_event(components))
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        """By the sum over all cells; for components of many cells, by the moments of the inner kernel."""
+        """Mean and variance as sums over cells; if there are many, from those of the inner kernel."""
         q = torch.tensor([1e-15, 0.25, 0.75, 1 - 1e-15], dtype=torch.float64, device=components.device)
         q = q.reshape(4, *([1] * (components.ndim - 2)))
         bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
@@ -219,7 +208,7 @@ class Rounded(Around):
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        return self.snap(self.kernel.sample(components, index, generator))
+        return self.nearest_atom(self.kernel.sample(components, index, generator))
 
     # ---- events and components
 
@@ -228,12 +217,11 @@ class Rounded(Around):
         self.kernel.check_component_values(argument, components, event_shape)
 
     def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
-        """Components of the inner kernel; events at the end of a support move half a cell inside."""
+        """Components of the inner kernel; events at the end of a support move inside by a quarter of δ."""
         if isinstance(self.kernel, Transformed):
-            change, half = self.kernel.change, 0.5 * self.step
-            low, high = (end.to(events) for end in change.ends(events.device))
-            events = torch.where(events <= low, low + 0.5 * half, events)
-            events = torch.where(events >= high, high - 0.5 * half, events)
+            low, high = (end.to(events) for end in self.kernel.change.ends(events.device))
+            events = torch.where(events <= low, low + 0.25 * self.step, events)
+            events = torch.where(events >= high, high - 0.25 * self.step, events)
         return self.kernel.components_from(events)
 
     # ---- description

@@ -34,14 +34,14 @@ _NEGLIGIBLE = 1e-16
 _FAR = 40.0
 # The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
 _LARGEST_OFFSET = 1e3
-# Where the mass between the bounds is a smaller share of that below, a difference loses half of its digits.
+# If the mass between the bounds is a smaller share of that below, a difference loses half of its digits.
 _DIGITS = 1e-7
 
 
 class Truncated(Around):
     """The density M·k²(x, c)/P_c(low ≤ x ≤ high) between `low` and `high`, and 0 outside.
 
-    Every component is divided by its own mass between the bounds, so no mass is lost. Centres may lie
+    Every component is divided by its mass between the bounds, so no mass is lost. Centres may lie
     outside, which suits data that piles up at an edge. A component of compact support that has no mass
     between the bounds is 0 everywhere. With an RBF kernel, overlaps and log-normalisers are relative to the
     highest point between the bounds, so that centres far outside cost no digits.
@@ -69,7 +69,7 @@ class Truncated(Around):
         self.kernel = kernel
         for name, end, open_end in (("low", low, -math.inf), ("high", high, math.inf)):
             # Not in `state_dict`, which holds finite numbers: the configuration has them.
-            self.register_buffer(name, _bound(name, open_end if end is None else end), persistent=False)
+            self.register_buffer(name, _bound(name, end, open_end), persistent=False)
         if not bool((self.low < self.high).all()):
             got = f"{self.low.tolist()} and {self.high.tolist()}"
             raise ValueError(bad_argument("low, high", "low < high", got))
@@ -132,18 +132,11 @@ class Truncated(Around):
         return torch.where(self.inside(x), overlap, -math.inf)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch m"]:
-        norm = self.kernel.log_norm(components)
-        return norm - self._log_total(components).to(norm)
-
-    def _log_total(self, components: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m"]:
-        """The log mass of every component between the bounds, relative to its highest point there."""
-        scale = self.kernel.score_scale(components)
-        return self._log_whole(components.to(scale.dtype), scale).sum(-1)
+        norm, scale = self.kernel.log_norm(components), self.kernel.score_scale(components)
+        return norm - self._log_whole(components.to(scale.dtype), scale).sum(-1).to(norm)
 
     def _log_mass(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
-        """The inner log mass of [low, high] in every dimension, relative to the highest point between the
-        bounds.
-        """
+        """The inner log mass of [low, high] in every dimension, relative to the mode between the bounds."""
         low, high = (end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high))
         return self.kernel.anchored_log_mass(low, high, self._clamp(c), c, scale)
 
@@ -156,14 +149,12 @@ class Truncated(Around):
         mass = self._log_mass(self.low.to(wide), self.high.to(wide), wide, scale.to(wide))
         return torch.where(torch.isneginf(mass), 0.0, mass).to(c.dtype)
 
-    def _log_share(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
-        """The log of the share that [low, high] has in [self.low, self.high], in every dimension."""
-        return self._log_mass(self._clamp(low), self._clamp(high), c, scale) - self._log_whole(c, scale)
-
     def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""
         scale = self.kernel.score_scale(components)
-        return self._log_share(low, high, components.to(scale.dtype), scale).sum(-1)
+        c = components.to(scale.dtype)
+        mass = self._log_mass(self._clamp(low), self._clamp(high), c, scale)
+        return (mass - self._log_whole(c, scale)).sum(-1)
 
     # ---- regions
 
@@ -172,7 +163,7 @@ class Truncated(Around):
         return self.kernel.score_term(self._mass_block, torch.cat([low, high], -1), components)
 
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """As `_log_share`; [self.low, self.high] is one interval more, so that one computation serves."""
+        """As `pair_log_mass`; [self.low, self.high] is one interval more, so that one computation serves."""
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
         c, scales = (as_float64(part[..., None, :, :]) for part in parts)
@@ -228,7 +219,7 @@ class Truncated(Around):
         return self._clamp(components)
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        """By quadrature; the relative error is below 1e-8."""
+        """Mean and variance by quadrature; the relative error is below 1e-8."""
         return density_moments(lambda x: self.log_bump(x, components), lambda x: x, *self.reach(components))
 
     def log_bump(self, x: Tensor, components: Tensor) -> Tensor:
@@ -281,7 +272,7 @@ class Truncated(Around):
     def _invert(self, q: Float[Tensor, "*lead d"], components: Float[Tensor, "*lead d"]) -> Tensor:
         """The x with F(x) = q in every dimension, by halving brackets.
 
-        By log masses, which do not vanish where the centre lies far outside.
+        By log masses, which do not vanish if the centre lies far outside.
         """
         low, high = self.reach(components)
         scale = self.kernel.scale(components)
@@ -307,13 +298,7 @@ class Truncated(Around):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Truncated:
-        ends = []
-        for name, open_end in (("low", -math.inf), ("high", math.inf)):
-            value = config[name]
-            if isinstance(value, list):
-                value = [open_end if end is None else end for end in value]
-            ends.append(value)
-        return cls(kernel_from_config(config["inner"]), *ends)
+        return cls(kernel_from_config(config["inner"]), config["low"], config["high"])
 
     def extra_repr(self) -> str:
         return f"{self.kernel!r}, {self.low.tolist()} … {self.high.tolist()}"
@@ -327,7 +312,10 @@ def check_per_dimension(name: str, numbers: Tensor, event_shape: torch.Size) -> 
         raise ValueError(bad_argument(name, wanted, f"shape {tuple(numbers.shape)}"))
 
 
-def _bound(name: str, value: Any) -> Float[Tensor, "*d"]:
+def _bound(name: str, value: Any, open_end: float) -> Float[Tensor, "*d"]:
+    """A bound in float64; None is open."""
+    value = [open_end if end is None else end for end in value] if isinstance(value, list) else value
+    value = open_end if value is None else value
     bound = as_tensor(name, value, like=torch.empty((), dtype=torch.float64)).detach().double()
     if bound.ndim > 1 or bool(bound.isnan().any()):
         raise ValueError(bad_argument(name, "a number or one for every dimension", bound.tolist()))

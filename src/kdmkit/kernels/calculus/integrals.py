@@ -218,7 +218,7 @@ class Bump:
         object.__setattr__(self, "rule", rule)
 
     def log_integral(self, start: Tensor, length: Tensor) -> Tensor:
-        """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ where length ≤ 0."""
+        """log ∫ M·sᵖ·r(s) ds from `start` to start + length ≤ 1; −∞ if length ≤ 0."""
         # The gradient of smaller lengths would overflow.
         used = length >= torch.finfo(length.dtype).tiny
         start, length = torch.where(used, start, 0.0), torch.where(used, length, 1.0)
@@ -296,7 +296,7 @@ def _seen_from(end: Tensor, centre: Tensor, h: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _sum3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a + b + c with the rounding errors of both sums added back: exact where they cancel."""
+    """a + b + c with the rounding errors of both sums added back: exact if they cancel."""
     first = a + b
     second = first + c
     return second + (_lost(a, b, first) + _lost(first, c, second))

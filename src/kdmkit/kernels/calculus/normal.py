@@ -89,7 +89,7 @@ def _unit(end: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
 
 
 def _log_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """log(Φ(b) − Φ(a)) as rest − z²/2, where z is the number in [a, b] that is nearest to 0.
+    """log(Φ(b) − Φ(a)) as rest − z²/2 with the number z of [a, b] that is nearest to 0.
 
     Far from 0 the second part is much larger than the first, which holds the mass relative to φ(z). By
     operations that can be differentiated any number of times, and compiled; `_AnchoredMass` is the fast twin.
@@ -121,7 +121,7 @@ def _log_mass_parts(a: Tensor, b: Tensor, width: Tensor) -> tuple[Tensor, Tensor
 
 
 def _is_used(case: Tensor) -> bool:
-    """Whether a case has to be computed: on a CPU, where asking costs little, only if it occurs."""
+    """Whether a case has to be computed: on a CPU only if it occurs. Other devices would have to wait."""
     return case.device.type != "cpu" or not only_reverse_mode() or bool(case.any())
 
 
@@ -132,7 +132,7 @@ def _narrow_mass(low: Tensor, middle: Tensor, width: Tensor, used: Tensor) -> Te
         t = 0.5 * node * w
         total = total + weight * (-0.5 * t.square()).exp() * torch.cosh(m * t)
     a = torch.where(used, low, 0.0)
-    # φ(m)/φ(z) with z = a, or 0 where the interval holds 0.
+    # φ(m)/φ(z) with z = a, or z = 0 if the interval holds 0.
     ratio = torch.where(a > 0, 0.25 * w * (m + a), 0.5 * m.square())
     return w.log() - ratio - _LOG_ROOT_2PI + total.log()
 
@@ -159,9 +159,9 @@ def _central_mass(low: Tensor, high: Tensor, unused: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> bool:
-    """Whether no anchor is so far from the centre that digits are lost, and no end so that it overflows."""
+    """Whether all anchors are near enough to keep digits, and all ends near enough not to overflow."""
     parts = (low, high, centre, scale)
-    # Intervals are told apart by their indices, which numbers do not have.
+    # Formulas are chosen by indices of intervals, which single numbers do not have.
     if not any(part.ndim for part in parts) or not all(part.numel() for part in parts):
         return False
     dtype, least = torch.promote_types(low.dtype, centre.dtype), float(scale.amin())
@@ -190,11 +190,11 @@ class _AnchoredMass(torch.autograd.Function):
             wanted = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad, strict=True) if need]
             again = iter(torch.autograd.grad(composed_log_mass(*inputs), wanted, upstream, create_graph=True))
             return tuple(next(again) if need else None for need in ctx.needs_input_grad)
-        found = [*_end_slopes(inputs, middle, width, log_ratio, upstream, ctx.needs_input_grad)]
-        found += _slopes(inputs[2:], middle, width, log_ratio, upstream)
+        slopes = [*_end_slopes(inputs, middle, width, log_ratio, upstream, ctx.needs_input_grad)]
+        slopes += _slopes(inputs[2:], middle, width, log_ratio, upstream)
         return tuple(
             part.sum_to_size(like.shape) if need else None
-            for part, like, need in zip(found, inputs, ctx.needs_input_grad, strict=True)
+            for part, like, need in zip(slopes, inputs, ctx.needs_input_grad, strict=True)
         )
 
 
@@ -223,7 +223,7 @@ def _end_slopes(
     upstream: Tensor,
     needs: Sequence[bool],
 ) -> tuple[Any, Any]:
-    """The gradients by the ends, where they are wanted; 0 of infinite ones."""
+    """The gradients by the ends, if they are needed; 0 for infinite ends."""
     if not (needs[0] or needs[1]):
         return None, None
     near = log_ratio.exp() * upstream / (inputs[4] * _ROOT_HALF)
@@ -247,7 +247,7 @@ def _units(low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> tuple[Te
 
 
 def _ends(low: Tensor, high: Tensor, centre: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends in standard deviations; both are finite where the interval has mass."""
+    """The ends in standard deviations; both are finite if the interval has mass."""
     a, b = (low - centre) * inverse, (high - centre) * inverse
     return torch.maximum(a, b.clamp_max(0) - _NO_TAIL), torch.minimum(b, a.clamp_min(0) + _NO_TAIL)
 
@@ -284,9 +284,9 @@ def _log_masses(
 
 
 def _short(m: Tensor, w: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
-    """From the average of φ over the interval, relative to φ(m)."""
+    """log Z and log(φ(ℓ)/Z) from the average of φ over the interval, relative to φ(m)."""
     log_mass = average.mul_(w).log_()
-    # (m² − ℓ²)/2 = w·(2m − w/2)/4; where the interval is empty, 0 in place of φ/Z.
+    # (m² − ℓ²)/2 = w·(2m − w/2)/4; 0 in place of φ/Z for an empty interval.
     ratio = torch.addcmul(-log_mass, w, torch.sub(m, w, alpha=0.25), value=0.5)
     ratio.masked_fill_(torch.isneginf(log_mass), -math.inf)
     return log_mass.addcmul_(m, m, value=-0.5).sub_(_LOG_ROOT_2PI), ratio
@@ -327,7 +327,7 @@ def _central(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments(middle: Tensor, w: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """E[u] and E[u²] − 1 within the intervals, new tensors; 0 where an interval is empty."""
+    """E[u] and E[u²] − 1 within the intervals, new tensors; 0 for an empty interval."""
     m = middle.abs()
     ratio = log_ratio.exp()
     drop = (-w * m).expm1_().mul_(ratio)

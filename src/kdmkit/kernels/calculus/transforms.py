@@ -103,7 +103,7 @@ class Change(nn.Module):
         return self.inverse(torch.zeros((), dtype=torch.float64, device=like.device)).to(like.dtype)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """T(x) in the precision of x; x lies where T is defined."""
+        """T(x) in the precision of x, for x in the domain of T."""
         z = as_float64(x)
         for step in self._chain:
             z = step(z)
@@ -184,7 +184,7 @@ class Step(nn.Module):
         return self._forward(z) if self.inverse else self._backward(z)
 
     def _forward(self, x: Tensor) -> Tensor:
-        # torch's own sigmoid is cut off near 0 and 1.
+        # SigmoidTransform clips its values near 0 and 1.
         return x.sigmoid() if self.kind == "sigmoid" else cast("Tensor", self._plain._call(x))
 
     def _backward(self, z: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def log_arc_mass(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> Te
     """
     start, end, width, kappa = torch.broadcast_tensors(start, end, width, kappa)
     inside = (width > 0) & (width < 2 * math.pi)
-    # The arc from 0 to 1 in the place of those that have no ends.
+    # The arc from 0 to 1 stands for those that have no ends.
     arc = torch.where(inside, start, 0.0), torch.where(inside, end, 1.0), torch.where(inside, width, 1.0)
     explicit = torch.is_grad_enabled() and only_reverse_mode()
     mass = _LogArcMass.apply if explicit else composed_log_arc_mass
@@ -121,7 +121,7 @@ def _pieces(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[t
     last = start + width
     after_mode = start >= 0
     holds_mode = torch.where(after_mode, last > 2 * math.pi, last > 0)
-    # Outside is one piece where the arc goes on beyond the opposite of the mode.
+    # The outside is one piece if the arc goes on beyond the opposite of the mode.
     beyond = holds_mode & (after_mode | (last > math.pi))
     broad = torch.minimum(near, far) * kappa.sqrt() > _MOST
     outside = beyond | (holds_mode & (broad | (width > math.pi)))
@@ -145,7 +145,7 @@ def _log_integral(start: Tensor, length: Tensor, kappa: Tensor) -> tuple[Tensor,
     """log ∫ e^(κ(cos θ − 1)) dθ over a piece, and the average of cos θ − 1; −∞ and 0 for an empty one."""
     used = length > 0
     sine = (0.5 * start).sin()
-    # Where an integral is cut off does not change it: no gradient.
+    # The integral does not depend on the point at which it is cut off: no gradient.
     reach = _reach(sine.detach(), (0.5 * start.detach()).cos(), kappa.detach())
     span = torch.minimum(torch.where(used, length, 1.0), reach)
     total, weighted = torch.zeros_like(span), torch.zeros_like(span)
@@ -162,7 +162,7 @@ def _log_integral(start: Tensor, length: Tensor, kappa: Tensor) -> tuple[Tensor,
 
 
 def _reach(sine: Tensor, cosine: Tensor, kappa: Tensor) -> Tensor:
-    """How far from a start the density has fallen by the factor e²⁴; `sine`, `cosine` of half the start."""
+    """The distance over which the density falls by e²⁴, given sine and cosine of half the start."""
     step = 0.5 * _FALL / kappa
     reached = (sine.square() + step).sqrt()
     inside = reached < 1

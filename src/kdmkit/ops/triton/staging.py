@@ -17,7 +17,7 @@ from triton.runtime.errors import OutOfResources
 
 from kdmkit.ops.terms import robust_centre
 from kdmkit.ops.triton.backend import KernelError
-from kdmkit.ops.triton.kernels import COPIES, GROUP, LOG2E, stage_kernel
+from kdmkit.ops.triton.staging_kernels import COPIES, GROUP, LOG2E, stage_kernel
 
 # Bytes of components that are staged at a time: few enough for the second-level cache of a GPU.
 SEGMENT_BYTES = 24 << 20
