@@ -48,27 +48,24 @@ def log_labels_given(
     are_amplitudes, codes = isinstance(labels, Amplitudes), labels.codes
     table = labels.amplitudes if isinstance(labels, Amplitudes) else labels.table
     query, components = distance.query, distance.components
-    # First: while a compiler traces, comparisons of sizes would become conditions.
-    if not only_reverse_mode() or not distance.plain or not _are_matrices(query, components, table, codes):
-        return None
-    if log_weights.ndim != 1 or log_weights.dtype != torch.float32:
+    is_usual = (
+        # First: while a compiler traces, comparisons of sizes would become conditions.
+        only_reverse_mode()
+        and query.dtype == components.dtype == table.dtype == log_weights.dtype == torch.float32
+        and query.device.type == components.device.type == table.device.type == "cpu"
+        and query.ndim == components.ndim == distance.scale.ndim == table.ndim == codes.ndim == 2
+        and log_weights.ndim == 1
+        and not distance.metric
+        and table.shape[1] <= MAX_LABELS
+        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
+        and not torch.is_autocast_enabled("cpu")
+    )
+    if not is_usual:
         return None
     log_probs: Tensor | None = _LogLabels.apply(
         are_amplitudes, query, components, distance.scale, log_weights, table, codes
     )
     return log_probs
-
-
-def _are_matrices(query: Tensor, components: Tensor, table: Tensor, codes: Tensor) -> bool:
-    """Whether all are matrices on a CPU, in float32, and few enough for whole matrices of scores."""
-    return (
-        query.dtype == components.dtype == table.dtype == torch.float32
-        and query.device.type == components.device.type == table.device.type == "cpu"
-        and table.ndim == codes.ndim == 2
-        and table.shape[1] <= MAX_LABELS
-        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
-        and not torch.is_autocast_enabled("cpu")
-    )
 
 
 class _LogLabels(torch.autograd.Function):

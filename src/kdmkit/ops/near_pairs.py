@@ -16,16 +16,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import LOG2_E
-from kdmkit.ops.blocks import slices
+from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.scaled_points import product_into
 from kdmkit.ops.terms import SquaredDistance
 
 #: Components per block, a multiple of `_GROUP`.
 BLOCK = 512
-# The largest scores of this many components are found at a time: the number that torch reduces fastest.
+# The number of components whose largest scores torch finds fastest.
 _GROUP = 32
-# Queries at a time: their scores beside a block stay in the caches of a CPU.
-_QUERIES = 1024
 #: The largest (‖s x‖ + ‖s c‖)² for which float32 products give averages that are exact to 1e-5.
 FLOAT32_REACH = 512.0
 # The rounding of a float32 score relative to that.
@@ -46,18 +44,21 @@ _Part = tuple[Int[Tensor, " k"], Float[Tensor, "v k"]]
 
 
 def sums_of_near_pairs(
-    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"]
+    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"], block: Block
 ) -> Float[Tensor, "v n"]:
     """Σ_j kept_j·e^{s_ij} with s_ij = log_weights_j + score_ij, in float64.
 
-    Pairs that count less than 1e-9 all together are left out where a block's box shows it. Sums of queries
+    Pairs that contribute less than 1e-9 all together are left out if a block's box shows it. Sums of queries
     with a coordinate that is not finite are NaN.
+
+    Args:
+        block: queries and components per block; the components are a multiple of 32.
     """
     query, components, scale = (tensor.to(kept.dtype) for tensor in term.tensors)
-    blocks = _BoxedBlocks.of(components, scale, log_weights.to(kept.dtype), kept)
+    blocks = _BoxedBlocks.of(components, scale, log_weights.to(kept.dtype), kept, block[1])
     least = math.log(_NEGLIGIBLE / len(components))
     sums = torch.zeros(len(kept), len(query), dtype=torch.float64)
-    for some in slices(len(query), _QUERIES):
+    for some in slices(len(query), block[0]):
         _add(sums[:, some], blocks, query[some], least)
     return sums
 
@@ -99,9 +100,11 @@ class _BoxedBlocks:
     radii: Float[Tensor, " b"]
 
     @classmethod
-    def of(cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor) -> _BoxedBlocks:
+    def of(
+        cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor, size: int
+    ) -> _BoxedBlocks:
         m, d = components.shape
-        size = min(BLOCK, m + -m % _GROUP)
+        size = min(size, m + -m % _GROUP)
         if missing := -m % size:
             log_weights = torch.cat([log_weights, log_weights.new_full((missing,), -math.inf)])
             kept = torch.cat([kept, kept.new_zeros(len(kept), missing)], 1)
