@@ -1,7 +1,7 @@
 """log p(label | x) on a CPU: one distance, one table of labels, one function with explicit gradients.
 
-Training steps of classifiers consist of it. Small ones take as long as the number of operations, so there
-are few. Whatever is unusual is left to `log_mix_given`, which computes the same.
+Training steps of classifiers consist of it. The time of small steps is that of the calls, so there are few
+operations. `log_mix_given` computes the same for all other arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops import dense
-from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
+from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY
+from kdmkit.ops.recomputed import differentiable_gradients
 from kdmkit.ops.scaled_points import ScaledPoints, narrow_product_transposed
 from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
 
@@ -35,9 +36,8 @@ def log_labels_given(
         log_weights: of shape `(m,)`.
 
     Returns:
-        None where the arguments are not usual, or float32 loses digits.
+        None if the arguments are not usual, or float32 loses digits.
 
-    >>> from kdmkit.ops import SquaredDistance
     >>> x = SquaredDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
     >>> labels = Amplitudes(torch.tensor([[1]]), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
     >>> log_labels_given(x, labels, torch.zeros(2)).exp()  # 0.7311·0.64
@@ -102,7 +102,8 @@ class _LogLabels(torch.autograd.Function):
         points, (*inputs, likelihood, norms, weights, probs) = ScaledPoints.saved(ctx)
         needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
         if torch.is_grad_enabled():
-            return differentiable_gradients(_differentiable, ctx, norms is not None, inputs, gradient)
+            outputs = _differentiable(norms is not None, *inputs)
+            return None, *differentiable_gradients(outputs, inputs, needs, (gradient,))
         by_chosen, by_table = (gradient / probs).unsqueeze(-1), None
         chosen = weights.new_zeros(len(probs), table.shape[1]).scatter_(1, codes, by_chosen)
         with full_precision("cpu"):
@@ -116,7 +117,7 @@ class _LogLabels(torch.autograd.Function):
 
 
 def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
-    """The gradient by log-probabilities, or, where there are norms, by amplitudes a: likelihood a²/norm."""
+    """The gradient by log-probabilities, or, with norms, by amplitudes a: the likelihood is a²/norm."""
     if norms is None:
         return by_likelihood.mul_(likelihood)
     mean = (by_likelihood * likelihood).sum(-1, keepdim=True)
