@@ -317,11 +317,11 @@ def explore(
 def _entry(path: Path) -> Any:
     """A model of the page that is loaded while the page opens."""
     from kdmkit import load
-    from kdmkit.explore import Entry
+    from kdmkit.explore import PageModel
 
     if not path.exists():
         raise ValueError(bad_argument("model", "a file that kdmkit wrote", f"no file {path}"))
-    return Entry(path.stem, partial(load, path), path=str(path))
+    return PageModel(path.stem, partial(load, path), path=str(path))
 
 
 def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_number, is_integer
 from kdmkit.kernels import Kernel, typical_distance
 from kdmkit.kernels.bandwidth import ROUNDING
-from kdmkit.nn.variable import Variable
+from kdmkit.nn.layer import Variable
 
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
 Sigma = Literal["nearest", "mean"] | float

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.nn.layer import LayerOptions
+from kdmkit.nn.layer import LayerOptions, Variable
 from kdmkit.nn.mixture_layer import JointLayer
 from kdmkit.nn.mlp import MLP
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import LabelTrend, Trend
-from kdmkit.nn.variable import Variable
 
 # Rows per block without gradients: activations stay in a CPU's caches.
 BLOCK = 1024

@@ -132,9 +132,14 @@ class Steps:
             for module in self.drawing:
                 module.draws = draws
         local = weighted_sum(self.prepared(*rows), weights, len(rows[0]))
+        batch_weight: float | Tensor = len(batch)
+        if self.train.weights is not None:
+            batch_weight = self.train.weights[batch].double().sum()
+            # If all weights are 0, so is the sum of the losses.
+            batch_weight = torch.where(batch_weight > 0, batch_weight, 1.0)
         # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
         # their number as a factor.
-        loss = local * (self.accelerator.num_processes / self.train.weight(batch))
+        loss = local * (self.accelerator.num_processes / batch_weight)
         norm = self.options.clip_norm
         if self.scaled:
             self.accelerator.backward(loss)
