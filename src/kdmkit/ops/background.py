@@ -1,9 +1,9 @@
 """Averages beside a background: a component with the same score for every query, and the value 0.
 
-Scores of squared distances have an upper bound, the largest log-weight, and what is far below the background
-does not count. So exponentials need no maximum of their query. Where points are near the origin, they need no
-squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors leave the sum. Where
-kernels are narrow, pairs that are far from each other are left out (`near_pairs`).
+Scores of squared distances have an upper bound, the largest log-weight, and scores far below the background
+do not count. So no maximum per query has to be subtracted before the exponential. If points are near the
+origin, sums need no squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors
+leave the sum. If kernels are narrow, pairs that are far from each other are left out (`near_pairs`).
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def collect(
         to: the node whose states are kept.
 
     Returns:
-        Values `(*lead, k)` and a shift `(*lead,)`: the answer is their sum. The shift has the maxima that were
-        taken out of the messages, a constant for autograd. −∞ is a legal score, with zero gradient.
+        Values `(*lead, k)` and a shift `(*lead,)`: the answer is their sum. The shift has the maxima of the
+        messages, which were taken out; it is a constant for autograd. A score may be −∞, with zero gradient.
 
     >>> root, child = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, -torch.inf]])
     >>> tables = Tables.of([torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()])

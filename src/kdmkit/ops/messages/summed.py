@@ -28,7 +28,7 @@ from kdmkit.ops.messages.edge_tables import MessageStep, Tables, smallest_sum
 from kdmkit.ops.messages.plain import collect_plainly
 from kdmkit.ops.recomputed import differentiable_gradients
 
-# Numbers that exist at once where sums are computed again.
+# Numbers in memory at once when sums are computed again.
 _EXACT_NUMBERS = 1 << 22
 
 

@@ -211,7 +211,7 @@ class ComponentDistance(Term):
         return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
     def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
-        # Queries of a batch have components of their own.
+        # Every query of a batch has its components.
         alike = self.query.ndim == self.components.ndim == self.scales.ndim
         if not alike or score_dtype(self.query, self.components) != torch.float64:
             return None
