@@ -62,7 +62,7 @@ def fit_joint_labels(
         inputs,
         train,
         validation,
-        make_layer=lambda d: _first_layer(d, n_classes, m),
+        n_components=m,
         n_outputs=n_classes,
         wide=True,
         generative_weight=estimator._alpha(has_trend=False),
@@ -81,12 +81,6 @@ def fit_joint_labels(
     encoder, decoder = (None if part is None else part.cpu() for part in (phases.encoder, decoder))
     layer = phases.layer.cpu()
     return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder), phases.histories
-
-
-def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:
-    """A layer with one bandwidth per dimension."""
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
 
 
 def _place_components(phases: PhasedFit, estimator: Any, z: Tensor) -> None:

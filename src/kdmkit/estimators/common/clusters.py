@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.initialize import cluster
 from kdmkit.ops import score_matrix
@@ -87,6 +88,22 @@ class Clusters:
     def scaled(self, scale: Float[Tensor, " d"]) -> Clusters:
         """The same clusters of scale·x."""
         return replace(self, x=scale * self.x, x_without=scale * self.x_without)
+
+    def layer(self, in_kernel: RBF, out_kernel: RBF | None = None) -> JointLayer:
+        """A layer whose components are the clusters; only its bandwidths are trained."""
+        (m, d), outputs = self.x.shape, self.r.shape[1]
+        layer = JointLayer(
+            d,
+            outputs,
+            m,
+            in_kernel=in_kernel,
+            out_kernel=out_kernel,
+            train_components=False,
+            train_weights=False,
+            dtype=torch.float32,
+            generator=torch.Generator(),
+        )
+        return layer.assign({"x": self.x, "y": self.r}, self.log_weight)
 
     def without_row(self) -> tuple[Tensor, Tensor, Tensor]:
         """The tensors of every row that `scores_without_row` takes."""

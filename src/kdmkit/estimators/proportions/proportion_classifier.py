@@ -23,9 +23,8 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     counts_of,
 )
 from kdmkit.estimators.proportions.bags import Bags, LabelProportions, check_bags, check_label_proportions
-from kdmkit.kernels import RBF, typical_distance
+from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import LARGEST_INPUT
 from kdmkit.training import Rows
 
@@ -143,7 +142,7 @@ class KDMProportionClassifier(JointClassifier):
             rows,
             _objective_rows(self.loss, bags, proportions, train),
             None if validation is None else _objective_rows(self.loss, bags, proportions, validation),
-            make_layer=lambda d: _first_layer(d, proportions.n_classes, m),
+            n_components=m,
             n_outputs=proportions.n_classes,
             batch_size=_BAGS if automatic and not by_row else None,
             noise=float(self.noise),
@@ -224,12 +223,6 @@ def _objective_rows(loss: Loss, bags: Bags, proportions: LabelProportions, ids: 
         return Rows(tensors, None, size)
     bounds = (part.float()[ids] for part in (proportions.low, proportions.high, proportions.counted))
     return Rows((*tensors, *bounds), size.float(), size)
-
-
-def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:
-    """A layer with one bandwidth per dimension."""
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
 
 
 @torch.no_grad()

@@ -30,7 +30,6 @@ from kdmkit.estimators.common.joint_estimator import JointEstimator, start_phase
 from kdmkit.estimators.regression.residuals import fit_about_trend
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.layer import LayerOptions
 
 # The first output bandwidths without a trend, in standard deviations of the targets.
 _FIRST_OUTPUT_SIGMA = 0.5
@@ -155,8 +154,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             inputs,
             train,
             validation,
-            make_layer=lambda d: _first_layer(d, y.shape[1], m),
+            n_components=m,
             n_outputs=y.shape[1],
+            out_kernel=RBF(torch.ones(m, y.shape[1])),
             generative_weight=float(self.generative_weight),
             noise=float(self.noise),
             loss=self.loss,
@@ -282,13 +282,6 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         with in_memory("n_samples", n_samples):
             drawn = rho.sample((n_samples,), generator=generator).cpu().movedim(0, -1)
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
-
-
-def _first_layer(d: int, outputs: int, m: int) -> JointLayer:
-    """A layer with a bandwidth for every dimension of x, and for every component and output."""
-    of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
 
 
 def _numbers(y: Array) -> Array:
