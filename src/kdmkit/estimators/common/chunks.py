@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.checks import check_count
 from kdmkit.estimators.common.arrays import Array, checked_weights
 from kdmkit.nn import Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
@@ -115,10 +115,7 @@ def chunk_generator(estimator: Any, *numbers: int) -> np.random.Generator:
 
 def _stand_ins(estimator: Any, most: int | None) -> KeptRows:
     """Draws from a fitted model in place of the rows of its fit, which were not kept."""
-    n_seen = getattr(estimator, "n_samples_seen_", None)
-    if n_seen is None:
-        wanted = "an estimator that knows its number of rows: fit it again"
-        raise ValueError(bad_argument("partial_fit", wanted, "a file of an earlier version"))
+    n_seen: int = estimator.n_samples_seen_
     n = n_seen if most is None else min(n_seen, most)
     rng = np.random.default_rng(estimator._seed)
     X, y = estimator._draw_rows(n)

@@ -188,7 +188,7 @@ def start_phases(
         validation,
         options=FitOptions(**options),
         dense=dense,
-        identity=estimator._identity((x,)),
+        identity=estimator._identity(x),
         **settings,
     )
     phases.generator = generator
