@@ -35,8 +35,8 @@ from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed, is_replayable
 
-# The default meanings of "auto" for `max_epochs` and `learning_rate`.
-_EPOCHS, RATE = 100, 1e-2
+# The default meanings of "auto".
+_AUTOMATIC = {"max_epochs": 100, "learning_rate": 1e-2}
 
 #: Maps rows on the device of the module to one tensor, or to several.
 TensorAnswer = Callable[[Tensor], Any]
@@ -94,7 +94,7 @@ class KDMEstimator(BaseEstimator, ABC):
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         """Keyword arguments of `FitOptions`."""
         names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
-        automatic = {"batch_size": automatic_batch(rows), "max_epochs": _EPOCHS, "learning_rate": RATE}
+        automatic = {**_AUTOMATIC, "batch_size": automatic_batch(rows)}
         given = {name: getattr(self, name) for name in names}
         # NumPy's numbers as Python's, as in `plain`: grids of parameters are full of them.
         settings = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
@@ -104,7 +104,7 @@ class KDMEstimator(BaseEstimator, ABC):
     def _run(
         self, objective: nn.Module, rows: Rows, validation: Rows | None, description: str, **changes: Any
     ) -> list[dict[str, float]]:
-        """Minimises an objective and moves it back to the CPU; `changes` differ from the estimator's settings."""
+        """Minimises an objective with the estimator's settings and `changes`, then moves it to the CPU."""
         options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
         settings: dict[str, Any] = {"options": options, "identity": self._identity()}
         history = fit(objective, rows, validation, description=description, **settings)
