@@ -96,7 +96,7 @@ def _place_components(phases: PhasedFit, estimator: Any, z: Tensor) -> None:
 
 
 def _pretrain(phases: PhasedFit, x: Tensor, *, reconstruct: bool) -> None:
-    """Trains the encoder with a dense head, and with a linear map back to rows where asked."""
+    """Trains the encoder with a dense head, and if `reconstruct` with a linear map back to rows."""
     if not reconstruct:
         phases.pretrain()
         return
@@ -109,7 +109,7 @@ def _pretrain(phases: PhasedFit, x: Tensor, *, reconstruct: bool) -> None:
 
 
 def _fit_behind_fixed_encoder(phases: PhasedFit) -> None:
-    # The encoder separates the classes of its own rows too well: label distributions that learned from
+    # The encoder separates the classes of its training rows too well: label distributions that learned from
     # them would be too sure.
     labels = phases.layer.components["y"].requires_grad_(False)
     # Latent vectors cost nothing: larger batches are faster.

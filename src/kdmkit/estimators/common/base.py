@@ -162,7 +162,7 @@ class KDMEstimator(BaseEstimator, ABC):
     # ---- answering
 
     def _batch_answers(self) -> dict[str, BatchAnswer]:
-        """What `stream` answers, by name: functions of the rows of a batch and of keyword-only options."""
+        """The answers of `stream` by name: functions of the rows of a batch, with keyword-only options."""
         return {"score": self._score_batch}
 
     def _score_batch(self, rows: CheckedRows) -> Any:
@@ -204,7 +204,7 @@ class KDMEstimator(BaseEstimator, ABC):
             columns: the columns that hold the features, in their order; None takes those that the estimator
                 was fitted to by name, or all columns if it was fitted to an array. One column of lists may
                 hold all features.
-            keep: columns that answers repeat, in front of their own.
+            keep: columns of the batch that stand in front of the answers.
             options: those of `what`.
 
         Returns:
@@ -235,7 +235,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """log p of every row."""
 
     def _answers(self) -> dict[str, TensorAnswer]:
-        """What the methods that can be exported compute from rows on the device, by name."""
+        """The methods that can be exported, by name: functions of rows on the device."""
         return {}
 
     def to_module(self, method: str) -> nn.Module:

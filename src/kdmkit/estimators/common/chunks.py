@@ -20,7 +20,7 @@ from kdmkit.ops.blocks import block_order
 
 # Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
 _STREAM = 0x6B646D
-# Added to the uncertainty of labels, so that distances count where all labels are certain.
+# Added to the uncertainty of labels, so that distances count among rows of certain labels.
 _LEAST_UNCERTAINTY = 0.02
 # Points per block in which partners are searched for, and blocks that are searched at once.
 BLOCK_SIZE, _BLOCKS = 128, 256

@@ -55,12 +55,14 @@ class CrossFitting(nn.Module):
         assert isinstance(ensemble, MLPEnsemble)
         return ensemble
 
-    def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
+    def forward(
+        self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"]
+    ) -> Float[Tensor, " n"]:
         if not self.training:
-            return self.loss(held_out_mean(self.averaged, x, held), y)
+            return self.loss(held_out_mean(self.averaged, x, holds_out), y)
         self._move_average()
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
-        return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+        return mean_over(losses.unsqueeze(-1), ~holds_out).squeeze(-1)
 
     def _move_average(self) -> None:
         if self.average.n_averaged.device.type == "cpu":
@@ -87,21 +89,21 @@ def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> N
 
 
 def held_out_mean(
-    ensemble: MLPEnsemble, x: Float[Tensor, "n d"], held: Bool[Tensor, "n k"]
+    ensemble: MLPEnsemble, x: Float[Tensor, "n d"], holds_out: Bool[Tensor, "n k"]
 ) -> Float[Tensor, "n outputs"]:
     """The mean answer of the members that hold out a row."""
     if x.device.type != "cpu":
         # To find the rows of a member would wait for the device.
-        return mean_over(ensemble(x), held)
-    members, rows = held.mT.nonzero(as_tuple=True)
-    counts = held.sum(0)
+        return mean_over(ensemble(x), holds_out)
+    members, rows = holds_out.mT.nonzero(as_tuple=True)
+    counts = holds_out.sum(0)
     places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[members]
     # Row 0 fills up the members that hold out fewer rows.
     index = rows.new_zeros(ensemble.n_members, int(counts.max()))
     index[members, places] = rows
     answers = ensemble.of_members(x[index])[members, places]
     total = answers.new_zeros(len(x), answers.shape[1]).index_add_(0, rows, answers)
-    return total / held.sum(1, keepdim=True)
+    return total / holds_out.sum(1, keepdim=True)
 
 
 def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:
@@ -116,13 +118,13 @@ class FittedEnsemble:
 
     ensemble: MLPEnsemble
     answers: Float[Tensor, "n k outputs"]
-    held: Bool[Tensor, "n k"]
+    holds_out: Bool[Tensor, "n k"]
     history: list[dict[str, float]]
 
     @property
     def held_out_mean(self) -> Float[Tensor, "n outputs"]:
         """The mean answer of the members that have not seen the row."""
-        return mean_over(self.answers, self.held)
+        return mean_over(self.answers, self.holds_out)
 
 
 def fit_ensemble(
@@ -152,14 +154,14 @@ def fit_ensemble(
     """
     with in_memory("n_members", n_members):
         first = _first_ensemble([x.shape[1], *_HIDDEN, len(start)], n_members, start, generator)
-        held = held_out(len(x), n_members, generator, labels, x.device)
-    rows = Rows((x, y, held), None if weights is None else weights.float())
+        holds_out = held_out(len(x), n_members, generator, labels, x.device)
+    rows = Rows((x, y, holds_out), None if weights is None else weights.float())
     objective = CrossFitting(first, loss)
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval().to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
-    return FittedEnsemble(ensemble.cpu(), answers, held, history)
+    return FittedEnsemble(ensemble.cpu(), answers, holds_out, history)
 
 
 def _first_ensemble(

@@ -53,7 +53,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     Args:
         method: `"nonparametric"` makes every distinct sample a component (kernel density estimation), or up
-            to four of different bandwidths where `sigma` is `"auto"`;
+            to four of different bandwidths if `sigma` is `"auto"`;
             `"likelihood"` fits `n_components` components, their weights and the bandwidth by
             maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
@@ -61,7 +61,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
             (`"diag"`), or a full metric (`"full"`), the same for all components.
         sigma: bandwidth. `"auto"` is one per component and dimension: in proportion to the standard deviation
             of every column, wider where samples are far from their neighbours (heavy tails), and chosen by
-            leave-one-out likelihood (of a part of the samples where there are many). The components' standard
+            leave-one-out likelihood (of a part of the samples if there are many). The components' standard
             deviations σ/√2 are at least half the step between the values of a rounded column. Samples that
             differ by less than a millionth of a standard deviation are left out together. Otherwise it is one
             length for all dimensions: a number (σ = √2 standard deviations), or by a rule, `"scott"`,
@@ -70,7 +70,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         max_rows: rows, or groups of them, that `partial_fit` keeps; None keeps all rows.
-        checkpoint_dir: where a likelihood fit saves every epoch and resumes.
+        checkpoint_dir: the folder in which a likelihood fit saves every epoch, to resume from.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of the fit and of `sample`.
         verbose: whether to show progress.
@@ -193,8 +193,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
         Args:
             rtol: None is exact. Otherwise p(x) is too small by at most this share of it (apart from
-                rounding), and components that contribute nearly nothing are left out: faster where they are
-                many and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
+                rounding), and components that contribute nearly nothing are left out: faster if they are many
+                and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
         """
         x = self._rows(X)
         if rtol is None:

@@ -1,4 +1,4 @@
-"""Maximum likelihood of a density: the objective, its coordinates, where it starts."""
+"""Maximum likelihood of a density: the objective, its coordinates, its start."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _initialize_weights(layer: DensityLayer, x: Tensor, weights: Tensor) -> None
 def _initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None, least: float) -> None:
     """Starts bandwidths from the spread inside clusters (or from σ), with a lower bound.
 
-    The bound is a share of the start, or `least` where that is more.
+    The bound is a share of the start, or `least` if that is more.
     """
     components = layer.components["x"].detach()
     residual = x - components[_nearest(layer, x)]

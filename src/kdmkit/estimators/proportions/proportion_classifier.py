@@ -1,4 +1,4 @@
-"""Classification from label proportions: of the labels in a bag of rows only the proportions are known."""
+"""Classification from label proportions: bags of rows are labelled only by their proportions of labels."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class KDMProportionClassifier(JointClassifier):
         max_epochs, learning_rate, patience: of the training.
         batch_size: rows per step, bags per step for `"counts"`, `"proportions"` and proportions that are not
             exact; `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
-        validation_fraction: of the bags; they choose the best weights. None are held out where that would be
+        validation_fraction: of the bags; they choose the best weights. None are held out if that would be
             fewer than eight.
-        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
         verbose: whether to show progress.
@@ -106,8 +106,8 @@ class KDMProportionClassifier(JointClassifier):
             bags: of shape `(n,)`, the bag of every row: an index into `proportions`.
             proportions: of shape `(n_bags, n_classes)`, rows summing to 1 (to three digits); or of shape
                 `(n_bags, n_classes, 2)`, the range in which each proportion lies.
-            counted: how many labels the proportions of a bag were counted from, where they are a poll's and
-                not the bag's own: one number, or one per bag. The prior of a bag's proportions is then the
+            counted: the number of labels that a bag's proportions were counted from, if they come from a poll
+                of some of its rows: one number, or one per bag. The prior of a bag's proportions is then the
                 Dirichlet distribution (for two classes a Beta) with parameters `counted · proportions`.
             validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
         """

@@ -68,7 +68,7 @@ def fit_about_trend(
     # Residuals of members that have not seen the row.
     residuals = targets - fitted.held_out_mean
     share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
-    variance = _held_out_variance(fitted.answers, fitted.held, share)
+    variance = _held_out_variance(fitted.answers, fitted.holds_out, share)
     residuals = _scaled_to_ensemble(residuals, variance, int(estimator.n_members), share)
     memory, excess = None, _excess_variance(fitted.answers, variance, share)
     if estimator.memory:
@@ -88,7 +88,7 @@ def fit_about_trend(
 
 
 def member_errors(answers: Tensor, y: Tensor) -> Tensor:
-    """Huber's loss: e², and 2δ|e| − δ² where |e| > δ, so that a few wild targets do not bend the trend."""
+    """Huber's loss, e² or 2δ|e| − δ² if |e| > δ: a few wild targets do not bend the trend."""
     error = (answers - y).abs()
     inner = error.clamp_max(_DELTA)
     return (inner * (2 * error - inner)).mean(-1)
@@ -102,11 +102,11 @@ def _typical_share(residuals: Float[Tensor, "n outputs"], share: Float[Tensor, "
 
 
 def _held_out_variance(
-    answers: Float[Tensor, "n k outputs"], held: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+    answers: Float[Tensor, "n k outputs"], holds_out: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
 ) -> Float[Tensor, " outputs"]:
     """The variance between the members that hold out a row, mean over rows."""
-    mean = mean_over(answers, held)
-    deviations = mean_over((answers - mean.unsqueeze(1)).square(), held)
+    mean = mean_over(answers, holds_out)
+    deviations = mean_over((answers - mean.unsqueeze(1)).square(), holds_out)
     return share @ deviations.double() * HOLDERS / (HOLDERS - 1)
 
 
@@ -147,9 +147,9 @@ def without_excess(
     excess: Float[Tensor, "n outputs"],
     share: Float[Tensor, " n"],
 ) -> Float[Tensor, "n outputs"]:
-    """Residuals scaled so that their variance plus the mean excess variance is what their variance was.
+    """Residuals scaled so that their variance plus the mean excess variance is their variance before.
 
-    The excess variance is added to answers: the total must stay what the residuals say.
+    The excess variance is added to answers: the total must stay that of the residuals.
     """
     return residuals * _kept(residuals, share @ excess.double(), share).sqrt().float()
 
@@ -236,7 +236,7 @@ class LeaveOneOut(nn.Module):
 
     Components and weights are those of the clusters. The bandwidths, one per input and one per component and
     output, are learned, and a contraction λ in (0, 1): the components of y are λ times the clusters'
-    residuals, since the kernels' own variance comes on top of that between the components. Normal priors on
+    residuals, since the variance of the kernels comes on top of that between the components. Normal priors on
     the logarithms of bandwidths, for x about their start and for y about their mean, prevent overfitting
     if rows are few and inputs many.
 
