@@ -102,7 +102,7 @@ KINDS = [
 def test_products_about_local_centres_are_exact_to_float32(kind: str) -> None:
     operands = draw(kind)
     x, c, log_weights, values, scale = operands
-    staged = forward.Operands(False, x, c, log_weights, values, scale, local=True).source()
+    staged = forward.stage_in_segments(False, x, c, log_weights, values, scale, local=True)
     found = {part.plan.local for part, _ in staged.parts(N)}
     wanted = {"clusters": {True, False}, "small bandwidths": {False}}
     assert found == wanted.get(kind, {True})

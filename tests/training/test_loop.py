@@ -13,7 +13,7 @@ from torch import nn
 from helpers import normal, seeded
 from kdmkit.nn import DensityLayer
 from kdmkit.training import FitOptions, Rows, fit, nll
-from kdmkit.training.checkpoint import Progress
+from kdmkit.training.loop import Progress
 from training.problems import N, Objective, data, fitted, furthest, options, rows, same
 
 

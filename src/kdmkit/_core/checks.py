@@ -148,7 +148,7 @@ def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _C
     options = list(choices)
     if value not in options:
         raise ValueError(bad_argument(argument, "one of " + ", ".join(map(repr, options)), repr(value)))
-    return next(option for option in options if option == value)
+    return options[options.index(value)]
 
 
 def check_count(argument: str, value: object, wanted: str | None = None, *, least: int = 1) -> int:

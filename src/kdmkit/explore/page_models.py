@@ -21,8 +21,8 @@ Kind = Literal["table", "images"]
 _COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
 
 
-class Entry:
-    """One model of the page, and whether it is loaded. `example_models` returns them.
+class PageModel:
+    """A model of the page, and whether it is loaded. `example_models` returns them.
 
     Args:
         name: the name on the page.
@@ -31,8 +31,8 @@ class Entry:
         message: the text on the page until then.
         path: the file that the model comes from.
 
-    >>> from kdmkit.explore import Entry
-    >>> Entry("penguins", source=lambda: None).state
+    >>> from kdmkit.explore import PageModel
+    >>> PageModel("penguins", source=lambda: None).state
     'loading'
     """
 
@@ -93,7 +93,7 @@ class Models:
     ) -> None:
         if not entries:
             raise ValueError(bad_argument("models", "at least one", "none"))
-        self._entries = {n: e if isinstance(e, Entry) else Entry(n, e) for n, e in entries.items()}
+        self._entries = {n: e if isinstance(e, PageModel) else PageModel(n, e) for n, e in entries.items()}
         self._on_failure = on_failure
         self._thread: threading.Thread | None = None
 
@@ -128,7 +128,7 @@ class Models:
 # ---- examples
 
 
-def example_models() -> dict[str, Entry]:
+def example_models() -> dict[str, PageModel]:
     """Penguins and digits, which are fitted while the page opens: this takes some seconds.
 
     Returns:
@@ -138,8 +138,8 @@ def example_models() -> dict[str, Entry]:
     ['digits', 'penguins']
     """
     return {
-        "penguins": Entry("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
-        "digits": Entry("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
+        "penguins": PageModel("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
+        "digits": PageModel("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
     }
 
 

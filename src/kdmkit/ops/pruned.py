@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -35,13 +34,9 @@ _MANY = 0.4
 _ULPS = 8.0
 
 
-class Bounds(Protocol):
-    """Upper bounds of the scores of all components of a block."""
-
-    def __call__(
-        self, low: Float[Tensor, "n d"], high: Float[Tensor, "n d"], blocks: Int[Tensor, " b"] | slice
-    ) -> Float[Tensor, "n b"]:
-        """For every query between `low` and `high`, in float64."""
+#: Upper bounds of the scores of all components of some blocks, in float64: from the lower and upper corners
+#: `(n, d)` between which queries are, and the numbers of the blocks, to `(n, b)`.
+Bounds = Callable[[Tensor, Tensor, Int[Tensor, " b"] | slice], Float[Tensor, "n b"]]
 
 
 @dataclass(frozen=True)

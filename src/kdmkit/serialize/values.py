@@ -63,7 +63,7 @@ def _decode_array(values: list[Any], dtype: np.dtype[Any]) -> Any:
 
 
 def check_types(values: dict[str, Any], types: dict[str, Any]) -> None:
-    """Raises where a value is not what the annotation of its name says."""
+    """Raises if a value does not have the type that `types` has for its name."""
     for name, value in values.items():
         if name in types and not has_type(value, types[name]):
             wanted = types[name].__name__ if isinstance(types[name], type) else str(types[name])

@@ -71,11 +71,10 @@ class Proxy(nn.Module):
         return self.module(*rows)
 
 
-def broadcast_buffers(module: nn.Module, accelerator: Accelerator) -> None:
+def broadcast_buffers(module: nn.Module) -> None:
     """Gives all processes the main process's buffers: running statistics differ between processes."""
-    if accelerator.num_processes > 1:
-        for buffer in module.buffers():
-            torch.distributed.broadcast(buffer, src=0)
+    for buffer in module.buffers():
+        torch.distributed.broadcast(buffer, src=0)
 
 
 def call_on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:

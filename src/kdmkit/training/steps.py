@@ -42,7 +42,7 @@ class Steps:
     Attributes:
         total: the weighted sum of the losses of this process since `restart`.
         generator: the library's modules draw from it.
-        own: the rows of a batch that belong to this process.
+        local: the rows of a batch that belong to this process.
         average: follows the parameters; None without averaging.
         replays: whether a step is a graph.
     """
@@ -65,7 +65,7 @@ class Steps:
         self.average = None
         if options.averaging is not None:
             self.average = MovingAverage(objective, options.averaging * n_steps)
-        self.own = slice(accelerator.process_index, None, accelerator.num_processes)
+        self.local = slice(accelerator.process_index, None, accelerator.num_processes)
         self.generator = torch.Generator(device)
         self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
         self.total = torch.zeros((), dtype=torch.float64, device=device)
@@ -126,15 +126,20 @@ class Steps:
             self._move()
 
     def _find_gradients(self, batch: Tensor) -> None:
-        rows, weights = self.train.take(batch[self.own])
+        rows, weights = self.train.take(batch[self.local])
         if self.drawing:
             draws = self._draws(batch)
             for module in self.drawing:
                 module.draws = draws
         local = weighted_sum(self.prepared(*rows), weights, len(rows[0]))
+        batch_weight: float | Tensor = len(batch)
+        if self.train.weights is not None:
+            batch_weight = self.train.weights[batch].double().sum()
+            # If all weights are 0, so is the sum of the losses.
+            batch_weight = torch.where(batch_weight > 0, batch_weight, 1.0)
         # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
         # their number as a factor.
-        loss = local * (self.accelerator.num_processes / self.train.weight(batch))
+        loss = local * (self.accelerator.num_processes / batch_weight)
         norm = self.options.clip_norm
         if self.scaled:
             self.accelerator.backward(loss)
@@ -151,10 +156,10 @@ class Steps:
         """The random numbers of a step, for the rows of this process."""
         sizes = self.train.sizes
         if sizes is None:
-            return Draws(self.generator, len(batch), self.own)
-        is_own = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
-        is_own[self.own] = True
-        data_rows = is_own.repeat_interleave(sizes[batch])
+            return Draws(self.generator, len(batch), self.local)
+        is_local = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
+        is_local[self.local] = True
+        data_rows = is_local.repeat_interleave(sizes[batch])
         return Draws(self.generator, len(data_rows), data_rows)
 
     def _move(self) -> None:

@@ -27,7 +27,6 @@ from kdmkit.estimators.table.answering.insights import (
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.questions import (
     as_mapping,
     check_target,
@@ -180,14 +179,14 @@ class KDMTable(DensityMixin, TableEstimator):
         Args:
             target: the column; None is the only one of `targets`.
         """
-        return self._rows_of(X, target, Posterior.expected)
+        return self._rows_of(X, target, lambda rho: rho.expected())
 
     def predict_proba(self, X: Any, target: str | None = None) -> Array:
         """The probability of every level of a column given the rest of each row, `(rows, levels)`.
 
         `levels(target)` has the levels in the order of the columns.
         """
-        return self._rows_of(X, target, Posterior.probs)
+        return self._rows_of(X, target, lambda rho: rho.probs())
 
     def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`.

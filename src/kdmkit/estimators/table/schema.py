@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
-from kdmkit.estimators.table.codecs.base import Codec, LeftOut
+from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
@@ -204,7 +204,7 @@ class Schema:
     def decode_column(self, name: str, values: Mapping[str, Tensor], n_rows: int) -> RawColumn:
         """One column as an array."""
         column = self.columns[name]
-        if isinstance(column.codec, LeftOut):
+        if isinstance(column.codec, LeftOutCodec):
             cells = np.empty(n_rows, dtype=object)
             cells[:] = [column.codec.constant] * n_rows
             decoded = cells.astype(BASES[column.storage.base])

@@ -23,7 +23,6 @@ from kdmkit.ops.triton.product_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
     Config,
     Plan,
-    Segment,
     Staged,
     Whitening,
     choose_splits,
@@ -206,53 +205,6 @@ def passes() -> int:
     return 3 if torch.get_float32_matmul_precision() == "highest" else 1
 
 
-class Operands:
-    """The operands of one call, with everything that their segments share.
-
-    Args:
-        metric: whether `scale` is a matrix.
-        query, components, log_weights, values, scale: of the reduction; values may be None.
-        local: whether to use local centres if dimensions are few.
-    """
-
-    def __init__(
-        self,
-        metric: bool,
-        query: Float[Tensor, "n d"],
-        components: Float[Tensor, "m d"],
-        log_weights: Float[Tensor, "m"],
-        values: Float[Tensor, "m v"] | None,
-        scale: Float[Tensor, "s t"],
-        *,
-        local: bool = False,
-    ) -> None:
-        self.query, self.components, self.log_weights = query, components, log_weights
-        self.tensors = query, components, log_weights, values, scale
-        self.plan = Plan(query.shape[1], 0 if values is None else values.shape[1], passes())
-        if local:
-            self.plan = components_plan(self.plan)
-        self.whitening = Whitening(components, scale, metric)
-        self.values, device = None, query.device
-        if values is not None:
-            shape = len(values), values.shape[1]
-            self.values = ComponentValues.of(values.__getitem__, shape, self.plan, device)
-        self.unit = no_unit(device) if self.values is None else self.values.unit
-        self.slots = slots_of(device)
-
-    def stage_segment(self, columns: slice) -> Segment:
-        staged = self.whitening.stage(self.components[columns], self.plan, self.log_weights[columns])
-        return staged, staged if self.values is None else self.values.stage(columns, self.plan)
-
-    def source(self) -> ComponentSource:
-        n_groups = min(padded(len(self.components)), self.plan.segment) // GROUP.value
-        return ComponentSource(self.plan, self.whitening, self.unit, n_groups, self._parts)
-
-    def _parts(self, points: int) -> Iterator[tuple[StagedPart, Staged]]:
-        plan, values = self.plan, self.values
-        for part in stage_components(self.components, self.log_weights, self.whitening, plan, plan.segment):
-            yield part, part.components if values is None else values.stage(part.numbers, part.plan)
-
-
 @dataclass(frozen=True)
 class ComponentSource:
     """Components that points are compared with: staged in this call, or prepared.
@@ -270,12 +222,48 @@ class ComponentSource:
     parts: Callable[[int], Iterator[tuple[StagedPart, Staged]]]
 
 
+def stage_in_segments(
+    metric: bool,
+    query: Float[Tensor, "n d"],
+    components: Float[Tensor, "m d"],
+    log_weights: Float[Tensor, "m"],
+    values: Float[Tensor, "m v"] | None,
+    scale: Float[Tensor, "s t"],
+    *,
+    local: bool = False,
+) -> ComponentSource:
+    """The components of one call, staged segment by segment.
+
+    Args:
+        metric: whether `scale` is a matrix.
+        local: whether to use local centres if dimensions are few.
+    """
+    plan = Plan(query.shape[1], 0 if values is None else values.shape[1], passes())
+    plan, whitening = components_plan(plan) if local else plan, Whitening(components, scale, metric)
+    given, unit = None, no_unit(query.device)
+    if values is not None:
+        shape = len(values), values.shape[1]
+        given = ComponentValues.of(values.__getitem__, shape, plan, query.device)
+        unit = given.unit
+
+    def parts(points: int) -> Iterator[tuple[StagedPart, Staged]]:
+        for part in stage_components(components, log_weights, whitening, plan, plan.segment):
+            yield part, part.components if given is None else given.stage(part.numbers, part.plan)
+
+    n_groups = min(padded(len(components)), plan.segment) // GROUP.value
+    return ComponentSource(plan, whitening, unit, n_groups, parts)
+
+
 def forward(metric: bool, query: Float[Tensor, "n d"], *operands: Any) -> Outputs:
-    """Averages, logsumexps, the largest score of each point (in units of log 2) and its normalised weight."""
-    values = operands[2]
-    local = len(query) * (query.shape[1] + 2 * (0 if values is None else values.shape[1])) >= LEAST_LOCAL_WORK
+    """Averages, logsumexps, the largest score of each point (in units of log 2) and its normalised weight.
+
+    Args:
+        operands: components, log-weights, values and scale.
+    """
+    n_values = 0 if operands[2] is None else operands[2].shape[1]
+    local = len(query) * (query.shape[1] + 2 * n_values) >= LEAST_LOCAL_WORK
     with on_device(query.device):
-        return run(Operands(metric, query, *operands, local=local).source(), query)
+        return run(stage_in_segments(metric, query, *operands, local=local), query)
 
 
 def run(source: ComponentSource, query: Float[Tensor, "n d"]) -> Outputs:

@@ -13,11 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.answering.component_cache import Pieces
+from kdmkit.estimators.table.answering.component_cache import ComponentCache
 from kdmkit.estimators.table.answering.date_posterior import posterior_of
-from kdmkit.estimators.table.answering.posterior import Posterior, as_region, infer
+from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.questions import in_common
 from kdmkit.estimators.table.answering.restricted import restrict
+from kdmkit.estimators.table.answering.variable_posterior import as_region, infer
 from kdmkit.estimators.table.schema import Column, Schema
 from kdmkit.kernels.regions import Interval, OneOf, Region
 from kdmkit.training import Table
@@ -40,9 +41,11 @@ class TableEngine:
         self._priors: dict[str, Posterior] = {}
 
     @cached_property
-    def pieces(self) -> dict[str, Pieces]:
-        """By variable, what answers need of its components."""
-        return {n: Pieces(kernel, self.joint.components[n]) for n, kernel in self.joint.kernels.items()}
+    def caches(self) -> dict[str, ComponentCache]:
+        """Quantities of the components, by variable."""
+        return {
+            n: ComponentCache(kernel, self.joint.components[n]) for n, kernel in self.joint.kernels.items()
+        }
 
     # ---- columns
 
@@ -65,7 +68,7 @@ class TableEngine:
         if evidence:
             rho, log_evidence = infer(self.joint, column.variables, evidence)
             total, share = _shares(log_evidence, others)
-            posterior = posterior_of(column, rho, share, self.pieces, partial(self.joint.infer, **evidence))
+            posterior = posterior_of(column, rho, share, self.caches, partial(self.joint.infer, **evidence))
         else:
             posterior, total = self._prior(column), 0.0
         if own is None:
@@ -91,7 +94,7 @@ class TableEngine:
             for column in free:
                 several = len(column.variables) > 1
                 own = rho.marginal(*column.variables) if several else every[column.variables[0]]
-                found[column.name] = posterior_of(column, own, share, self.pieces)
+                found[column.name] = posterior_of(column, own, share, self.caches)
         for column in columns:
             if column.name not in found:
                 found[column.name], total = self.query(column, given)
@@ -101,7 +104,7 @@ class TableEngine:
         """The distribution of a column where nothing is given; made once."""
         if column.name not in self._priors:
             self._priors[column.name] = posterior_of(
-                column, self.joint.marginal(*column.variables), None, self.pieces
+                column, self.joint.marginal(*column.variables), None, self.caches
             )
         return self._priors[column.name]
 
@@ -185,11 +188,11 @@ class TableEngine:
         evidence, observed = others(rows, column)
         if not evidence:
             rho = self.joint.marginal(*column.variables).expand((len(rows),))
-            return posterior_of(column, rho, None, self.pieces)
+            return posterior_of(column, rho, None, self.caches)
         ask = partial(self.joint.infer, observed=observed, **evidence)
         names = column.variables
         rho = ask(target=names[0] if len(names) == 1 else names)
-        return posterior_of(column, rho, None, self.pieces, ask)
+        return posterior_of(column, rho, None, self.caches, ask)
 
     def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""

@@ -14,9 +14,9 @@ from kdmkit._core.logspace import log_normalize
 from kdmkit.distributions import KDM
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, boxes
-from kdmkit.estimators.table.answering.posterior import infer
-from kdmkit.estimators.table.frames.fill import fill_frame
+from kdmkit.estimators.table.answering.variable_posterior import infer
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Interval, OneOf, Region, can_cut, cut
 from kdmkit.training import Table

@@ -17,7 +17,7 @@ from kdmkit.estimators.table.codecs.parts import Events, Known, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
 
-__all__ = ["Cells", "Codec", "Known", "LeftOut"]
+__all__ = ["Cells", "Codec", "Known", "LeftOutCodec"]
 
 
 class Cells(NamedTuple):
@@ -207,7 +207,7 @@ class Codec(ABC):
         return ValueError(bad_argument(f"column {self.name!r}", wanted, repr(value)))
 
 
-class LeftOut(Codec):
+class LeftOutCodec(Codec):
     """A column that takes no part in the model: a constant, an identifier, a text, an empty column.
 
     Args:
@@ -249,5 +249,5 @@ class LeftOut(Codec):
         return {"codec": self.codec, "name": self.name, "kind": self.kind, "constant": constant}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> LeftOut:
+    def from_config(cls, config: Mapping[str, Any]) -> LeftOutCodec:
         return cls(config["name"], config["kind"], config["constant"])
