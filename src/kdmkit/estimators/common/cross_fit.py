@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from kdmkit._core.checks import bad_argument, check_count, check_flag, in_memory
 from kdmkit.nn import MLPEnsemble
@@ -32,7 +32,6 @@ _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
 
-Tensors = tuple[Tensor, ...] | list[Tensor]
 #: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.
 MemberLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,16 +43,13 @@ class CrossFitting(nn.Module):
     loss of the mean answer of the members that hold it out, with exponentially averaged weights.
     """
 
+    n_steps: Tensor
+
     def __init__(self, ensemble: MLPEnsemble, loss: MemberLoss) -> None:
         super().__init__()
         self.ensemble, self.loss = ensemble, loss
-        self.average = AveragedModel(ensemble, multi_avg_fn=_move_averages).requires_grad_(False)
-
-    @property
-    def averaged(self) -> MLPEnsemble:
-        ensemble = self.average.module
-        assert isinstance(ensemble, MLPEnsemble)
-        return ensemble
+        self.averaged = copy.deepcopy(ensemble).requires_grad_(False)
+        self.register_buffer("n_steps", torch.tensor(0))
 
     def forward(
         self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"]
@@ -64,28 +60,20 @@ class CrossFitting(nn.Module):
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~holds_out).squeeze(-1)
 
-    def _move_average(self) -> None:
-        if self.average.n_averaged.device.type == "cpu":
-            self.average.update_parameters(self.ensemble)
-        else:
-            self._move_average_on_device()
-
     @torch.no_grad()
-    def _move_average_on_device(self) -> None:
-        """The same without reading the number of steps, which would wait for the device."""
-        count: Tensor = self.average.n_averaged
-        averages: list[Tensor] = list(self.averaged.parameters())
-        values: list[Tensor] = list(self.ensemble.parameters())
-        changes = list(torch._foreach_sub(values, averages))
-        torch._foreach_mul_(changes, 1 - (count / (count + 10)).clamp_max(_AVERAGE_DECAY))
-        torch._foreach_add_(averages, changes)
-        count += 1
-
-
-def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
-    """Exponential means whose decay starts lower, so that the first values count less."""
-    decay = min(_AVERAGE_DECAY, int(count) / (int(count) + 10))
-    torch._foreach_lerp_(averages, values, 1 - decay)
+    def _move_average(self) -> None:
+        """Moves exponential means, whose decay starts lower: the first values count less."""
+        averages, values = list(self.averaged.parameters()), list(self.ensemble.parameters())
+        if self.n_steps.device.type == "cpu":
+            count = int(self.n_steps)
+            torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
+        else:
+            # To read the number of steps would wait for the device.
+            changes = torch._foreach_sub(values, averages)
+            decay = (self.n_steps / (self.n_steps + 10)).clamp_max(_AVERAGE_DECAY)
+            torch._foreach_mul_(changes, 1 - decay)
+            torch._foreach_add_(averages, changes)
+        self.n_steps += 1
 
 
 def held_out_mean(
