@@ -166,7 +166,7 @@ def test_averages_move_without_reading_the_count():
             with torch.no_grad():
                 for parameter in objective.ensemble.parameters():
                     parameter.fill_(step**0.5)
-            objective._move_average() if number else objective._move_average_on_device()
+            objective.move_average(on_device=number == 0)
     for one, other in zip(*(objective.averaged.parameters() for objective in ensembles), strict=True):
         assert torch.allclose(one, other, rtol=1e-5)
 

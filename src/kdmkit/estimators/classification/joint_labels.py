@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, make_linear
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import PhasedFit, Rows, fit
+from kdmkit.training import PhasedFit, Rows
 from kdmkit.training.objectives import DecoderObjective, DenseObjective
 
 
@@ -113,11 +111,9 @@ def _fit_behind_fixed_encoder(phases: PhasedFit) -> None:
     # them would be too sure.
     labels = phases.layer.components["y"].requires_grad_(False)
     # Latent vectors cost nothing: larger batches are faster.
-    changes = {
-        "learning_rate": phases.options.learning_rate,
-        "batch_size": 2 * phases.options_for("joint").batch_size,
-    }
-    _minimize(phases, "joint", phases.head_objective(), phases.latent_rows, **changes)
+    options = phases.options
+    changes = {"learning_rate": options.learning_rate, "batch_size": 2 * options.batch_size}
+    phases.minimize("joint", phases.head_objective(), phases.latent_rows, **changes)
     labels.requires_grad_()
 
 
@@ -132,21 +128,5 @@ def _fit_decoder(phases: PhasedFit, parameter: Any, x: Tensor) -> nn.Module | No
     def decoder_rows(rows: Rows) -> Rows:
         return Rows((phases.encode(rows.tensors[0]).to(dtype), rows.tensors[0].to(dtype)), rows.weights)
 
-    _minimize(phases, "decoder", DecoderObjective(decoder), decoder_rows, weight_decay=0.0)
+    phases.minimize("decoder", DecoderObjective(decoder), decoder_rows, weight_decay=0.0)
     return decoder
-
-
-def _minimize(
-    phases: PhasedFit, phase: str, objective: nn.Module, prepare: Callable[[Rows], Rows], **changes: Any
-) -> None:
-    """`PhasedFit.minimize` with other options than those of the phase."""
-    validation = None if phases.validation is None else prepare(phases.validation)
-    options, identity = replace(phases.options_for(phase), **changes), phases.identity
-    phases.histories[phase] = fit(
-        objective,
-        prepare(phases.train),
-        validation,
-        options=options,
-        identity=identity,
-        description=phase,
-    )

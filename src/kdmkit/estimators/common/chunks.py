@@ -136,10 +136,10 @@ class Pairs:
     second: Int[Tensor, " p"]
     cost: Float[Tensor, " p"]
 
-    def cheapest(self, count: int) -> Pairs:
-        """The cheapest pairs: `count` of them, but no more than half of all."""
+    def cheapest(self, count: int) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+        """The points of the cheapest pairs: `count` of them, but no more than half of all."""
         chosen = slice(min(count, math.ceil(len(self.cost) / 2)))
-        return Pairs(self.first[chosen], self.second[chosen], self.cost[chosen])
+        return self.first[chosen], self.second[chosen]
 
 
 def partners(
@@ -226,8 +226,7 @@ def thinned(
     label, stays = torch.from_numpy(labels), torch.ones(len(rows), dtype=torch.bool)
     alive = torch.arange(len(rows))
     while len(alive) > most:
-        pairs = _pairs_of_classes(alive, points, label, weight, uncertainty).cheapest(len(alive) - most)
-        i, j = pairs.first, pairs.second
+        i, j = _pairs_of_classes(alive, points, label, weight, uncertainty).cheapest(len(alive) - most)
         total = weight[i] + weight[j]
         second_stays = torch.from_numpy(rng.random(len(i))) * total < weight[j]
         weight[torch.where(second_stays, j, i)] = total

@@ -56,23 +56,26 @@ class CrossFitting(nn.Module):
     ) -> Float[Tensor, " n"]:
         if not self.training:
             return self.loss(held_out_mean(self.averaged, x, holds_out), y)
-        self._move_average()
+        self.move_average(on_device=x.device.type != "cpu")
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
         return mean_over(losses.unsqueeze(-1), ~holds_out).squeeze(-1)
 
-    @torch.no_grad()
-    def _move_average(self) -> None:
-        """Moves exponential means, whose decay starts lower: the first values count less."""
-        averages, values = list(self.averaged.parameters()), list(self.ensemble.parameters())
-        if self.n_steps.device.type == "cpu":
-            count = int(self.n_steps)
-            torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
-        else:
-            # To read the number of steps would wait for the device.
-            changes = torch._foreach_sub(values, averages)
+    def move_average(self, *, on_device: bool) -> None:
+        """Moves exponential means, whose decay starts lower: the first values count less.
+
+        Args:
+            on_device: whether not to read the number of steps, which would wait for a device.
+        """
+        averages: list[Tensor] = list(self.averaged.parameters())
+        values: list[Tensor] = [parameter.detach() for parameter in self.ensemble.parameters()]
+        if on_device:
+            changes = list(torch._foreach_sub(values, averages))
             decay = (self.n_steps / (self.n_steps + 10)).clamp_max(_AVERAGE_DECAY)
             torch._foreach_mul_(changes, 1 - decay)
             torch._foreach_add_(averages, changes)
+        else:
+            count = int(self.n_steps)
+            torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
         self.n_steps += 1
 
 

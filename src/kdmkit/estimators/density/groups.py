@@ -83,8 +83,7 @@ class Groups:
             order = block_order(groups.mean / unit, BLOCK_SIZE)
             groups = groups.take(order)
             pairs = partners(groups.mean / unit, groups.weight, (groups.std == 0).all(1))
-            chosen = pairs.cheapest(len(groups) - most)
-            groups, moved = groups._merge_pairs(chosen.first, chosen.second, unit)
+            groups, moved = groups._merge_pairs(*pairs.cheapest(len(groups) - most), unit)
             place = moved[order.argsort()[place]]
         return groups, place
 
