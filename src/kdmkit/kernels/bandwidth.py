@@ -17,8 +17,6 @@ from kdmkit._core.checks import bad_argument, check_choice, check_number, check_
 
 # The default lower bound, relative to the bandwidth: fits do not reach it before data sets a better one.
 _TINY = 1e-6
-# Learned bandwidths have at most two dimensions.
-_NO_BATCH = torch.Size()
 # Descriptions hold at most this many numbers.
 _MANY = 1 << 12
 #: The lower bound of a bandwidth that was set from data, relative to its starting value.
@@ -91,15 +89,13 @@ class Bandwidth(nn.Module, ABC):
         value = self.value.clone() if one_for_all else self.value[..., list(index)]
         return FixedBandwidth(self.name, value, validate=False)
 
-    def take(self, index: Int[Tensor, " k"] | slice) -> Bandwidth:
-        """The bandwidth of some components."""
-        if not self.per_component:
-            return self
+    def take(self, index: Int[Tensor, " k"] | slice) -> FixedBandwidth:
+        """The bandwidths of some components, if they differ."""
         return FixedBandwidth(self.name, self.value[..., index, :], validate=False)
 
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> Bandwidth:
+    def arranged(self, place: Callable[[Tensor], Tensor]) -> FixedBandwidth:
         """The bandwidth with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
-        return FixedBandwidth(self.name, place(self.value), validate=False) if self.batch_shape else self
+        return FixedBandwidth(self.name, place(self.value), validate=False)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Bandwidth:
         return copy_with_graph(self, memo)
@@ -160,10 +156,6 @@ class LearnedBandwidth(Bandwidth):
     @property
     def shape(self) -> torch.Size:
         return self.raw.shape
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return _NO_BATCH
 
     def bound(self, minimum: float) -> None:
         """Sets a new lower bound; values at or below it move just above."""
