@@ -41,7 +41,6 @@ from torch import Tensor
 
 from kdmkit.ops import Backend, SquaredDistance, attend, log_mix
 from kdmkit.ops.triton import backward, forward, staging
-from kdmkit.ops.triton.backend import Operands
 from kdmkit.ops.triton.staging import Config, KernelName
 from kdmlab.bench.measure import extra_memory as peak_bytes
 from kdmlab.bench.measure import time_calls
@@ -295,10 +294,10 @@ def sweeps(sections: set[str]) -> list[Sweep]:
 
 
 def _sweep_function(kernel: KernelName, case: Case) -> Callable[[], object]:
-    operands = Operands(False, case.x, case.c, case.lw, case.v, case.scale)
+    operands = False, case.x, case.c, case.lw, case.v, case.scale
     if kernel == "forward":
-        return lambda: forward.forward(operands)
-    outputs = forward.forward(operands)
+        return lambda: forward.forward(*operands)
+    outputs = forward.forward(*operands)
     upstream = torch.ones_like(outputs[0]), torch.ones_like(outputs[1])
     # By the query alone, or by everything of a component.
     needs = (True, False, False, False, False) if kernel == "points" else (False, True, True, True, False)

@@ -54,3 +54,14 @@ def test_a_question_needs_no_matplotlib(tmp_path: Path) -> None:
     result = run("ask", str(tmp_path / "model"), "P(a < 2)", blocked=("matplotlib",))
     assert result.returncode == 0, result.stderr
     assert "probability" in result.stdout
+
+
+def test_commands_load_no_more_of_scipy_than_scikit_learn_does() -> None:
+    code = (
+        "import sys, sklearn.base\n"
+        "before = {name for name in sys.modules if name.startswith('scipy.')}\n"
+        "import kdmkit.cli.commands, kdmkit.estimators, kdmkit.serialize\n"
+        "print({name for name in sys.modules if name.startswith('scipy.')} - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"

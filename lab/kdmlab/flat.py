@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ class FlatLikelihood(nn.Module):
         self.layer = layer
 
     def forward(self, *columns: Tensor) -> Tensor:
-        values = dict(zip(self.layer.variables, columns, strict=True))
+        values: dict[str, Any] = dict(zip(self.layer.variables, columns, strict=True))
         return -self.layer.joint(validate_args=False).log_prob(**values)
 
     def rows(self, columns: Mapping[str, Tensor]) -> Rows:

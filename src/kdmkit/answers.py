@@ -1,4 +1,4 @@
-"""What questions to a `KDMTable` and to a `TreeKDM` return. Import it for type hints and `isinstance`."""
+"""Types of the answers of `KDMTable` and `TreeKDM`, for type hints and `isinstance`."""
 
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import Answer, Cell, Column, Columns, Dependence, EventAnswer, Explanation

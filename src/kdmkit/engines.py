@@ -35,7 +35,7 @@ class BatchFunction:
             `KDMRegressor.stream` and `KDMTable.stream`: `"score"`, `"predict"`, or `"impute"`. With
             `draw=True`, draws depend on `random_state` and on the cells of the batch: a batch that is
             repeated has the same draws.
-        device: where a saved model goes.
+        device: the device of a saved model.
 
     >>> import pickle, pyarrow
     >>> from kdmkit import KDMDensity

@@ -9,8 +9,6 @@ import torch
 import kdmkit as kdm
 from kdmkit.distributions import features
 from kdmkit.kernels import rbf
-from kdmkit.ops import prepared
-from kdmkit.ops.prepared import PreparedSum
 from kdmkit.ops.triton import backend
 
 M, D, V = 120, 32, 3
@@ -20,8 +18,10 @@ SIZE = 4 * M * (D + V)
 @pytest.fixture
 def reductions(monkeypatch):
     """Lets Triton's interpreter stand for a GPU; the list grows by one with every use of what is kept."""
+    from kdmkit.ops.triton.prepared_sum import PreparedSum
+
     done, reduce = [], PreparedSum.reduce
-    monkeypatch.setattr(prepared, "LEAST_COMPONENTS", 1)
+    monkeypatch.setattr(backend, "LEAST_COMPONENTS", 1)
     monkeypatch.setattr(backend, "is_usable", lambda reduction: True)
     monkeypatch.setattr(rbf, "score_dtype", lambda x, components: torch.float32)
     monkeypatch.setattr(PreparedSum, "reduce", lambda self, *a: (done.append(1), reduce(self, *a))[1])
@@ -163,7 +163,7 @@ def test_a_kernel_that_fails_is_given_up(reductions, monkeypatch):
     def fail(*_, **__):
         raise backend.KernelError("out of registers")
 
-    monkeypatch.setattr(backend, "make_memory", fail)
+    monkeypatch.setattr("kdmkit.ops.triton.prepared_sum.Whitening", fail)
     with pytest.warns(RuntimeWarning, match="out of registers"):
         prepared = rho.prepared()
     _assert_same(rho, prepared, x)

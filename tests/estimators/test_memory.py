@@ -55,8 +55,8 @@ def test_far_from_all_rows_nothing_is_remembered() -> None:
 def test_a_row_left_out_is_not_there(rows: torch.Tensor) -> None:
     x, r = some()
     kernel, log_weights = kdm.RBF(0.7), torch.rand(40, generator=torch.Generator().manual_seed(1)).log()
-    means, log_overlaps = average_over_others(kernel, x, log_weights, r, rows)
-    alone = log_overlap_with_others(kernel, x, log_weights, rows)
+    means, log_overlaps = average_over_others(0.7, x, log_weights, r, rows)
+    alone = log_overlap_with_others(0.7, x, log_weights, rows)
     for place, row in enumerate(rows.tolist()):
         others = torch.arange(40) != row
         wanted = kdm.ops.attend(kernel.term(x[row : row + 1], x[others]), log_weights[others], r[others])
@@ -88,7 +88,7 @@ def test_rows_are_sorted_and_their_numbers_too(monkeypatch: pytest.MonkeyPatch) 
     weights = torch.rand(400, generator=torch.Generator().manual_seed(1))
 
     def losses(rows: torch.Tensor, answers: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        return (r[rows] - answers).double().square().mean(1)
+        return (r[rows] - answers).double().square().mean(-1)
 
     generator = torch.Generator().manual_seed(0)
     memory, kept = search_memory(x, r, weights, generator, losses, most_rows=300)

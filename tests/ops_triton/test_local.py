@@ -10,10 +10,9 @@ import bounds
 from kdmkit.ops import SquaredDistance, attend, log_mix
 from kdmkit.ops.blocks import block_order
 from kdmkit.ops.terms import robust_centre
-from kdmkit.ops.triton import forward, memory, parts, staging
-from kdmkit.ops.triton.backend import Operands
-from kdmkit.ops.triton.kernels import GROUP
-from kdmkit.ops.triton.parts import Values
+from kdmkit.ops.triton import forward, prepared_sum, staging
+from kdmkit.ops.triton.prepared_sum import PreparedSum
+from kdmkit.ops.triton.staging_kernels import GROUP
 
 N, M, D, V = 30, 300, 8, 3
 
@@ -68,7 +67,7 @@ def spread(x: Tensor, c: Tensor) -> Tensor:
     for group in block_order(c, GROUP.value).split(GROUP.value):
         low, high = c[group].aminmax(dim=0)
         squared = (c[group] - (low + high) / 2).square().sum(-1).max()
-        radii[group] = squared.sqrt() if squared <= parts.LARGEST_SQUARED_RADIUS else 0.0
+        radii[group] = squared.sqrt() if squared <= forward.LARGEST_SQUARED_RADIUS else 0.0
     return (distances + 2 * radii).square()
 
 
@@ -103,8 +102,8 @@ KINDS = [
 def test_products_about_local_centres_are_exact_to_float32(kind: str) -> None:
     operands = draw(kind)
     x, c, log_weights, values, scale = operands
-    prepared = forward.PreparedOperands(Operands(False, x, c, log_weights, values, scale), local=True)
-    found = {part.plan.local for part, _ in prepared.parts(N)}
+    staged = forward.stage_in_segments(False, x, c, log_weights, values, scale, local=True)
+    found = {part.plan.local for part, _ in staged.parts(N)}
     wanted = {"clusters": {True, False}, "small bandwidths": {False}}
     assert found == wanted.get(kind, {True})
     got = attend(SquaredDistance(x, c, scale), log_weights, values, backend="triton")
@@ -151,40 +150,40 @@ def test_points_and_components_that_are_not_finite() -> None:
 )
 def test_a_memory_answers_exactly(d: int, kind: str, room: float) -> None:
     x, c, log_weights, values, scale = draw(kind, d=d)
-    kept = memory.Memory(c, log_weights, scale, metric=False)
-    staged = kept.stage_values(Values.tensor(values), most_bytes=room)
+    kept = PreparedSum(c, log_weights, scale, metric=False)
+    staged = kept.values(values.__getitem__, V, most_bytes=room)
     assert staged is not None
     assert (staged.staged is None) == (room == 0)
     got = kept.reduce(x, staged)
     assert_exact(got, x, c, log_weights, values, scale)
-    bytes_kept = memory.bytes_per_component(d) * staging.padded(M)
+    bytes_kept = prepared_sum.bytes_per_component(d) * staging.padded(M)
     assert kept.n_bytes <= 1.05 * bytes_kept
 
 
 def test_a_memory_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many points read values that are staged in every call, segment by segment."""
     x, c, log_weights, values, scale = draw("plain")
-    monkeypatch.setattr(memory, "_TOGETHER", 256)
-    monkeypatch.setattr(memory, "slots_of", lambda device: 0)
+    monkeypatch.setattr(prepared_sum, "_TOGETHER", 256)
+    monkeypatch.setattr(prepared_sum, "slots_of", lambda device: 0)
     monkeypatch.setattr(staging, "SEGMENT_BYTES", 1)
-    kept = memory.Memory(c, log_weights, scale, metric=False)
+    kept = PreparedSum(c, log_weights, scale, metric=False)
     assert [part.components.rows for part in kept.parts] == [256, 128]
     for room in (math.inf, 0):
-        staged = kept.stage_values(Values.tensor(values), most_bytes=room)
+        staged = kept.values(values.__getitem__, V, most_bytes=room)
         assert_exact(kept.reduce(x, staged), x, c, log_weights, values, scale)
 
 
 def test_too_many_values_for_a_memory_of_few_dimensions() -> None:
     _, c, log_weights, _, scale = draw("plain")
-    kept = memory.Memory(c, log_weights, scale, metric=False)
-    assert kept.stage_values(Values.tensor(torch.ones(M, 17)), most_bytes=math.inf) is None
+    kept = PreparedSum(c, log_weights, scale, metric=False)
+    assert kept.values(torch.ones(M, 17).__getitem__, 17, most_bytes=math.inf) is None
 
 
 def test_lower_precision_of_products_leaves_few_dimensions_exact() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        plan = parts.components_plan(staging.Plan(D, V, 1))
+        plan = forward.components_plan(staging.Plan(D, V, 1))
     finally:
         torch.set_float32_matmul_precision(before)
     assert plan.local

@@ -38,7 +38,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def show_report(make: Callable[[], Report]) -> None:
     """Prints the table of a report and the names of its files."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # figures go to files: no display is needed
-    with errors_in_one_line(ValueError, OSError):
+    with errors_in_one_line(ValueError, OSError, ImportError):
         report = make()
     if report.header:
         table = Table(*report.header, title=report.title, title_justify="left")

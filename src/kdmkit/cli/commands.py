@@ -32,7 +32,9 @@ Data = Annotated[str, typer.Argument(help="A CSV or Parquet file; - is CSV from 
 Output = Annotated[
     str, typer.Option("--output", "-o", help="A .csv or .parquet file; - is CSV to standard output.")
 ]
-Seed = Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; none: other draws every time.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; without one, draws differ every time.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 # The kinds of columns; the help of a command imports no estimator.
 _KINDS = "float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier, text"
@@ -119,19 +121,20 @@ def _load_estimator(model: Path) -> Any:
 @app.command()
 def fit(
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file of the model to write.")],
     target: Annotated[list[str] | None, typer.Option(help="A column to predict; may be repeated.")] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--type", help=f"What a column is, zip=category; may be repeated. Kinds: {_KINDS}."),
+        typer.Option("--type", help=f"The kind of a column, zip=category; may be repeated. Kinds: {_KINDS}."),
     ] = None,
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows to learn from; of more a uniform sample is taken.")
+        int | None,
+        typer.Option(min=1, help="Rows to learn from at most; a larger file is sampled uniformly."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="A folder from which a killed fit goes on when it is run again.")
+        Path | None, typer.Option(help="A folder for checkpoints; a killed fit resumes from it.")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the fit.")] = 0,
@@ -157,7 +160,7 @@ def fit(
         table.fit(path)
         save(table, output)
     for column in table.columns_.values():
-        if not column.variables and column.kind != "empty":  # a warning tells of these
+        if not column.variables and column.kind != "empty":  # there was a warning about these
             errors.print(f"left out: {column.name!r} ({column.reason})", markup=False, highlight=False)
     if table.columns_.origin:
         errors.print(table.columns_.origin, highlight=False)
@@ -174,7 +177,7 @@ def _types(kinds: list[str]) -> dict[str, str] | None:
 
 @app.command()
 def describe(model: Model, as_json: AsJson = False) -> None:
-    """Tells what every column was taken for, and how columns depend on each other.
+    """Shows the kind of every column, and how columns depend on each other.
 
     Example: kdmkit describe diamonds
     """
@@ -216,11 +219,12 @@ def predict(
     model: Estimator,
     data: Data,
     target: Annotated[
-        str | None, typer.Option(help="The column to predict; of other models than tables only its name.")
+        str | None,
+        typer.Option(help="The column to predict; for models of one target, its name in the output."),
     ] = None,
     output: Output = _STANDARD,
-    interval: Annotated[float | None, typer.Option(help="Also intervals of this coverage.")] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of every level.")] = False,
+    interval: Annotated[float | None, typer.Option(help="Add intervals of this coverage.")] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of every level.")] = False,
     keep: Keep = None,
 ) -> None:
     """Predicts a column from the rest of each row.
@@ -251,7 +255,7 @@ def impute(
 
 @app.command()
 def score(model: Estimator, data: Data, output: Output = _STANDARD, keep: Keep = None) -> None:
-    """Computes log p of the observed part of each row: low where a row is odd.
+    """Computes log p of the observed part of each row, which is low for unusual rows.
 
     Example: kdmkit score diamonds new.csv -o scores.csv
     """
@@ -261,8 +265,8 @@ def score(model: Estimator, data: Data, output: Output = _STANDARD, keep: Keep =
 @app.command()
 def sample(
     model: Model,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 10,
-    given: Annotated[str | None, typer.Option(help="What they have in common: 'income = \">50K\"'")] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="The number of rows.")] = 10,
+    given: Annotated[str | None, typer.Option(help="A condition on the rows: 'income = \">50K\"'")] = None,
     output: Output = _STANDARD,
     seed: Seed = None,
 ) -> None:
@@ -276,19 +280,18 @@ def sample(
 @app.command()
 def explore(
     model: Annotated[
-        Path | None, typer.Argument(help="A saved KDMTable or KDMClassifier of images; none: two examples.")
+        Path | None,
+        typer.Argument(help="A saved KDMTable or KDMClassifier of images; without one, two examples."),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes that answer, for many people at once.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that answer requests.")] = 1,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which others call this machine; may be repeated.")
+        list[str] | None, typer.Option(help="A host name to allow in requests; may be repeated.")
     ] = None,
 ) -> None:
-    """Opens a page to explore a model: hold some columns, see what the others become. Ctrl+C ends it.
+    """Opens a page that shows how columns change when others are fixed. Ctrl+C ends it.
 
     Example: kdmkit explore diamonds
     """
@@ -312,17 +315,17 @@ def explore(
 
 
 def _entry(path: Path) -> Any:
-    """The model of a file, loaded while the page opens."""
+    """A model of the page that is loaded while the page opens."""
     from kdmkit import load
-    from kdmkit.explore import Entry
+    from kdmkit.explore import PageModel
 
     if not path.exists():
         raise ValueError(bad_argument("model", "a file that kdmkit wrote", f"no file {path}"))
-    return Entry(path.stem, partial(load, path), path=str(path))
+    return PageModel(path.stem, partial(load, path), path=str(path))
 
 
 def _stream(model: Path, what: str, output: str, data: str | None = None, **options: Any) -> None:
-    """Writes what a model makes of the batches of a file, or draws."""
+    """Writes the answers of a model to the batches of a file, or its draws."""
     from kdmkit.estimators.common.csv_parquet import write_batches
 
     load = _load_estimator if what in ("predict", "score") else _load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -19,8 +19,11 @@ from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import Kernel, check_continuous
 from kdmkit.kernels.boxes import Boxes, order_in_blocks
 from kdmkit.ops import Term
-from kdmkit.ops.prepared import PreparedSum
 from kdmkit.ops.pruned import PrunedSum
+from kdmkit.ops.triton.backend import prepare_sum
+
+if TYPE_CHECKING:
+    from kdmkit.ops.triton.prepared_sum import PreparedSum
 
 _RTOL = "None, or a number between 0 and 1"
 # Kept tensors take at most this multiple of the components' memory.
@@ -194,7 +197,7 @@ class PreparedWeights(Weights):
     def _sum(self, kernel: Kernel, components: Tensor) -> PreparedSum | None:
         def make() -> PreparedSum | None:
             term = kernel.term(components[:1], components)
-            return PreparedSum.of(term, self.log_weights, most_bytes=self._bytes_left)
+            return prepare_sum(term, self.log_weights, most_bytes=self._bytes_left)
 
         if not kernel.components_are_events or not components.is_floating_point():
             return None
@@ -204,8 +207,8 @@ class PreparedWeights(Weights):
 
     def _staged(self, prepared: PreparedSum, values: Features) -> Any:
         def make() -> Any:
-            shape = len(values.components), values.rows(slice(0, 1)).shape[1]
-            return prepared.values(values.rows, shape, most_bytes=self._bytes_left)
+            n_values = values.rows(slice(0, 1)).shape[1]
+            return prepared.values(values.rows, n_values, most_bytes=self._bytes_left)
 
         key = "values", id(prepared), id(values.components), values.name
         return self._keep(key, values.tensors, make) if values.by_row else None

@@ -86,7 +86,7 @@ def create_app(
             for one in ENDPOINTS
         ),
     ]
-    handlers: dict[Any, Any] = {RequestError: _refused, HTTPException: _http_error, Exception: _failed}
+    handlers = dict.fromkeys((RequestError, HTTPException, Exception), _error_response)
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Guard(app, host=host, token=token or secrets.token_urlsafe(16), allowed_hosts=allowed_hosts)
@@ -132,11 +132,6 @@ def _files() -> dict[str, tuple[bytes, str, str]]:
     return files
 
 
-def page_weight() -> int:
-    """Bytes of all files of the page."""
-    return sum(len(content) for content, _, _ in _files().values())
-
-
 async def _page(request: Request) -> Response:
     return _served("index.html", request)
 
@@ -162,18 +157,9 @@ async def _document(_: Request) -> Response:
     return json_response(openapi(__version__))
 
 
-# ---- errors
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return error.response()
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return json_response({"error": error.detail}, error.status_code)
-
-
-async def _failed(_: Request, error: Exception) -> Response:
+async def _error_response(_: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        return error.response()
+    if isinstance(error, HTTPException):
+        return json_response({"error": error.detail}, error.status_code)
     return json_response({"error": f"the server failed: {type(error).__name__}"}, 500)

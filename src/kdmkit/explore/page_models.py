@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
@@ -21,8 +22,9 @@ Kind = Literal["table", "images"]
 _COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
 
 
-class Entry:
-    """One model of the page, and whether it is loaded. `example_models` returns them.
+@dataclass(eq=False, repr=False)
+class PageModel:
+    """A model of the page, and whether it is loaded. `example_models` returns them.
 
     Args:
         name: the name on the page.
@@ -31,23 +33,19 @@ class Entry:
         message: the text on the page until then.
         path: the file that the model comes from.
 
-    >>> from kdmkit.explore import Entry
-    >>> Entry("penguins", source=lambda: None).state
+    >>> from kdmkit.explore import PageModel
+    >>> PageModel("penguins", source=lambda: None).state
     'loading'
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: Any,
-        kind: Kind = "table",
-        message: str = "Loading the model …",
-        path: str | None = None,
-    ) -> None:
-        self.name, self.source, self.kind, self.message, self.path = name, source, kind, message, path
-        self.state: Literal["loading", "ready", "failed"] = "loading"
-        self.model: Any = None
-        self.error: Exception | None = None
+    name: str
+    source: Any
+    kind: Kind = "table"
+    message: str = "Loading the model …"
+    path: str | None = None
+    state: Literal["loading", "ready", "failed"] = field(default="loading", init=False)
+    model: Any = field(default=None, init=False)
+    error: Exception | None = field(default=None, init=False)
 
     def prepare(self) -> None:
         """Makes the model, or stores the error."""
@@ -59,7 +57,7 @@ class Entry:
             self.error, self.state, self.message = error, "failed", str(error)
 
     def view(self) -> dict[str, str]:
-        """The entry as JSON for the page."""
+        """The state of the model as JSON for the page."""
         return {"name": self.name, "kind": self.kind, "state": self.state, "message": self.message}
 
 
@@ -93,7 +91,7 @@ class Models:
     ) -> None:
         if not entries:
             raise ValueError(bad_argument("models", "at least one", "none"))
-        self._entries = {n: e if isinstance(e, Entry) else Entry(n, e) for n, e in entries.items()}
+        self._entries = {n: e if isinstance(e, PageModel) else PageModel(n, e) for n, e in entries.items()}
         self._on_failure = on_failure
         self._thread: threading.Thread | None = None
 
@@ -128,7 +126,7 @@ class Models:
 # ---- examples
 
 
-def example_models() -> dict[str, Entry]:
+def example_models() -> dict[str, PageModel]:
     """Penguins and digits, which are fitted while the page opens: this takes some seconds.
 
     Returns:
@@ -138,8 +136,8 @@ def example_models() -> dict[str, Entry]:
     ['digits', 'penguins']
     """
     return {
-        "penguins": Entry("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
-        "digits": Entry("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
+        "penguins": PageModel("penguins", fit_penguins, "table", "Fitting a table of 344 penguins …"),
+        "digits": PageModel("digits", fit_digits, "images", "Fitting 1,797 handwritten digits …"),
     }
 
 

@@ -109,8 +109,11 @@ class TableModel:
         given = question.conditions()
         free = [name for name in self._prior if given.get(name) is None]
         answers = self.table.marginals(given, free)
-        reply = {
-            **self._usual(self._log_evidence(given, answers), self._has_density(given)),
+        log_evidence = self._log_evidence(given, answers)
+        probability = None if self._has_density(given) else share_text(math.exp(min(0.0, log_evidence)))
+        reply: dict[str, Any] = {
+            "log_evidence": shown(log_evidence),
+            "probability": probability,
             "cards": {name: self._card(answer) for name, answer in answers.items()},
             "texts": self._texts(question.target, given),
         }
@@ -133,13 +136,6 @@ class TableModel:
         if answers:
             return next(iter(answers.values())).log_evidence
         return float(self.table.query(next(iter(given)), given).log_evidence)
-
-    def _usual(self, log_evidence: float, density: bool) -> dict[str, Any]:
-        probability = None if density else math.exp(min(0.0, log_evidence))
-        return {
-            "log_evidence": shown(log_evidence),
-            "probability": None if probability is None else share_text(probability),
-        }
 
     def _has_density(self, given: dict[str, Any]) -> bool:
         """Whether log p of the conditions is that of a density: single values of continuous columns."""

@@ -156,7 +156,7 @@ class ReliabilityCurve(NamedTuple):
     """Bins of confidence; empty ones have NaN for confidence and accuracy.
 
     Args:
-        edges: where bins begin and end.
+        edges: the ends of the bins.
         confidence: the mean of the largest probability in each bin.
         accuracy: the fraction of right predictions in each bin.
         counts: the number of rows in each bin.

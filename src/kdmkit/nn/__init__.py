@@ -1,14 +1,13 @@
 """Modules that own the parameters of kernel density matrices and return distributions."""
 
 from kdmkit.nn.draws import DrawingModule, Draws, Dropout
-from kdmkit.nn.layer import KDMLayer
+from kdmkit.nn.layer import KDMLayer, Variable
 from kdmkit.nn.mixture_layer import DensityLayer, JointLayer, MixtureLayer
 from kdmkit.nn.mlp import MLP, MLPEnsemble, make_linear
 from kdmkit.nn.predictor import Predictor
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.tree_layer import TreeLayer
 from kdmkit.nn.trend import LabelTrend, ResidualMemory, Trend
-from kdmkit.nn.variable import Variable
 
 __all__ = [
     "MLP",

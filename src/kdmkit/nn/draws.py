@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 class Draws:
     """Random numbers for the rows of one training step, the same however many processes share the rows.
 
-    Every process draws for all rows of the batch and keeps the numbers of its own.
+    Every process draws for all rows of the batch and keeps the numbers of its rows.
 
     Args:
         generator: in the same state on all processes.
         n_rows: of the whole batch.
-        own: the rows of this process.
+        local: the rows of this process.
 
     >>> x, generator = torch.zeros(2, 1), torch.Generator()
     >>> whole = Draws(generator.manual_seed(0), 4, slice(None)).normal(torch.zeros(4, 1))
@@ -28,26 +29,24 @@ class Draws:
 
     generator: torch.Generator
     n_rows: int
-    own: slice | Tensor
+    local: slice | Tensor
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers in the shape of a tensor of rows."""
-        return self._of(torch.randn, like, like.dtype)
+        shape = (self.n_rows, *like.shape[1:])
+        return torch.randn(shape, generator=self.generator, dtype=like.dtype, device=like.device)[self.local]
 
     def uniform(self, like: Tensor) -> Tensor:
         """Numbers between 0 and 1 in the shape of a tensor of rows, in float32."""
-        return self._of(torch.rand, like, torch.float32)
-
-    def _of(self, draw: Callable[..., Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
-        shape = (self.n_rows, *like.shape[1:])
-        return draw(shape, generator=self.generator, dtype=dtype, device=like.device)[self.own]
+        shape, device = (self.n_rows, *like.shape[1:]), like.device
+        return torch.rand(shape, generator=self.generator, dtype=torch.float32, device=device)[self.local]
 
 
-class DrawingModule(nn.Module):
+class DrawingModule(nn.Module, ABC):
     """Base of modules that draw random numbers for every row in training.
 
     Attributes:
-        draws: where the numbers come from. The training loop sets it for every step; None is torch's global
+        draws: the source of the numbers. The training loop sets it for every step; None is torch's global
             generator.
 
     >>> from kdmkit.nn import Dropout
@@ -56,6 +55,9 @@ class DrawingModule(nn.Module):
     """
 
     draws: Draws | None = None
+
+    @abstractmethod
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers in the shape of `like`."""
@@ -71,7 +73,7 @@ class DrawingModule(nn.Module):
 
 
 class Dropout(DrawingModule):
-    """`torch.nn.Dropout` that draws as its base class does.
+    """`torch.nn.Dropout` without torch's global generator, see `DrawingModule`.
 
     Args:
         p: the probability of a zero.

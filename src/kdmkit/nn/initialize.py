@@ -1,4 +1,4 @@
-"""Starting values from data: which samples become components, and with which weights."""
+"""Starting values from data: samples or centres of clusters as components, and their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice, check_number, is_integer
 from kdmkit.kernels import Kernel, typical_distance
 from kdmkit.kernels.bandwidth import ROUNDING
-from kdmkit.nn.variable import Variable
+from kdmkit.nn.layer import Variable
 
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
 Sigma = Literal["nearest", "mean"] | float
@@ -32,6 +32,7 @@ class Initializer:
     ) -> None:
         self.variables = {variable.name: variable for variable in variables}
         self.generator = generator
+        self.device = torch.device("cpu") if generator is None else generator.device
         self.data = {name: self._checked(variable, data[name]) for name, variable in self.variables.items()}
         lengths = {name: value.shape[0] for name, value in self.data.items()}
         if len(set(lengths.values())) > 1:
@@ -61,14 +62,20 @@ class Initializer:
             return self._clustered(m)
         logits = torch.zeros(m)
         if method == "balanced":
-            index = self._round_robin(self._labels(), m)
-            logits = self._class_logits(index)
+            labels = self._labels()
+            index = self._round_robin(labels, m)
+            logits = _class_logits(labels, index)
         else:
             index = self._spread(m) if method == "kmeans++" else self._permutation(self.n)[:m]
-        return {name: self.components(name, self.data[name].cpu()[index]) for name in self.variables}, logits
+        return self._components({name: value.cpu()[index] for name, value in self.data.items()}), logits
+
+    def _components(self, chosen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Chosen values of every variable as its components."""
+        variables = self.variables.items()
+        return {name: v.kernel.initial_components(chosen[name], v.shape) for name, v in variables}
 
     def _permutation(self, n: int) -> Tensor:
-        return torch.randperm(n, generator=self.generator, device=self._device()).cpu()
+        return torch.randperm(n, generator=self.generator, device=self.device).cpu()
 
     def _vectors(self) -> Float[Tensor, "n p"]:
         """The continuous variables side by side, standardised."""
@@ -84,11 +91,19 @@ class Initializer:
         return (x - x.mean(0)) / _std(x)
 
     def _spread(self, m: int) -> Int[Tensor, " m"]:
-        index = spread_out(self._vectors(), m, seed=self._seed())
-        return _without_repetition(index, self._permutation(self.n))
+        """m samples that lie far from each other (k-means++)."""
+        from sklearn.cluster import kmeans_plusplus
+
+        _, chosen = kmeans_plusplus(self._vectors().numpy(), m, random_state=self._seed())
+        index = torch.from_numpy(chosen).long()
+        unique, spare = torch.unique(index), self._permutation(self.n)
+        if len(unique) == m:
+            return index
+        # k-means++ repeats samples if points coincide: random others replace them.
+        return torch.cat([unique, spare[~torch.isin(spare, unique)][: m - len(unique)]])
 
     def _clustered(self, m: int) -> tuple[dict[str, Tensor], Float[Tensor, " m"]]:
-        """Centres of clusters, class by class where there are classes, weighted by their sample counts."""
+        """Centres of clusters, weighted by their sample counts; every label, if any, has its own clusters."""
         has_labels = any(_is_label(variable.kernel) for variable in self.variables.values())
         labels = self._labels() if has_labels else torch.zeros(self.n, dtype=torch.long)
         counts = torch.bincount(labels)
@@ -99,24 +114,21 @@ class Initializer:
         for label, quota in enumerate(quotas.tolist()):
             rows = torch.nonzero(labels == label).squeeze(-1)
             rows = rows[self._permutation(len(rows))][: max(quota, _CLUSTER_SAMPLE)]
-            found = _clusters(vectors, rows, quota, self._seed()) if quota else []
-            members += found
-            logits += [math.log(len(part) / len(rows) * int(counts[label])) for part in found]
-        components = {name: self.components(name, self._centres(name, members)) for name in self.variables}
+            clusters = _clusters(vectors, rows, quota, self._seed()) if quota else []
+            members += clusters
+            logits += [math.log(len(part) / len(rows) * int(counts[label])) for part in clusters]
+        components = self._components({name: self._centres(name, members) for name in self.variables})
         return components, torch.tensor(logits, dtype=torch.float64)
 
     def _centres(self, name: str, members: list[Tensor]) -> Tensor:
-        """A cluster's mean of a continuous variable; of a discrete one the value of its first member."""
+        """The mean of every cluster; the value of a member if the variable is discrete."""
         value = self.data[name].cpu()
         if self.variables[name].kernel.is_continuous:
             return torch.stack([value[rows].double().mean(0).to(value.dtype) for rows in members])
         return torch.stack([value[rows[0]] for rows in members])
 
     def _seed(self) -> int:
-        return int(torch.randint(2**31 - 1, (), generator=self.generator, device=self._device()))
-
-    def _device(self) -> torch.device:
-        return torch.device("cpu") if self.generator is None else self.generator.device
+        return int(torch.randint(2**31 - 1, (), generator=self.generator, device=self.device))
 
     def _labels(self) -> Int[Tensor, " n"]:
         """Labels of the last discrete variable; an amplitude counts as its likeliest label."""
@@ -124,9 +136,8 @@ class Initializer:
             value = self.data[name]
             if _is_label(self.variables[name].kernel):
                 return (value.long() if is_integer(value) else value.abs().argmax(-1)).cpu()
-        raise ValueError(
-            bad_argument("method", "one for continuous variables ('random', 'kmeans++')", "'balanced'")
-        )
+        wanted = "one for continuous variables ('random', 'kmeans++')"
+        raise ValueError(bad_argument("method", wanted, "'balanced'"))
 
     def _round_robin(self, labels: Int[Tensor, " n"], m: int) -> Int[Tensor, " m"]:
         """One random sample of every class in turn until m are chosen, or until a class has none left."""
@@ -138,20 +149,13 @@ class Initializer:
         turn = torch.arange(self.n) - starts
         return order[by_class[torch.argsort(turn, stable=True)][:m]]
 
-    # ---- components and weights
-
-    def components(self, name: str, chosen: Tensor) -> Tensor:
-        """Chosen values of a variable as its components."""
-        variable = self.variables[name]
-        return variable.kernel.initial_components(chosen, variable.shape)
-
     def distances(self, components: Mapping[str, Tensor]) -> dict[str, float]:
         """The typical distance between neighbouring components, in the units of every continuous variable.
 
-        One column by itself has a neighbour at any distance, however far apart the components are. So the
+        In a single column components have near neighbours, however far apart they are in all columns. So the
         distance is that of all continuous variables together, each divided by its spread, and the result is
         multiplied by the spread again: columns start as they would in one variable that holds them all. Empty
-        where fewer than two variables vary.
+        if fewer than two variables vary.
         """
         points = {
             name: value.detach().double().flatten(1).cpu()
@@ -162,17 +166,18 @@ class Initializer:
         points = {name: value for name, value in points.items() if bool(columns[name].any())}
         if len(points) < 2:
             return {}
-        spreads = {name: _rms(_std(value[:, columns[name]])) for name, value in points.items()}
+        stds = {name: _std(value[:, columns[name]]) for name, value in points.items()}
+        spreads = {name: float(std.square().mean().sqrt()) for name, std in stds.items()}
         together = torch.cat([value / spreads[name] for name, value in points.items()], 1)
         typical = typical_distance(together, "nearest")
         return {name: spread * typical for name, spread in spreads.items()}
 
-    def _class_logits(self, index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """log of the samples of a component's class per component of that class."""
-        labels = self._labels()
-        counts = torch.bincount(labels).double()
-        chosen = torch.bincount(labels[index], minlength=len(counts)).double()
-        return (counts.clamp_min(1).log() - chosen.clamp_min(1).log())[labels[index]]
+
+def _class_logits(labels: Int[Tensor, " n"], index: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """log(samples of a component's class / components of that class)."""
+    counts = torch.bincount(labels).double()
+    chosen = torch.bincount(labels[index], minlength=len(counts)).double()
+    return (counts.clamp_min(1).log() - chosen.clamp_min(1).log())[labels[index]]
 
 
 def check_sigma(sigma: Sigma) -> None:
@@ -198,33 +203,17 @@ def _varying(x: Float[Tensor, "n d"]) -> Bool[Tensor, " d"]:
     return x.std(0, unbiased=False) > ROUNDING * x.abs().amax(0)
 
 
-def _rms(x: Float[Tensor, " d"]) -> float:
-    return float(x.square().mean().sqrt())
-
-
-def _without_repetition(index: Int[Tensor, " m"], spare: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Indices without repetition: k-means++ repeats some where points coincide, spare ones replace them."""
-    unique = torch.unique(index)
-    if len(unique) == len(index):
-        return index
-    left = spare[~torch.isin(spare, unique)]
-    return torch.cat([unique, left[: len(index) - len(unique)]])
-
-
 def _clusters(
     vectors: Float[Tensor, "n p"], rows: Int[Tensor, " k"], quota: int, seed: int
 ) -> list[Int[Tensor, "_"]]:
     """The rows of each of `quota` clusters."""
-    own = cluster(vectors[rows], quota, seed=seed)
-    return _split([rows[own == i] for i in range(int(own.max()) + 1)], quota)
-
-
-def _split(clusters: list[Int[Tensor, "_"]], quota: int) -> list[Int[Tensor, "_"]]:
-    """Halves the largest cluster until there are enough: k-means finds fewer where points coincide."""
+    numbers = cluster(vectors[rows], quota, seed=seed)
+    clusters = [rows[numbers == i] for i in range(int(numbers.max()) + 1)]
+    # k-means finds fewer clusters if points coincide: the largest are halved.
     while len(clusters) < quota:
         largest = max(range(len(clusters)), key=lambda i: len(clusters[i]))
-        rows = clusters.pop(largest)
-        clusters += [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        members = clusters.pop(largest)
+        clusters += [members[: len(members) // 2], members[len(members) // 2 :]]
     return clusters
 
 
@@ -236,7 +225,7 @@ def cluster(
     weights: Float[Tensor, " n"] | None = None,
     sample: int | None = None,
 ) -> Int[Tensor, " n"]:
-    """The cluster of every row, counted from 0: at most m, fewer where rows coincide.
+    """The cluster of every row, counted from 0: at most m, fewer if rows coincide.
 
     Args:
         weights: of the rows.
@@ -249,30 +238,19 @@ def cluster(
     from sklearn.cluster import KMeans
 
     vectors = vectors.double()
-    seen = vectors
+    fitted = vectors
     if sample is not None:
         rows = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))[:sample]
-        seen, weights = vectors[rows], None if weights is None else weights[rows]
-    means = KMeans(_count_distinct(seen, m), n_init=1, max_iter=_ROUNDS, random_state=seed).fit(
-        seen.numpy(), sample_weight=None if weights is None else weights.double().numpy()
+        fitted, weights = vectors[rows], None if weights is None else weights[rows]
+    means = KMeans(_count_distinct(fitted, m), n_init=1, max_iter=_ROUNDS, random_state=seed).fit(
+        fitted.numpy(), sample_weight=None if weights is None else weights.double().numpy()
     )
-    found = means.labels_ if sample is None else means.predict(vectors.numpy())
-    return torch.unique(torch.from_numpy(found).long(), return_inverse=True)[1]
+    numbers = means.labels_ if sample is None else means.predict(vectors.numpy())
+    return torch.unique(torch.from_numpy(numbers).long(), return_inverse=True)[1]
 
 
 def _count_distinct(vectors: Float[Tensor, "n p"], most: int) -> int:
-    """The number of distinct rows, or `most` where there are more; the first rows mostly suffice to tell."""
-    found = 0
-    for n in (2 * most, len(vectors)):
-        found = min(most, len(torch.unique(vectors[:n], dim=0)))
-        if found == most:
-            break
-    return found
-
-
-def spread_out(vectors: Float[Tensor, "n p"], m: int, *, seed: int) -> Int[Tensor, " m"]:
-    """m rows that lie far from each other (k-means++); a row may repeat where rows coincide."""
-    from sklearn.cluster import kmeans_plusplus
-
-    _, index = kmeans_plusplus(vectors.numpy(), m, random_state=seed)
-    return torch.from_numpy(index).long()
+    """The number of distinct rows, at most `most`."""
+    # The first rows mostly suffice.
+    few = min(most, len(torch.unique(vectors[: 2 * most], dim=0)))
+    return few if few == most else min(most, len(torch.unique(vectors, dim=0)))

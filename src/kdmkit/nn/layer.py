@@ -1,19 +1,71 @@
-"""What layers share: parameters, starting values from data, descriptions."""
+"""Variables, and the base of all layers: their parameters and their descriptions."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_count, check_device, check_dtype, in_memory
+from kdmkit._core.checks import as_shape, bad_argument, check_count, check_device, check_dtype, in_memory
 from kdmkit._core.runtime import only_reverse_mode
-from kdmkit.kernels import Kernel
-from kdmkit.nn.variable import Variable
+from kdmkit.distributions.arguments import RESERVED
+from kdmkit.kernels import Kernel, check_kernel, kernel_from_config
+
+# `infer` and `initialize` take variables by name, beside arguments of these names.
+_ARGUMENTS = (*RESERVED, "method", "sigma", "generator")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A named variable of a layer: its kernel and the shape of one event.
+
+    Args:
+        name: the variable's name, as `infer` and `log_prob` will use it.
+        kernel: copied by the layer, never shared.
+        shape: the event shape, `(d,)`; a number means `(d,)`; `()` for Categorical codes.
+
+    >>> import kdmkit as kdm
+    >>> Variable("age", kdm.RBF(5.0), 1).shape
+    torch.Size([1])
+    """
+
+    name: str
+    kernel: Kernel
+    shape: torch.Size
+
+    def __init__(self, name: str, kernel: Kernel, shape: int | tuple[int, ...] | torch.Size) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(bad_argument("name", "a Python identifier", repr(name)))
+        if name in _ARGUMENTS:
+            raise ValueError(bad_argument("name", f"one other than {', '.join(_ARGUMENTS)}", repr(name)))
+        check_kernel(f"kernel of {name!r}", kernel)
+        size = as_shape(f"shape of {name!r}", shape)
+        if len(size) != kernel.event_dim or 0 in size:
+            wanted = f"{kernel.event_dim} positive dimension(s) for {type(kernel).__name__}"
+            raise ValueError(bad_argument(f"shape of {name!r}", wanted, tuple(size)))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "shape", size)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether components of this variable can move: codes cannot."""
+        return self.kernel.components_trainable
+
+    def config(self) -> dict[str, Any]:
+        """Name, kernel and shape in the types of JSON."""
+        return {"name": self.name, "kernel": self.kernel.config(), "shape": list(self.shape)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Variable:
+        """The variable that `config` describes; `encoder` is that of a `Composed` kernel."""
+        kernel = kernel_from_config(config["kernel"], encoder=encoder)
+        return cls(config["name"], kernel, tuple(config["shape"]))
 
 
 class LayerOptions(TypedDict, total=False):
@@ -37,24 +89,21 @@ class ComponentStore(nn.Module, Mapping[str, Tensor]):
         *,
         trainable: bool,
         dtype: torch.dtype,
-        device: object,
+        device: torch.device | None,
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
         self._names = [variable.name for variable in variables]
         for variable in variables:
-            if hasattr(self, variable.name):
-                raise ValueError(
-                    bad_argument("name", "one that no attribute of a module has", repr(variable.name))
-                )
+            name = variable.name
+            if hasattr(self, name):
+                raise ValueError(bad_argument("name", "one that no attribute of a module has", repr(name)))
             shape = (n_components, *variable.kernel.component_shape(variable.shape))
             if variable.trainable:
-                place = cast("torch.device", device)
-                start = torch.randn(shape, dtype=dtype, device=place, generator=generator)
-                self.register_parameter(variable.name, nn.Parameter(start, requires_grad=trainable))
+                start = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+                self.register_parameter(name, nn.Parameter(start, requires_grad=trainable))
             else:
-                codes = torch.zeros(shape, dtype=torch.int64, device=cast("torch.device", device))
-                self.register_buffer(variable.name, codes)
+                self.register_buffer(name, torch.zeros(shape, dtype=torch.int64, device=device))
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
@@ -88,7 +137,7 @@ class KDMLayer(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """A JSON-ready description of the layer as it was made; `state_dict` holds the numbers."""
+        """A JSON-ready description of the layer's arguments; `state_dict` holds the numbers."""
 
     @classmethod
     @abstractmethod
@@ -134,15 +183,9 @@ class KDMLayer(nn.Module, ABC):
         check_dtype("dtype", dtype)
         device = None if device is None else check_device("device", device)
         self.variables = {variable.name: variable for variable in variables}
+        settings: Any = {"dtype": dtype, "device": device, "generator": generator}
         with in_memory("n_components", n_components):
-            self.components = ComponentStore(
-                variables,
-                n_components,
-                trainable=train_components,
-                dtype=dtype,
-                device=device,
-                generator=generator,
-            )
+            self.components = ComponentStore(variables, n_components, trainable=train_components, **settings)
         for v in variables:
             if v.kernel.has_density:
                 v.kernel.check_components(f"kernel of {v.name!r}", self.components[v.name])

@@ -14,8 +14,7 @@ from kdmkit.distributions.prepared import PreparedWeights, Versions, needs_no_gr
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
-from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
-from kdmkit.nn.variable import Variable
+from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
 
 
 class MixtureLayer(KDMLayer):
@@ -39,15 +38,18 @@ class MixtureLayer(KDMLayer):
         self.logits = nn.Parameter(start, requires_grad=trainable)
 
     def prepare(self) -> Self:
-        """Keeps what questions need of the parameters, see `JointKDM.prepared`; the layer is returned.
+        """Caches the parts of answers that depend on parameters only, see `JointKDM.prepared`.
 
-        For layers that are trained no more. After a change of a parameter it is computed again.
+        For layers that are trained no more. After a change of a parameter the cache is computed again.
+
+        Returns:
+            The layer.
         """
         self._prepares = True
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copies: what is kept is computed again."""
+        """For pickle and copies, which have no cache."""
         return {**self.__dict__, "_prepared": None}
 
     def _log_weights(self) -> Weights:
@@ -253,8 +255,8 @@ class JointLayer(MixtureLayer):
         """The layer's distribution over all its variables; gradients flow to the parameters.
 
         Args:
-            validate_args: whether values are checked. None: on a CPU they are. On another device a check
-                would wait for it, and compilers and function transforms cannot check numbers.
+            validate_args: whether values are checked; None checks on a CPU. On another device a check would
+                wait for it, and compilers and function transforms cannot check numbers.
         """
         kernels = {name: self.kernel(name) for name in self.variables}
         return JointKDM._made(
@@ -303,7 +305,7 @@ class JointLayer(MixtureLayer):
             values: one tensor per variable `(n, *event)` (or labels `(n,)`), in the order of the variables.
             method: `"random"` samples; `"kmeans++"`, samples spread over the continuous variables;
                 `"balanced"`, equally many samples of every label of the last discrete variable; `"kmeans"`,
-                centres of clusters, equally many for every label where there is a discrete variable.
+                centres of clusters, equally many for every label if there is a discrete variable.
             sigma: `"nearest"` for the typical distance between neighbouring components, measured in all
                 continuous variables together; `"mean"` for the mean distance between any two, variable by
                 variable; or a number.

@@ -11,18 +11,16 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions import KDM, JointKDM
-from kdmkit.nn.layer import LayerOptions
+from kdmkit.nn.layer import LayerOptions, Variable
 from kdmkit.nn.mixture_layer import JointLayer
 from kdmkit.nn.mlp import MLP
 from kdmkit.nn.scaler import Scaler
 from kdmkit.nn.trend import LabelTrend, Trend
-from kdmkit.nn.variable import Variable
 
-# Rows per block where many are evaluated without gradients: activations stay in a CPU's caches.
+# Rows per block without gradients: activations stay in a CPU's caches.
 BLOCK = 1024
-
-# How far from all components a point is told apart, in units of their range. Farther away the order of
-# distances to components is the same, but squares would be rounded or infinite.
+# Points are moved to at most this distance from all components, in units of their range. Farther away the
+# order of distances to components is the same, but squares would be rounded or infinite.
 _REACH = 1e5
 
 
@@ -31,8 +29,8 @@ class Predictor(nn.Module):
 
     With a trend f the KDM is over (x, y − f(x)), and p(y|x) = Σ_j w_j(x)·N(y; c_j + f(x), s_j² + v(x)) with
     the trend's excess variance v. With a trend of labels, p(y|x) = Σ_j w_j(x)·softmax_y(t(x) + c_j), see
-    `LabelTrend`; the KDM's own label distributions are those answers at its components. The KDM computes in
-    float64; encoder, decoder and trend in that of their parameters.
+    `LabelTrend`; the KDM's label distributions are those answers at its components. The KDM computes in
+    float64; encoder, decoder and trend in the dtype of their parameters.
 
     Args:
         layer: the joint KDM with the variables `x`, which is z here, and `y`. It is converted to float64 in
@@ -118,36 +116,39 @@ class Predictor(nn.Module):
         return self._conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
 
     @torch.no_grad()
-    def distribution(self, x: Tensor) -> KDM:
-        """`forward` for any number of rows, without gradients; the KDM checks the values it is asked for.
+    def distribution(self, x: Tensor, *, block: int = BLOCK) -> KDM:
+        """`forward` for any number of rows, without gradients; the KDM checks the values of later calls.
 
-        Encoder and trend see blocks of rows; x may be on another device.
+        Encoder and trend see `block` rows at a time; x may be on another device.
         """
-        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(BLOCK)]
+        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(block)]
         return self._conditional(self.joint(), *(torch.cat(part) for part in zip(*blocks, strict=True)))
 
     def moments(self, x: Tensor, *, spread: bool) -> list[Tensor]:
         """The mean of p(y|x) and, with `spread`, its standard deviation: the mean alone takes less time."""
         z, *trend = self._evaluate(x)
         rho = self._inferred(self.layer.joint(validate_args=False), z)
-        mean = rho.mean if self.trend is None else rho.mean + trend[0]
-        return [mean, self._adjusted(rho, *trend).stddev] if spread else [mean]
+        if self.trend is None:
+            return [rho.mean, rho.stddev] if spread else [rho.mean]
+        mean = rho.mean + trend[0]
+        return [mean, self.trend.adjust(rho, *trend).stddev] if spread else [mean]
 
     def _evaluate(self, x: Tensor) -> tuple[Tensor, ...]:
-        """z, and what the trend says about x."""
+        """z, and the results of the trend."""
         return self.encode(x), *(() if self.trend is None else self.trend(x))
 
     def _conditional(self, joint: JointKDM, z: Tensor, *trend: Tensor) -> KDM:
-        """p(y|z), adjusted by the trend; p(y|x) is made nowhere else."""
-        return self._adjusted(self._inferred(joint, z), *trend)
+        """p(y|z), adjusted by the trend."""
+        rho = self._inferred(joint, z)
+        return rho if self.trend is None else self.trend.adjust(rho, *trend)
 
     def _inferred(self, joint: JointKDM, z: Tensor) -> KDM:
         """p(y|z); with a trend, that of the residual."""
-        rho: KDM = joint.infer(x=_within_reach(z, self.layer.components["x"]), target="y")
+        components = self.layer.components["x"].detach().double()
+        low, high = components.amin(0), components.amax(0)
+        size = torch.where(high > low, high - low, components.abs().amax(0).clamp_min(1))
+        rho: KDM = joint.infer(x=z.clamp(low - _REACH * size, high + _REACH * size), target="y")
         return rho
-
-    def _adjusted(self, rho: KDM, *trend: Tensor) -> KDM:
-        return rho if self.trend is None else self.trend.adjust(rho, *trend)
 
     def joint(self) -> JointKDM:
         """The joint distribution of z and y, without gradients and with checks of values.
@@ -167,7 +168,7 @@ class Predictor(nn.Module):
     # ---- to and from disk
 
     def config(self) -> dict[str, Any]:
-        """A JSON-ready description; modules that users brought are only named."""
+        """A JSON-ready description; of a user's modules it has the names only."""
         return {
             "layer": self.layer.config(),
             "scaler": None if self.scaler is None else self.scaler.shift.numel(),
@@ -180,7 +181,7 @@ class Predictor(nn.Module):
     def from_config(
         cls, config: dict[str, Any], *, encoder: nn.Module | None = None, decoder: nn.Module | None = None
     ) -> Predictor:
-        """The predictor that `config` describes, with the user's own modules."""
+        """The predictor that `config` describes, with the user's modules."""
         size, trend = config["scaler"], config.get("trend")
         layer = JointLayer.from_config(config["layer"])
         # Labels have a trend of logits, numbers a trend of means.
@@ -194,24 +195,16 @@ class Predictor(nn.Module):
         )
 
 
-def _within_reach(z: Float[Tensor, "n *event"], components: Float[Tensor, "m *event"]) -> Tensor:
-    """z, moved towards the components where it is very far from all of them."""
-    components = components.detach().double()
-    low, high = components.amin(0), components.amax(0)
-    size = torch.where(high > low, high - low, components.abs().amax(0).clamp_min(1))
-    return z.clamp(low - _REACH * size, high + _REACH * size)
-
-
 def _module_config(module: nn.Module | None) -> dict[str, Any] | None:
     if module is None:
         return None
     return {"mlp": module.config()} if isinstance(module, MLP) else {"own": type(module).__name__}
 
 
-def _module_from_config(config: dict[str, Any] | None, own: nn.Module | None) -> nn.Module | None:
+def _module_from_config(config: dict[str, Any] | None, given: nn.Module | None) -> nn.Module | None:
     if config is None:
         return None
-    return MLP(**config["mlp"], generator=torch.Generator()) if "mlp" in config else own
+    return MLP(**config["mlp"], generator=torch.Generator()) if "mlp" in config else given
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
@@ -222,7 +215,6 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 
 def in_data_units(layer: JointLayer, scalers: dict[str, Scaler]) -> JointLayer:
     """The same joint in float64, over x instead of (x − shift)/scale for every variable with a scaler."""
-
     kernels = {
         name: layer.kernel(name).scaled(scalers[name].scale) if name in scalers else layer.kernel(name)
         for name in layer.variables

@@ -16,10 +16,9 @@ from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.kernels import Kernel
-from kdmkit.nn.layer import KDMLayer, LayerOptions, options_from
+from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
 from kdmkit.nn.tree_scores import group_kernels, grouped_scores
 from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
-from kdmkit.nn.variable import Variable
 from kdmkit.ops.messages import Indexed, NodeScores, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.

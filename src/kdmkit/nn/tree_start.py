@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import is_integer
 from kdmkit._core.tensors import effective_rows
-from kdmkit.nn.variable import Variable
+from kdmkit.nn.layer import Variable
 
 # Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.
 _BINS = 16

@@ -261,8 +261,11 @@ class ResidualMemory(nn.Module):
 
 def with_background(
     mean: Float[Tensor, "n outputs"], log_overlap: Float[Tensor, " n"], background: Tensor | float
-) -> tuple[Float[Tensor, "n outputs"], Float[Tensor, "n 1"]]:
-    """From the mean residual and log Σ_i w_i·k² of the rows to g and the coverage."""
+) -> tuple[Float[Tensor, "*lead n outputs"], Float[Tensor, "*lead n 1"]]:
+    """From the mean residual and log Σ_i w_i·k² of the rows to g and the coverage.
+
+    Several backgrounds have the shape `(*lead, 1)`.
+    """
     log_background = torch.as_tensor(background, device=mean.device).log()
     coverage = (log_overlap - log_background).sigmoid().to(mean.dtype).unsqueeze(-1)
     return coverage * mean, coverage

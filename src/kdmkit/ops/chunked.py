@@ -6,9 +6,8 @@ Memory is bounded by one block of scores.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,23 +45,6 @@ _COLUMNS_DEFAULT = 8192
 _Sums = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class InBlocks(Recomputed):
-    """A reduction in blocks: the parts that are not tensors. The terms' tensors are its last inputs."""
-
-    terms: tuple[Term, ...]
-    block: Block
-    dtype: torch.dtype
-
-    def backward(self, *arguments: Any) -> Gradients:
-        """In smaller blocks where memory runs out."""
-        return run_in_memory(self.block, lambda block: replace(self, block=block).gradients(*arguments))[0]
-
-    @abstractmethod
-    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
-        """As `backward`: every block of scores is computed again."""
-
-
 def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -> Block:
     """Queries and components per block."""
     pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // max(1, math.prod(lead)))
@@ -97,8 +79,13 @@ def _rows_forward(
     return averages, lse
 
 
-class _BlockwiseSums(InBlocks):
-    """(log_weights, values, *tensors) → (averages, logsumexp), or (logsumexp,) without values."""
+@dataclass(frozen=True)
+class _BlockwiseSums(Recomputed):
+    """(log_weights, values, *terms' tensors) → (averages, logsumexp), or (logsumexp,) without values."""
+
+    terms: tuple[Term, ...]
+    block: Block
+    dtype: torch.dtype
 
     def forward(self, log_weights: Tensor, values: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         terms = rebuild(self.terms, tensors)
@@ -120,7 +107,13 @@ class _BlockwiseSums(InBlocks):
             return (lse,)
         return torch.cat([part[0] for part in parts if part[0] is not None], -2), lse
 
-    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
+    def backward(self, *arguments: Any) -> Gradients:
+        """Gradients, in smaller blocks if memory runs out."""
+        return run_in_memory(self.block, lambda block: self._gradients(block, *arguments))[0]
+
+    def _gradients(
+        self, block: Block, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> Gradients:
         (log_weights, values, *tensors), (*averages, lse) = inputs, outputs
         by_averages = upstream[0] if averages else None
         by_lse = torch.zeros_like(lse) if upstream[-1] is None else upstream[-1]
@@ -131,7 +124,7 @@ class _BlockwiseSums(InBlocks):
         grad_weights, grad_values = (
             accumulator(x) if need else None for x, need in zip(inputs[:2], needs[:2], strict=True)
         )
-        for rows, columns in pairs_of_blocks(terms, self.block):
+        for rows, columns in pairs_of_blocks(terms, block):
             blocks, leaves = by_terms.leaves(rows, columns)
             scores = summed(blocks)
             log_probability = scores.detach() + weights_block(log_weights, rows, columns)
@@ -166,14 +159,17 @@ def reduce(reduction: Reduction) -> Result:
 
 
 def reduce_given(
-    terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+    terms: Sequence[Term],
+    more: Sequence[Term],
+    log_weights: Float[Tensor, "*weights m"],
+    block: Block | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The logsumexp of `terms`, and that of `terms` and `more` less it, by blocks."""
     together = Reduction([*terms, *more], log_weights)
-    block = default_block(*together.shape, log_weights.device)
+    block = block or default_block(*together.shape, log_weights.device)
     prepared = tuple(term.prepared() for term in together.terms)
     tensors = (tensor for term in prepared for tensor in term.tensors)
-    lse, conditional, *_ = _BlockwiseRatio(prepared, block, together.dtype, len(terms))(log_weights, *tensors)
+    lse, conditional, *_ = _BlockwiseRatio(prepared, block, len(terms))(log_weights, *tensors)
     row, more_row = sum_rows(prepared[: len(terms)]), sum_rows(prepared[len(terms) :])
     return add_row(lse, row).to(together.dtype), add_row(conditional, more_row).to(together.dtype)
 
@@ -212,12 +208,14 @@ def _merged(one: _Sums | None, other: _Sums) -> _Sums:
 
 
 @dataclass(frozen=True)
-class _BlockwiseRatio(InBlocks):
-    """(log_weights, *tensors) → logsumexp of the condition, the conditional, and both sums.
+class _BlockwiseRatio(Recomputed):
+    """(log_weights, *tensors of the terms) → logsumexp of the condition, the conditional, and both sums.
 
     The first `n_given` terms are the condition.
     """
 
+    terms: tuple[Term, ...]
+    block: Block
     n_given: int
 
     def forward(self, log_weights: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -233,7 +231,13 @@ class _BlockwiseRatio(InBlocks):
         conditional = log_ratio(total, top, other_total, other_top)
         return total.log() + top, conditional, top, total, other_top, other_total
 
-    def gradients(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
+    def backward(self, *arguments: Any) -> Gradients:
+        """Gradients, in smaller blocks if memory runs out."""
+        return run_in_memory(self.block, lambda block: self._gradients(block, *arguments))[0]
+
+    def _gradients(
+        self, block: Block, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors
+    ) -> Gradients:
         (log_weights, *tensors), (_, _, *sums) = inputs, outputs
         terms = rebuild(self.terms, tensors)
         by_terms = TermGradients(terms, tensors, needs[1:])
@@ -242,7 +246,7 @@ class _BlockwiseRatio(InBlocks):
         by_lse, by_conditional = (None if by is None else by.unsqueeze(-1) for by in upstream[:2])
         offsets = sums[0].unsqueeze(-1), sums[2].unsqueeze(-1)
         totals = [torch.where(total > 0, total, 1.0).unsqueeze(-1) for total in sums[1::2]]
-        for rows, columns in pairs_of_blocks(terms, self.block):
+        for rows, columns in pairs_of_blocks(terms, block):
             blocks, leaves = by_terms.leaves(rows, columns)
             given, rest = summed(blocks[: self.n_given]), summed(blocks[self.n_given :])
             scores = given.detach() + weights_block(log_weights, rows, columns)

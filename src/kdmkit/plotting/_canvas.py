@@ -133,17 +133,14 @@ def class_colors(n: int) -> Sequence[Any]:
 def as_array(argument: str, value: Any, shape: Sequence[int | None] | None = None) -> Array:
     """Finite numbers in float64; `shape` fixes the number of dimensions and those sizes that are not None."""
     array: Array = as_floats(argument, value).double().cpu().numpy()
-    if shape is not None and not _fits(array, shape):
+    if shape is None:
+        return array
+    sizes = zip(shape, array.shape, strict=False)
+    if array.ndim != len(shape) or any(size not in (None, got) for size, got in sizes):
         inside = ", ".join("n" if size is None else str(size) for size in shape)
         wanted = f"({inside},)" if len(shape) == 1 else f"({inside})"
         raise ValueError(bad_argument(argument, f"shape {wanted}", array.shape))
     return array
-
-
-def _fits(array: Array, shape: Sequence[int | None]) -> bool:
-    return array.ndim == len(shape) and all(
-        want in (None, got) for want, got in zip(shape, array.shape, strict=True)
-    )
 
 
 def as_column(argument: str, value: Any, n: int | None = None) -> Array:

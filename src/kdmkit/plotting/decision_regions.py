@@ -90,29 +90,25 @@ def plot_decision_regions(
 
 def _functions(model: Any, log_prob: Function | None) -> tuple[Function, Function | None]:
     """The functions that give class probabilities and log p(x)."""
-    if isinstance(model, JointKDM):
-        return _joint_functions(model, log_prob)
-    if not callable(model):
-        wanted = "a JointKDM or a function such as a classifier's predict_proba"
-        raise TypeError(bad_argument("model", wanted, type(model).__name__))
-    return model, log_prob
-
-
-def _joint_functions(joint: JointKDM, log_prob: Function | None) -> tuple[Function, Function | None]:
-    if set(joint.variables) != {"x", "y"} or joint.batch_shape:
-        got = f"{list(joint.variables)} of batch shape {tuple(joint.batch_shape)}"
+    if not isinstance(model, JointKDM):
+        if not callable(model):
+            wanted = "a JointKDM or a function such as a classifier's predict_proba"
+            raise TypeError(bad_argument("model", wanted, type(model).__name__))
+        return model, log_prob
+    if set(model.variables) != {"x", "y"} or model.batch_shape:
+        got = f"{list(model.variables)} of batch shape {tuple(model.batch_shape)}"
         raise ValueError(bad_argument("model", "one joint of the variables x and y", got))
-    if joint.event_shapes["x"] != (2,) or not joint.kernels["y"].discrete:
-        got = f"x of shape {tuple(joint.event_shapes['x'])}, y with the kernel {joint.kernels['y']}"
+    if model.event_shapes["x"] != (2,) or not model.kernels["y"].discrete:
+        got = f"x of shape {tuple(model.event_shapes['x'])}, y with the kernel {model.kernels['y']}"
         raise ValueError(bad_argument("model", "a two-dimensional x and a discrete y", got))
-    like = joint.components["x"]
+    like = model.components["x"]
 
     def predict(points: Array) -> Any:
         with torch.no_grad():
-            return joint.infer(x=torch.as_tensor(points).to(like), target="y").probs
+            return model.infer(x=torch.as_tensor(points).to(like), target="y").probs
 
-    if log_prob is None and joint.kernels["x"].has_density:
-        marginal = joint.marginal("x")
+    if log_prob is None and model.kernels["x"].has_density:
+        marginal = model.marginal("x")
         log_prob = lambda points: log_density(marginal, points)  # noqa: E731
     return predict, log_prob
 

@@ -32,7 +32,7 @@ from kdmkit.plotting._canvas import (
     tint,
 )
 
-# From this many components on, single stems cannot be told apart.
+# With more components, single stems cannot be distinguished.
 _MANY = 60
 
 

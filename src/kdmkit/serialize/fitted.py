@@ -30,10 +30,12 @@ CLASSES: dict[str, Any] = {
 # The seed of draws, the number of draws so far, and whether targets were one-dimensional.
 _PRIVATE = ("_seed", "_n_draws", "_flat_target")
 
-# Types of parameters whose constructors take anything.
+# Types of parameters that constructors annotate as Any.
 _PARAMETERS: dict[str, Any] = {
     "encoder": nn.Module | Literal["mlp"] | None,
     "decoder": nn.Module | Literal["mlp"] | None,
+    "types": dict[str, str] | None,
+    "targets": list[str] | None,
     "checkpoint_dir": None,
     "random_state": int | None,
 }
@@ -47,21 +49,8 @@ _FITTED: dict[str, Any] = {
     "_n_draws": int,
     "_flat_target": bool,
 }
-_TABLE_PARAMETERS: dict[str, Any] = {
-    "types": dict[str, str] | None,
-    "targets": list[str] | None,
-    "max_rows": int | None,
-    "checkpoint_dir": None,
-    "random_state": int | None,
-}
-_TABLE_FITTED: dict[str, Any] = {
-    "history_": list[dict[str, float]],
-    "n_features_in_": int,
-    "feature_names_in_": np.ndarray,
-    "n_samples_seen_": int,
-    "_seed": int,
-    "_n_draws": int,
-}
+# The fitted attributes of a table, beside its schema and its module.
+_TABLE_FITTED = ("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "_seed", "_n_draws")
 
 
 def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -92,7 +81,7 @@ def _saved_parameters(estimator: Any) -> dict[str, Any]:
 
 def _types(cls: Any) -> dict[str, Any]:
     """The types of constructor parameters."""
-    return _TABLE_PARAMETERS if cls is KDMTable else {**get_type_hints(cls.__init__), **_PARAMETERS}
+    return {**get_type_hints(cls.__init__), **_PARAMETERS}
 
 
 def _is_fitted_state(name: str) -> bool:
@@ -108,6 +97,8 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules
     check_types(parameters, _types(cls))
     estimator = cls(**parameters)
     fitted = {name: decode(value) for name, value in config["fitted"].items()}
+    histories = {name: list[dict[str, float]] for name in fitted if name.endswith("history_")}
+    check_types(fitted, {**_FITTED, **histories})
     if cls is KDMTable:
         return _fill_table(estimator, fitted, config, tensors, user)
     module = _module(cls, config["module"], tensors, user)
@@ -115,8 +106,6 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules
         if hasattr(cls, name) or not _is_fitted_state(name):
             raise ValueError(f"{name!r} among the fitted attributes")
         setattr(estimator, name, value)
-    check_types(fitted, {name: list[dict[str, float]] for name in fitted if name.endswith("history_")})
-    check_types(fitted, _FITTED)
     estimator.module_ = prepare_layers(module.requires_grad_(False).eval())
     _check_answers(estimator)
     return estimator
@@ -168,9 +157,8 @@ def _fill_table(
     tensors: dict[str, Tensor],
     user: UserModules,
 ) -> KDMTable:
-    if fitted.keys() != _TABLE_FITTED.keys():
+    if fitted.keys() != set(_TABLE_FITTED):
         raise ValueError(bad_argument("fitted", f"{', '.join(_TABLE_FITTED)}", ", ".join(fitted)))
-    check_types(fitted, _TABLE_FITTED)
     for name, value in fitted.items():
         setattr(table, name, value)
     check_sizes(table.n_features_in_, 0)

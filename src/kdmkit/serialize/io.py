@@ -82,9 +82,9 @@ def load(
 
     Args:
         path: the file.
-        encoder, decoder: for models saved with modules of your own: modules of the same shape. They are
+        encoder, decoder: modules of the same shape, for models saved with modules that you wrote. They are
             copied, and the copies get the saved weights.
-        device: where the model goes, whatever it was saved from.
+        device: the device of the model, whatever it was saved from.
         kind: the class that the model must have, for example `KDMRegressor`; type checkers then know it.
 
     Returns:

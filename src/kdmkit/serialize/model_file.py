@@ -28,6 +28,8 @@ _MODEL = "kdmkit"
 # The longest header beside tiny tensors; large models may have longer ones.
 _HEADER_BYTES = 8 << 20
 _HEADER_BYTES_PER_BYTE = 8
+# What a damaged file can raise.
+_DAMAGE = (SafetensorError, OSError, MemoryError, RecursionError, json.JSONDecodeError, KeyError, TypeError)
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 
 
@@ -78,11 +80,11 @@ def read_model(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not file.is_file():
         raise ValueError(bad_argument("path", "a model that kdmkit.save wrote", f"{file}, which is no file"))
     text, tensors = read_tensors(file)
-    config = _described(file, text, sum(t.nbytes for t in tensors.values()))
+    config = parse(str(file), text, sum(t.nbytes for t in tensors.values()))
+    _check_format(file, config)
     checksum = config.pop("sha256", None)
     if digest(text.replace(_digest_entry(checksum), "{", 1), tensors) != checksum:
         raise ValueError(bad_argument(str(file), "the file as it was saved", "a damaged one"))
-    _check_format(file, config)
     _check_no_nan(str(file), tensors)
     return config, tensors
 
@@ -104,7 +106,7 @@ def read_tensors(file: Path) -> tuple[str, dict[str, Tensor]]:
         metadata = header.pop("__metadata__", {})
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:
-                raise TypeError(f"{entry['dtype']} in {name}, where {', '.join(_DTYPES)} are supported")
+                raise TypeError(f"{entry['dtype']} in {name}; supported are {', '.join(_DTYPES)}")
     if _MODEL not in metadata:
         raise ValueError(bad_argument(str(file), "a model that kdmkit.save wrote", "other tensors"))
     return metadata[_MODEL], tensors
@@ -112,19 +114,10 @@ def read_tensors(file: Path) -> tuple[str, dict[str, Tensor]]:
 
 @contextmanager
 def _clear_errors(file: Path) -> Iterator[None]:
-    """Turns everything that a damaged file can raise into a ValueError about the file."""
-    errors = (
-        SafetensorError,
-        OSError,
-        MemoryError,
-        RecursionError,
-        json.JSONDecodeError,
-        KeyError,
-        TypeError,
-    )
+    """Turns errors of a damaged file into a ValueError about the file."""
     try:
         yield
-    except errors as error:
+    except _DAMAGE as error:
         got = shortened(f"{type(error).__name__}: {error}")
         raise ValueError(bad_argument(str(file), "a safetensors file", got)) from error
 
@@ -146,18 +139,11 @@ def _check_length(what: str, length: int, tensor_bytes: int) -> None:
         raise ValueError(bad_argument(what, f"at most {limit:,} bytes of text", f"{length:,} bytes"))
 
 
-def _described(file: Path, text: str, tensor_bytes: int) -> dict[str, Any]:
-    """The description, unless a later version wrote it."""
-    config = parse(str(file), text, tensor_bytes)
+def _check_format(file: Path, config: dict[str, Any]) -> None:
     number = config.get("format")
     if type(number) is int and number > FORMAT:
         got = f"format {number}, written by kdmkit {config.get('kdmkit')!r:.40}: update kdmkit"
         raise ValueError(bad_argument(str(file), f"format {FORMAT}, which kdmkit {_version()} reads", got))
-    return config
-
-
-def _check_format(file: Path, config: dict[str, Any]) -> None:
-    number = config.get("format")
     if type(number) is not int or number != FORMAT:
         raise ValueError(bad_argument(str(file), f"format {FORMAT}", f"format {number!r:.40}"))
 

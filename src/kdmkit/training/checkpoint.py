@@ -1,68 +1,22 @@
-"""The state of a fit between epochs, in memory and on disk."""
+"""Checkpoints of a fit: a kill at any moment leaves the last one readable."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit._core.files import replacing
 
 _VERSION = 2
 _FILE = "checkpoint.pt"
-
-
-@dataclass
-class Progress:
-    """The history of losses and the state of early stopping."""
-
-    history: list[dict[str, float]] = field(default_factory=list)
-    best_loss: float = math.inf
-    best_epoch: int = -1
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
-
-    def record(
-        self,
-        entry: dict[str, float],
-        model: nn.Module,
-        *,
-        min_improvement: float = 0.0,
-        tolerance: float = 0.0,
-    ) -> None:
-        """Adds an epoch, and keeps the model's weights if its validation loss is the best so far.
-
-        After the first epoch a loss l counts only if l < l_first − min_improvement·|l_first|. A loss that is
-        less than `tolerance` above the best one counts as well.
-        """
-        loss, limit = entry.get("validation_loss"), self.best_loss + tolerance
-        first = self.history[0].get("validation_loss", math.inf) if self.history else math.inf
-        if not math.isinf(first):
-            limit = min(limit, first - min_improvement * abs(first))
-        self.history.append(entry)
-        if loss is not None and loss < limit:
-            self.best_loss, self.best_epoch = min(loss, self.best_loss), len(self.history) - 1
-            self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
-
-    def should_stop(self, patience: int | None) -> bool:
-        """Whether the validation loss has not improved for `patience` epochs."""
-        if patience is None or not self.history or "validation_loss" not in self.history[-1]:
-            return False
-        return len(self.history) - 1 - self.best_epoch >= patience
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], device: torch.device) -> Progress:
-        """The progress whose `vars` a checkpoint holds."""
-        weights = {k: v.to(device) for k, v in state["best_weights"].items()}
-        return cls(**{**state, "best_weights": weights})
 
 
 def fingerprint(identity: dict[str, Any], data: Sequence[Tensor]) -> str:
@@ -84,7 +38,7 @@ def fingerprint(identity: dict[str, Any], data: Sequence[Tensor]) -> str:
 
 
 class Checkpoint:
-    """One file in a folder, replaced as a whole after every epoch: a kill leaves the last one readable."""
+    """One file in a folder, replaced as a whole after every epoch."""
 
     def __init__(self, folder: str | Path, identity: str) -> None:
         self.folder, self.identity = Path(folder), identity

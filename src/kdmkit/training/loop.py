@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit._core.runtime import keep_freed_memory
-from kdmkit.training.checkpoint import Checkpoint, Progress, fingerprint
+from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.devices import Replayed, broadcast_buffers, call_on_main_process, make_accelerator
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
@@ -163,20 +164,21 @@ class Trainer:
         self.steps.prepared.train()
         for batch in self._batches():
             self.steps(batch)
-        broadcast_buffers(self.objective, self.accelerator)
-        if self.steps.average is not None:
-            broadcast_buffers(self.steps.average.module, self.accelerator)
+        if self.accelerator.num_processes > 1:
+            broadcast_buffers(self.objective)
+            if self.steps.average is not None:
+                broadcast_buffers(self.steps.average.module)
         rate = float(self.steps.scheduler.get_last_lr()[0])
-        sums, weights = [self.steps.total], [self.train.weight()]
+        sums, parts = [self.steps.total], [self.train]
         if self.validation is not None:
             sums.append(self._evaluate(self.validation))
-            weights.append(self.validation.weight())
+            parts.append(self.validation)
         # While the device is busy.
         self.order = self._shuffled(epoch + 1)
         total = torch.stack(sums)
         if self.accelerator.num_processes > 1:
             total = self.accelerator.reduce(total, "sum")
-        losses = [loss / float(weight) for loss, weight in zip(total.tolist(), weights, strict=True)]
+        losses = [loss / rows.weight for loss, rows in zip(total.tolist(), parts, strict=True)]
         entry = {"epoch": float(epoch), "loss": losses[0], "learning_rate": rate}
         return entry if self.validation is None else {**entry, "validation_loss": losses[1]}
 
@@ -199,7 +201,7 @@ class Trainer:
         self.steps.result.eval()
         self._evaluation.zero_()
         every_row = torch.arange(len(rows), device=self.accelerator.device)
-        for index in every_row[self.steps.own].split(_EVALUATION_ROWS):
+        for index in every_row[self.steps.local].split(_EVALUATION_ROWS):
             if self._replayed is None:
                 self._evaluate_block(index)
             else:
@@ -249,6 +251,50 @@ class Trainer:
         hidden = not (self.options.verbose and self.accelerator.is_main_process)
         start, total = len(self.progress.history), self.options.max_epochs
         return tqdm(total=total, initial=start, desc=description, unit="epoch", disable=hidden)
+
+
+@dataclass
+class Progress:
+    """The history of losses and the state of early stopping."""
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_loss: float = math.inf
+    best_epoch: int = -1
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def record(
+        self,
+        entry: dict[str, float],
+        model: nn.Module,
+        *,
+        min_improvement: float = 0.0,
+        tolerance: float = 0.0,
+    ) -> None:
+        """Adds an epoch, and keeps the model's weights if its validation loss is the best so far.
+
+        After the first epoch a loss l counts only if l < l_first − min_improvement·|l_first|. A loss that is
+        less than `tolerance` above the best one counts as well.
+        """
+        loss, limit = entry.get("validation_loss"), self.best_loss + tolerance
+        first = self.history[0].get("validation_loss", math.inf) if self.history else math.inf
+        if not math.isinf(first):
+            limit = min(limit, first - min_improvement * abs(first))
+        self.history.append(entry)
+        if loss is not None and loss < limit:
+            self.best_loss, self.best_epoch = min(loss, self.best_loss), len(self.history) - 1
+            self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+
+    def should_stop(self, patience: int | None) -> bool:
+        """Whether the validation loss has not improved for `patience` epochs."""
+        if patience is None or not self.history or "validation_loss" not in self.history[-1]:
+            return False
+        return len(self.history) - 1 - self.best_epoch >= patience
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], device: torch.device) -> Progress:
+        """The progress whose `vars` a checkpoint holds."""
+        weights = {k: v.to(device) for k, v in state["best_weights"].items()}
+        return cls(**{**state, "best_weights": weights})
 
 
 def _check_losses(entry: dict[str, float]) -> None:

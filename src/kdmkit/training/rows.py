@@ -63,9 +63,7 @@ class Rows:
         weights = None if self.weights is None else self.weights[index]
         return tuple(map(itemgetter(index), self.tensors)), weights
 
-    def weight(self, index: Tensor | None = None) -> float | Tensor:
-        """The sum of the weights of all rows, or of some; 1 in place of 0: losses are divided by it."""
-        if self.weights is None:
-            return float(len(self) if index is None else len(index))
-        total = (self.weights if index is None else self.weights[index]).double().sum()
-        return torch.where(total > 0, total, 1.0)
+    @property
+    def weight(self) -> float:
+        """The sum of all weights."""
+        return float(len(self) if self.weights is None else self.weights.double().sum())

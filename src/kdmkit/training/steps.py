@@ -29,8 +29,8 @@ _WARM_UP = 0.1
 class Steps:
     """Updates the parameters by one batch after the other, and sums up the losses.
 
-    On a CUDA device a step is a graph, one for each size of a batch: the device is not kept waiting. The
-    one-cycle schedule changes Adam's β₁, which a graph would keep: there the optimizer stays outside.
+    On a CUDA device a step is a graph, one for each size of a batch: the device does not wait for Python. The
+    one-cycle schedule changes Adam's β₁, which is constant in a graph: there the optimizer stays outside.
 
     Args:
         objective: the module that is trained; it moves to the accelerator's device.
@@ -42,7 +42,7 @@ class Steps:
     Attributes:
         total: the weighted sum of the losses of this process since `restart`.
         generator: the library's modules draw from it.
-        own: the rows of a batch that belong to this process.
+        local: the rows of a batch that belong to this process.
         average: follows the parameters; None without averaging.
         replays: whether a step is a graph.
     """
@@ -65,7 +65,7 @@ class Steps:
         self.average = None
         if options.averaging is not None:
             self.average = MovingAverage(objective, options.averaging * n_steps)
-        self.own = slice(accelerator.process_index, None, accelerator.num_processes)
+        self.local = slice(accelerator.process_index, None, accelerator.num_processes)
         self.generator = torch.Generator(device)
         self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
         self.total = torch.zeros((), dtype=torch.float64, device=device)
@@ -116,7 +116,7 @@ class Steps:
         if not (self.scaled and self.accelerator.optimizer_step_was_skipped):
             self.scheduler.step()
 
-    # ---- what a graph holds
+    # ---- the contents of a graph
 
     def _update(self, batch: Tensor) -> None:
         # A capture that failed may have left gradients.
@@ -126,15 +126,20 @@ class Steps:
             self._move()
 
     def _find_gradients(self, batch: Tensor) -> None:
-        rows, weights = self.train.take(batch[self.own])
+        rows, weights = self.train.take(batch[self.local])
         if self.drawing:
             draws = self._draws(batch)
             for module in self.drawing:
                 module.draws = draws
         local = weighted_sum(self.prepared(*rows), weights, len(rows[0]))
+        batch_weight: float | Tensor = len(batch)
+        if self.train.weights is not None:
+            batch_weight = self.train.weights[batch].double().sum()
+            # If all weights are 0, so is the sum of the losses.
+            batch_weight = torch.where(batch_weight > 0, batch_weight, 1.0)
         # Processes average their gradients. The sum of local losses over the weight of the whole batch needs
         # their number as a factor.
-        loss = local * (self.accelerator.num_processes / self.train.weight(batch))
+        loss = local * (self.accelerator.num_processes / batch_weight)
         norm = self.options.clip_norm
         if self.scaled:
             self.accelerator.backward(loss)
@@ -151,15 +156,15 @@ class Steps:
         """The random numbers of a step, for the rows of this process."""
         sizes = self.train.sizes
         if sizes is None:
-            return Draws(self.generator, len(batch), self.own)
-        is_own = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
-        is_own[self.own] = True
-        data_rows = is_own.repeat_interleave(sizes[batch])
+            return Draws(self.generator, len(batch), self.local)
+        is_local = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
+        is_local[self.local] = True
+        data_rows = is_local.repeat_interleave(sizes[batch])
         return Draws(self.generator, len(data_rows), data_rows)
 
     def _move(self) -> None:
         self.optimizer.step()
-        # Gradients that a graph writes and the optimizer outside reads stay where they are.
+        # A graph writes gradients, which the optimizer outside reads, to fixed tensors.
         self.optimizer.zero_grad(set_to_none=self.moves or not self.replays)
         if self.average is not None:
             self.average.update_parameters(self.objective)

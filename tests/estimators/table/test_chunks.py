@@ -9,7 +9,7 @@ import pytest
 
 import kdmkit as kdm
 import typecheck
-from kdmkit.estimators.table.row_sample import Reservoir, sample_frame
+from kdmkit.estimators.table.learning import Reservoir, sample_frame
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")

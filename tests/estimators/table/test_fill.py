@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from estimators.table.frames_of_all_kinds import pandas_frame, polars_frame
-from kdmkit.estimators.table.frames.fill import fill_frame
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import Storage
 
 

@@ -8,7 +8,7 @@ import torch
 
 import kdmkit as kdm
 from kdmkit.distributions.univariate import Univariate
-from kdmkit.estimators.table.answering.intervals import LevelSteps, nearest_interval
+from kdmkit.estimators.table.answering.posterior import LevelSteps, nearest_interval
 
 
 def ends_of(rho: Any, coverage: float, rank: int = 0) -> torch.Tensor:

@@ -67,7 +67,7 @@ def test_dates_of_rows_are_those_of_single_questions(
     rows = visits.head(4).assign(when=pd.NaT, paid=None)
     rows.loc[:1, "price"] = np.nan
     posterior = engine.posterior(column, engine.schema.encode(rows))
-    slowly = DatePosterior(column, posterior.rho, None, engine.pieces)
+    slowly = DatePosterior(column, posterior.rho, None, engine.caches)
     medians = posterior.quantile(0.5)
     assert (np.abs(medians - slowly.quantile(0.5)) <= minute).all()
     assert (table.impute(rows)["when"].to_numpy() == medians).all()
@@ -76,7 +76,7 @@ def test_dates_of_rows_are_those_of_single_questions(
         alone = table.query("when", given={"shop": row.shop, "price": price}).median
         assert abs(np.datetime64(alone) - medians[i]) <= minute
     boxes, _ = engine.query(column, {"price": [1.0, 20.0, 30.5]})
-    again = DatePosterior(column, boxes.rho, boxes.log_share, engine.pieces)
+    again = DatePosterior(column, boxes.rho, boxes.log_share, engine.caches)
     assert abs(boxes.quantile(0.3) - again.quantile(0.3)) <= minute
 
 

@@ -130,8 +130,9 @@ def _fit_label_memory(
 
     def losses(rows: Tensor, remembered: Tensor, coverage: Tensor) -> Tensor:
         answers = ((1 - coverage) * probs[rows] + remembered).double()
+        true = answers[..., torch.arange(len(rows), device=rows.device), labels[rows]]
         # A label that was impossible counts 708 nats: means stay finite.
-        return -answers.gather(1, labels[rows].unsqueeze(1)).squeeze(1).clamp_min(_TINY).log()
+        return -true.clamp_min(_TINY).log()
 
     return search_memory(x, one_hot, weights, generator, losses)[0]
 

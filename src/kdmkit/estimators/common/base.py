@@ -82,9 +82,9 @@ class KDMEstimator(BaseEstimator, ABC):
         FitOptions(**self._settings(seed, rows=1))
         device = self._fit_device()
         self._seed, self._n_draws = seed, 0
-        foreign = any(draws_globally(value) for value in self.get_params(deep=False).values())
-        own = global_seed(seed, device) if foreign else nullcontext()
-        with own, torch.inference_mode(False), torch.enable_grad():
+        modules = [value for value in self.get_params(deep=False).values() if isinstance(value, nn.Module)]
+        seeding = global_seed(seed, device) if any(map(draws_globally, modules)) else nullcontext()
+        with seeding, torch.inference_mode(False), torch.enable_grad():
             yield
 
     def _torch_generator(self) -> torch.Generator:
@@ -93,13 +93,11 @@ class KDMEstimator(BaseEstimator, ABC):
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
-        settings = {name: plain(getattr(self, name)) for name in names}
-        if settings["batch_size"] == "auto":
-            settings["batch_size"] = automatic_batch(rows)
-        if settings["max_epochs"] == "auto":
-            settings["max_epochs"] = _EPOCHS
-        if settings["learning_rate"] == "auto":
-            settings["learning_rate"] = RATE
+        automatic = {"batch_size": automatic_batch(rows), "max_epochs": _EPOCHS, "learning_rate": RATE}
+        given = {name: getattr(self, name) for name in names}
+        # NumPy's numbers as Python's, as in `plain`: grids of parameters are full of them.
+        settings = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+        settings |= {name: value for name, value in automatic.items() if settings[name] == "auto"}
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(

@@ -13,17 +13,16 @@ from torch import Tensor
 
 from kdmkit._core.checks import check_number
 from kdmkit._core.tensors import effective_rows
-from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn import ResidualMemory
 from kdmkit.nn.scaler import normalized_weights
 from kdmkit.nn.trend import with_background
-from kdmkit.ops import attend, combine, log_mix
+from kdmkit.ops import SquaredDistance, attend, combine, log_mix
 
 T = TypeVar("T")
 
 
 def log_overlap_with_others(
-    kernel: Kernel,
+    sigma: float,
     x: Float[Tensor, "n d"],
     log_weights: Float[Tensor, " n"],
     rows: Int[Tensor, " q"],
@@ -31,19 +30,19 @@ def log_overlap_with_others(
     """log Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i.
 
     Args:
-        kernel: k.
+        sigma: of the kernel `RBF` k.
         x, log_weights: of all rows.
         rows: indices of the rows to leave out one at a time, each once.
     """
 
     def reduce(components: Tensor, weights: Tensor) -> Tensor:
-        return log_mix(kernel.term(x[rows], x[components]), weights)
+        return log_mix(_log_kernel(x[rows], x[components], sigma), weights)
 
     return _in_two_parts(reduce, torch.logaddexp, log_weights, rows)
 
 
 def average_over_others(
-    kernel: Kernel,
+    sigma: float,
     x: Float[Tensor, "n d"],
     log_weights: Float[Tensor, " n"],
     values: Float[Tensor, "n v"],
@@ -52,9 +51,14 @@ def average_over_others(
     """Σ_{j≠i} w_j·k²(x_i, x_j)·v_j / Σ_{j≠i} w_j·k²(x_i, x_j) of some rows i, and its log-denominator."""
 
     def reduce(components: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        return attend(kernel.term(x[rows], x[components]), weights, values[components])
+        return attend(_log_kernel(x[rows], x[components], sigma), weights, values[components])
 
     return _in_two_parts(reduce, combine, log_weights, rows)
+
+
+def _log_kernel(x: Tensor, components: Tensor, sigma: float) -> SquaredDistance:
+    """log k² of `RBF(sigma)`."""
+    return SquaredDistance(x, components, torch.tensor([[sigma]], dtype=x.dtype).reciprocal().to(x.device))
 
 
 def _in_two_parts(
@@ -176,7 +180,7 @@ def held_out_loss(
 
 def _log_density(x: Tensor, w: Tensor, rows: Int[Tensor, " q"], sigma: float) -> Float[Tensor, " q"]:
     """log p(x_i), up to a constant."""
-    overlap = log_overlap_with_others(RBF(sigma), x, w.log().float(), rows)
+    overlap = log_overlap_with_others(sigma, x, w.log().float(), rows)
     return overlap - x.shape[1] * math.log(sigma)
 
 
@@ -192,7 +196,7 @@ def _log_proba(
         same, asked = labels == label, labels[rows] == label
         place = torch.cumsum(same, 0)[rows[asked]] - 1
         inside = _log_density(x[same], w[same], place, sigma) + x.shape[1] * math.log(sigma)
-        term = RBF(sigma).term(x[rows[asked]], x[~same])
+        term = _log_kernel(x[rows[asked]], x[~same], sigma)
         others = -torch.nn.functional.softplus(log_mix(term, w[~same].log().float()) - inside)
         log_proba[asked] = torch.where(torch.isneginf(inside), torch.zeros_like(others), others)
     return log_proba
@@ -212,7 +216,8 @@ _JUDGES = 2000
 # Rows per block on a GPU.
 _BLOCK = 500
 
-#: From row numbers, g(x) and the coverage of a memory without the row, to the loss of every row.
+#: From row numbers, g(x) `(*lead, rows, values)` and the coverage `(*lead, rows, 1)` of memories without the
+#: row, to the loss of every row `(*lead, rows)`.
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -243,11 +248,11 @@ def search_memory(
     rows, importance = kept[judges], share[kept[judges]].double()
     before = importance * losses(rows, torch.zeros_like(values[rows]), values.new_zeros(len(rows), 1))
     best, chosen = (1 - _LEAST_GAIN) * float(before.mean()), None
+    backgrounds = torch.tensor(_BACKGROUNDS, device=x.device).unsqueeze(1)
     for relative in _SIGMAS:
         sigma = relative * math.sqrt(x.shape[1])
-        mean, log_overlap = answers_without_row(memory, sigma, judges)
-        for background in _BACKGROUNDS:
-            after = importance * losses(rows, *with_background(mean, log_overlap, background))
+        answers = with_background(*answers_without_row(memory, sigma, judges), backgrounds)
+        for background, after in zip(_BACKGROUNDS, importance * losses(rows, *answers), strict=True):
             if float(after.mean()) < best and _is_significant(before - after):
                 best, chosen = float(after.mean()), (sigma, background)
     if chosen is None:
@@ -264,7 +269,7 @@ def answers_without_row(
     """The mean value of all other rows of the memory, and the log of their overlap, at some of its rows."""
     # On a GPU in blocks that are whole matrices: kernels for larger ones take seconds to compile.
     blocks = rows.split(len(rows) if rows.device.type == "cpu" else _BLOCK)
-    arguments = (RBF(sigma), memory.rows, memory.log_weights, memory.residuals)
+    arguments = (sigma, memory.rows, memory.log_weights, memory.residuals)
     parts = [average_over_others(*arguments, block) for block in blocks]
     means, log_overlaps = zip(*parts, strict=True)
     return torch.cat(means), torch.cat(log_overlaps)

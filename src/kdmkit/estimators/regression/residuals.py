@@ -220,7 +220,7 @@ def fit_memory(
     """
 
     def losses(rows: Tensor, answers: Tensor, _: Tensor) -> Tensor:
-        return (r[rows] - answers).double().square().mean(1)
+        return (r[rows] - answers).double().square().mean(-1)
 
     memory, kept = search_memory(x, r, weights, generator, losses, most_rows=most_rows)
     if memory is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.runtime import is_exporting, only_reverse_mode
-from kdmkit._core.tensors import at_least_float32, compute_dtype
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
 _CENTRE_SAMPLE = 32
@@ -39,10 +38,10 @@ def _differences(
 
 
 def loses_digits(c: Float[Tensor, "*lead m d"], scales: Float[Tensor, "*lead m d"]) -> Tensor:
-    """For which components −s²x² + 2s²cx − s²c² is no good answer in float64, whatever the query.
+    """The components whose scores −s²x² + 2s²cx − s²c² lose digits in float64, whatever the query.
 
     The error is about ε·s²(x² + c²). Queries more than twice as far from the centre as c do not matter: their
-    scores are themselves as large as s²x². For the others s²c² tells.
+    scores are as large as s²x². For the others s²c² bounds it.
 
     Args:
         c, scales: components relative to the centre, and their scales.
@@ -71,47 +70,22 @@ def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     each other: always in few dimensions, and in many if the data form clusters (128 dimensions, clusters 30σ
     apart: float32 changes probabilities by .03). Float64 on a CPU costs little beside the exponentials that
     follow, at most a factor of 2 in hundreds of dimensions. Scores are never in half precision.
-
-    Args:
-        x: queries.
-        components: c.
-
-    Returns:
-        Float64 or float32.
-
-    >>> score_dtype(torch.zeros(3, 2), torch.zeros(4, 2))
-    torch.float64
     """
-    dtype = compute_dtype(torch.promote_types(x.dtype, components.dtype))
+    dtype = torch.promote_types(torch.promote_types(x.dtype, components.dtype), torch.float32)
     if dtype == torch.float32 and x.device.type == "cpu":
         return torch.float64
     return dtype
 
 
-@dataclass(frozen=True)
-class _Distance(Term, ABC):
-    """Queries and components as points, and a centre that blocks share."""
-
-    query: Float[Tensor, "*#lead n d"]
-    components: Float[Tensor, "*#lead m d"]
-    centre: Float[Tensor, "*#lead 1 d"] | None = field(default=None, kw_only=True)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        # A scale may be wider: rounded, it would move the scores of far queries by more than 1.
-        return common_dtype((self.query, self.components))
-
-    @property
-    def _score_dtype(self) -> torch.dtype:
-        return score_dtype(self.query, self.components)
-
-    def _centred(self, points: Tensor) -> Tensor:
-        centre = robust_centre(self.components) if self.centre is None else self.centre
-        return points.to(self._score_dtype) - centre.to(self._score_dtype)
+def _centred(term: SquaredDistance | ComponentDistance, points: Tensor) -> Tensor:
+    """Points relative to the centre of a term, in the precision of the expansion."""
+    dtype = score_dtype(term.query, term.components)
+    centre = robust_centre(term.components) if term.centre is None else term.centre
+    return points.to(dtype) - centre.to(dtype)
 
 
 @dataclass(frozen=True)
-class SquaredDistance(_Distance):
+class SquaredDistance(Term):
     """scores[i, j] = −‖s ∘ (x_i − c_j)‖² with a scale s, or −‖L(x_i − c_j)‖² with a metric's factor L.
 
     The components enter the product as they are: scale and metric are applied to the queries.
@@ -130,8 +104,16 @@ class SquaredDistance(_Distance):
     """
 
     field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scale": "shared"}
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
     scale: Float[Tensor, "*#lead s t"]
     metric: bool = False
+    centre: Float[Tensor, "*#lead 1 d"] | None = field(default=None, kw_only=True)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        # A scale may be wider: rounded, it would move the scores of far queries by more than 1.
+        return common_dtype((self.query, self.components))
 
     @property
     def plain(self) -> bool:
@@ -140,7 +122,7 @@ class SquaredDistance(_Distance):
 
     def prepared(self) -> SquaredDistance:
         # Gradients through `matrix` and through `row` nearly cancel: they must meet before they are rounded.
-        dtype, centre = self._score_dtype, robust_centre(self.components)
+        dtype, centre = score_dtype(self.query, self.components), robust_centre(self.components)
         return replace(self, query=self.query.to(dtype), scale=self.scale.to(dtype), centre=centre)
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
@@ -153,7 +135,7 @@ class SquaredDistance(_Distance):
         return torch.matmul(vectors, scale.mT) if self.metric else scale * vectors
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        x, c = self._centred(self.query), self._centred(self.components)
+        x, c = _centred(self, self.query), _centred(self, self.components)
         scale = self.scale.to(x.dtype)
         x = 2 * self._apply(scale.mT if self.metric else scale, self._apply(scale, x))
         bias = self._apply(scale, c).square().sum(-1).neg()
@@ -174,30 +156,30 @@ class SquaredDistance(_Distance):
         float32 would lose. In float64 `matrix` includes it: the scale's gradients through both parts nearly
         cancel, and do so exactly only if both are multiplied by the same rounded probabilities.
         """
-        return self._score_dtype != torch.float64
+        return score_dtype(self.query, self.components) != torch.float64
 
     def component_factor(self) -> Float[Tensor, "m p"] | None:
-        if not self.plain or self._score_dtype != torch.float64:
+        if not self.plain or score_dtype(self.query, self.components) != torch.float64:
             return None
-        c = self._centred(self.components)
+        c = _centred(self, self.components)
         norm = (self.scale.to(c.dtype) * c).square().sum(-1, keepdim=True).neg()
         return torch.cat([c, torch.ones_like(norm), norm], -1)
 
     def query_factor(self) -> Float[Tensor, "n p"]:
-        x = self._centred(self.query)
+        x = _centred(self, self.query)
         scale = self.scale.to(x.dtype)
         x = scale * x
         row = x.square().sum(-1, keepdim=True).neg()
         return torch.cat([2 * scale * x, row, torch.ones_like(row)], -1)
 
     def _row(self) -> Float[Tensor, "*lead n"]:
-        x = self._centred(self.query)
+        x = _centred(self, self.query)
         return self._apply(self.scale.to(x.dtype), x).square().sum(-1).neg()
 
 
 @dataclass(frozen=True)
-class ComponentDistance(_Distance):
-    """scores[i, j] = −‖s_j ∘ (x_i − c_j)‖²: every component has a scale of its own.
+class ComponentDistance(Term):
+    """scores[i, j] = −‖s_j ∘ (x_i − c_j)‖²: every component has its scale.
 
     Args:
         query: x, of shape `(*lead, n, d)`.
@@ -211,7 +193,15 @@ class ComponentDistance(_Distance):
     """
 
     field_roles: ClassVar[Roles] = {"query": "query", "components": "component", "scales": "component"}
+    query: Float[Tensor, "*#lead n d"]
+    components: Float[Tensor, "*#lead m d"]
     scales: Float[Tensor, "*#lead m s"]
+    centre: Float[Tensor, "*#lead 1 d"] | None = field(default=None, kw_only=True)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        # Scales may be wider: rounded, they would move the scores of far queries by more than 1.
+        return common_dtype((self.query, self.components))
 
     def prepared(self) -> ComponentDistance:
         return replace(self, centre=robust_centre(self.components))
@@ -221,11 +211,11 @@ class ComponentDistance(_Distance):
         return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
     def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
-        # Queries of a batch have components of their own.
+        # Every query of a batch has its components.
         alike = self.query.ndim == self.components.ndim == self.scales.ndim
-        if not alike or self._score_dtype != torch.float64:
+        if not alike or score_dtype(self.query, self.components) != torch.float64:
             return None
-        c = self._centred(self.components)
+        c = _centred(self, self.components)
         scales = self.scales.to(c.dtype).expand_as(c)
         if bool(loses_digits(c.detach(), scales.detach()).any()):
             return None
@@ -234,12 +224,12 @@ class ComponentDistance(_Distance):
         return torch.cat([-precision, 2 * product, -(product * c).sum(-1, keepdim=True)], -1)
 
     def query_factor(self) -> Float[Tensor, "*lead n p"]:
-        x = self._centred(self.query)
+        x = _centred(self, self.query)
         return torch.cat([x.square(), x, torch.ones_like(x[..., :1])], -1)
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         # −s²x² + 2s²cx − s²c²: one product over the features (x², x).
-        x, c = self._centred(self.query), self._centred(self.components)
+        x, c = _centred(self, self.query), _centred(self, self.components)
         scales, c = torch.broadcast_tensors(self.scales.to(x.dtype), c)
         precision = scales.square()
         features = torch.cat([x.square(), x], -1)

@@ -20,32 +20,18 @@ from torch import Tensor
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
 from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.terms import SquaredDistance
+from kdmkit.ops.terms import SquaredDistance, Term
 
 if TYPE_CHECKING:
-    from kdmkit.ops.triton.memory import Memory
+    from kdmkit.ops.triton.prepared_sum import PreparedSum
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_D = 512
 LARGEST_V = 128
+# Fewer components are prepared in no time.
+LEAST_COMPONENTS = 1 << 15
 
 Outputs = tuple[Float[Tensor, "n v"], Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n"]]
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The arguments of one reduction; `scale` is a matrix where `metric` says so."""
-
-    metric: bool
-    query: Float[Tensor, "n d"]
-    components: Float[Tensor, "m d"]
-    log_weights: Float[Tensor, "m"]
-    values: Float[Tensor, "m v"] | None
-    scale: Float[Tensor, "s t"]
-
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        return self.query, self.components, self.log_weights, self.values, self.scale
 
 
 # For each type of device that was tried: why Triton does not work there, None if it does.
@@ -118,7 +104,7 @@ def _warn(reason: str) -> None:
 
 
 def supports(reduction: Reduction) -> str | None:
-    """What this backend expects and the reduction has instead, or None if it can compute the reduction."""
+    """Why this backend cannot compute a reduction, or None."""
     terms, log_weights, values = reduction.terms, reduction.log_weights, reduction.values
     term = terms[0]
     if len(terms) != 1 or not isinstance(term, SquaredDistance):
@@ -131,8 +117,8 @@ def supports(reduction: Reduction) -> str | None:
             return f"expected all tensors on {term.query.device}, got {tensor.device}"
     for tensor in tensors[1:]:
         # Only queries may have leading dimensions: everything else is shared by all of them.
-        own = 1 if tensor is log_weights else 2
-        if tensor.ndim > term.query.ndim or tensor.numel() != tensor.shape[-own:].numel():
+        dims = 1 if tensor is log_weights else 2
+        if tensor.ndim > term.query.ndim or tensor.numel() != tensor.shape[-dims:].numel():
             wanted = "components, scale, weights and values without leading dimensions"
             return f"expected {wanted}, got {tuple(tensor.shape)}"
     if term.query.shape[-1] > _LARGEST_D:
@@ -143,7 +129,7 @@ def supports(reduction: Reduction) -> str | None:
 
 
 def reduce(reduction: Reduction) -> Result:
-    """The reduction, where `supports` returns None; raises if Triton does not work here."""
+    """A reduction for which `supports` returns None; raises if Triton does not work here."""
     term, values = reduction.terms[0], reduction.values
     assert isinstance(term, SquaredDistance)
     reason = why_unusable(reduction.device_type)
@@ -181,30 +167,12 @@ def as_kernel_error() -> Iterator[None]:
         raise KernelError(f"{type(error).__name__}: {error}") from error
 
 
-def run_forward(*operands: Any) -> Outputs:
-    """The fields of `Operands` → averages, logsumexps, and what the backward pass starts from."""
-    given = Operands(*operands)
-    with full_precision(given.query.device.type), as_kernel_error():
+def run_forward(metric: bool, query: Tensor, *operands: Any) -> Outputs:
+    """(metric, query, components, log_weights, values, scale) → averages, logsumexps, two more tensors."""
+    with full_precision(query.device.type), as_kernel_error():
         from kdmkit.ops.triton.forward import forward
 
-        return forward(given)
-
-
-def memory_bytes(term: SquaredDistance) -> int:
-    """About what `make_memory` keeps of the components."""
-    from kdmkit.ops.triton.memory import bytes_per_component
-
-    return bytes_per_component(term.components.shape[-1]) * term.components.shape[-2]
-
-
-def make_memory(term: SquaredDistance, log_weights: Float[Tensor, " m"]) -> Memory:
-    """Components that `supports` accepts, staged once."""
-    with full_precision(log_weights.device.type), as_kernel_error(), torch.no_grad():
-        from kdmkit.ops.triton.memory import Memory
-
-        (m, d), scale = term.components.shape[-2:], term.scale
-        components, scale = term.components.reshape(m, d), scale.reshape(scale.shape[-2:])
-        return Memory(components, log_weights.reshape(m), scale, metric=term.metric)
+        return forward(metric, query, *operands)
 
 
 def run_backward(*arguments: Any) -> list[Tensor]:
@@ -212,15 +180,42 @@ def run_backward(*arguments: Any) -> list[Tensor]:
 
     `needs` says for query, components, log-weights, values and scale whether there has to be one.
     """
-    operands, outputs = Operands(*arguments[:6]), arguments[6:10]
+    operands, outputs = arguments[:6], arguments[6:10]
     by_averages, by_lse, needs = arguments[10:]
-    upstream = None if operands.values is None else by_averages, by_lse
+    upstream = None if operands[4] is None else by_averages, by_lse
     with full_precision(by_lse.device.type), as_kernel_error():
         from kdmkit.ops.triton.backward import backward
 
         gradients = backward(operands, outputs, upstream, needs)
-    pairs = zip(gradients, operands.tensors, strict=True)
-    return [gradient.to(x.dtype) for gradient, x in pairs if gradient is not None and x is not None]
+    pairs = zip(gradients, operands[1:], strict=True)
+    return [gradient.to(x.dtype) for gradient, x in pairs if gradient is not None]
+
+
+def prepare_sum(term: Term, log_weights: Float[Tensor, " m"], *, most_bytes: float) -> PreparedSum | None:
+    """Sums over the components of a term, whatever its queries; None if nothing is gained.
+
+    Nothing is gained on a CPU, with few components, with terms that this backend does not support, and if the
+    prepared components would take more than `most_bytes`.
+    """
+    reduction = Reduction([term], log_weights)
+    if (
+        log_weights.shape[-1] < LEAST_COMPONENTS
+        or supports(reduction) is not None
+        or not is_usable(reduction)
+    ):
+        return None
+    assert isinstance(term, SquaredDistance)
+    (m, d), scale = term.components.shape[-2:], term.scale
+    from kdmkit.ops.triton.prepared_sum import PreparedSum, bytes_per_component
+
+    if bytes_per_component(d) * m > most_bytes:
+        return None
+    components, scale = term.components.reshape(m, d), scale.reshape(scale.shape[-2:])
+    try:
+        return PreparedSum(components, log_weights.reshape(m), scale, metric=term.metric)
+    except KernelError as error:
+        give_up(reduction.device_type, error)
+        return None
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,28 @@
-"""The forward pass of the Triton backend: launches the kernels over parts of the components.
+"""The forward pass of the Triton backend: components are staged part by part, and kernels run over the parts.
 
-Without a memory, components are staged one segment at a time, so that extra memory does not grow with their
-number. Sums continue from part to part.
+Components that are not prepared are staged one segment at a time, so that extra memory does not grow with
+their number. Sums continue from part to part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from kdmkit.ops.blocks import slices
-from kdmkit.ops.triton.backend import Operands, Outputs
-from kdmkit.ops.triton.direct_kernels import forward_direct
-from kdmkit.ops.triton.forward_kernels import combine_kernel, forward_kernel
-from kdmkit.ops.triton.kernels import GROUP
-from kdmkit.ops.triton.local_kernels import forward_local
-from kdmkit.ops.triton.parts import Components, Part, Values, components_plan, stage_values
+from kdmkit.ops.blocks import block_order, slices
+from kdmkit.ops.triton.backend import Outputs
+from kdmkit.ops.triton.local_kernels import forward_direct, forward_local
+from kdmkit.ops.triton.product_kernels import combine_kernel, forward_kernel
 from kdmkit.ops.triton.staging import (
     Config,
     Plan,
-    Segment,
     Staged,
     Whitening,
     choose_splits,
@@ -34,26 +31,173 @@ from kdmkit.ops.triton.staging import (
     on_device,
     padded,
     slots_of,
+    stage,
+    value_unit,
 )
+from kdmkit.ops.triton.staging_kernels import COPIES, GROUP, stage_local
 
 _COMBINE_ROWS = 32
 # Putting components in order for local centres pays from this many points on, times what a point costs:
 # dimensions, and values twice.
 LEAST_LOCAL_WORK = 1 << 17
+# Groups of components whose largest ‖z‖² is at most this are multiplied about their centre: errors of scores
+# are a few 2^-24 of it. Others are compared by differences.
+LARGEST_SQUARED_RADIUS = 80.0
+# With fewer dimensions, plus twice the number of values, differences cost no more than products.
+LEAST_LOCAL_SIZE = 8
+
+#: Numbers of components.
+Numbers = slice | Int[Tensor, " k"]
 
 
-class Source(Protocol):
-    """Components that points are compared with: staged now, or kept in a memory."""
+@dataclass(frozen=True)
+class StagedPart:
+    """Some staged components, their numbers, and the plan of the kernel that takes them."""
 
     plan: Plan
-    whitening: Whitening
-    #: The unit of the values.
-    unit: Float[Tensor, "padded"]
-    #: The most groups of a part.
-    n_groups: int
+    components: Staged
+    numbers: Numbers
 
-    def parts(self, points: int) -> Iterator[tuple[Part, Staged]]:
-        """All components with their values, for a number of points."""
+    @property
+    def n_bytes(self) -> int:
+        numbers = self.numbers.nbytes if isinstance(self.numbers, Tensor) else 0
+        return self.components.n_bytes + numbers
+
+    def cut(self, step: int) -> Iterator[tuple[slice, StagedPart]]:
+        """Parts of at most `step` components (whole groups), and their places in this one."""
+        for place in slices(self.components.rows, step):
+            numbers = self.numbers
+            if isinstance(numbers, Tensor):
+                numbers = numbers[place]
+            else:
+                start = numbers.start
+                numbers = slice(start + place.start, min(start + place.stop, numbers.stop))
+            yield place, replace(self, components=self.components.cut(place), numbers=numbers)
+
+
+@dataclass(frozen=True)
+class ComponentValues:
+    """Values of all components: a tensor, or a function that computes some of its rows.
+
+    Args:
+        n: the number of values of a component.
+        rows: the values of some components, from their numbers.
+        unit: a power of two per column that brings its values into the range of half precision.
+        staged: values beside the parts of prepared components; None if every call stages them.
+    """
+
+    n: int
+    rows: Callable[[Numbers], Float[Tensor, "k v"]]
+    unit: Float[Tensor, "padded"]
+    staged: tuple[Staged, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: Callable[[Numbers], Float[Tensor, "k v"]],
+        shape: tuple[int, int],
+        plan: Plan,
+        device: torch.device,
+    ) -> ComponentValues:
+        """Values of shape `(m, v)`, for a plan with v values."""
+        m, n = shape
+        if plan.direct or not n:
+            return cls(n, rows, torch.ones(plan.v, dtype=torch.float32, device=device))
+        largest = [
+            torch.linalg.vector_norm(rows(some).detach(), torch.inf, dim=0)
+            for some in slices(m, max(GROUP.value, (1 << 24) // n))
+        ]
+        return cls(n, rows, value_unit(torch.stack(largest).amax(0), plan.v))
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(part.n_bytes for part in self.staged or ())
+
+    def stage(self, numbers: Numbers, plan: Plan) -> Staged:
+        unit = torch.ones_like(self.unit) if plan.direct else self.unit
+        return stage_values(self.rows(numbers), unit, plan, lift=False)
+
+
+def stage_values(
+    values: Float[Tensor, "n v"], unit: Float[Tensor, "padded"], plan: Plan, *, lift: bool
+) -> Staged:
+    passes, lift = (0, False) if plan.direct else (plan.passes, lift)
+    return stage(values, torch.zeros_like(unit), unit, width=plan.v, passes=passes, lift=lift)
+
+
+def components_plan(plan: Plan) -> Plan:
+    """The plan with local centres, if dimensions are few."""
+    if plan.few and plan.d + 2 * plan.n_values >= LEAST_LOCAL_SIZE:
+        # Differences are exact to float32, whatever the precision of products.
+        return replace(plan, passes=3, local=True)
+    return plan
+
+
+def stage_components(
+    components: Float[Tensor, "m d"],
+    log_weights: Float[Tensor, " m"],
+    whitening: Whitening,
+    plan: Plan,
+    step: int,
+) -> Iterator[StagedPart]:
+    """All components, at most `step` at a time."""
+    for rows in slices(len(components), step):
+        if plan.local:
+            yield from _stage_groups(components, log_weights, whitening, plan, rows)
+        else:
+            yield StagedPart(plan, whitening.stage(components[rows], plan, log_weights[rows]), rows)
+
+
+def _stage_groups(
+    components: Tensor, log_weights: Tensor, whitening: Whitening, plan: Plan, rows: slice
+) -> Iterator[StagedPart]:
+    """Groups of some components: the compact ones about their centres, the others for differences."""
+    points = whitening.before_unit(components[rows].detach())
+    order = block_order(points * whitening.unit, GROUP.value)
+    staged, compact = _stage_about_centres(points, order, whitening.unit, log_weights[rows], plan)
+    n_compact = int(compact.sum())
+    order = order + rows.start
+    if n_compact == len(compact):
+        yield StagedPart(plan, staged, order)
+        return
+    chosen = compact.repeat_interleave(GROUP.value)[: len(order)]
+    if n_compact:
+        yield StagedPart(plan, staged.chosen(compact), order[chosen])
+    del staged
+    others, differences = order[~chosen], replace(plan, local=False)
+    yield StagedPart(
+        differences, whitening.stage(components[others], differences, log_weights[others]), others
+    )
+
+
+def _stage_about_centres(
+    x: Float[Tensor, "m d"],
+    order: Int[Tensor, " m"],
+    unit: Float[Tensor, " d"],
+    offset: Float[Tensor, " m"],
+    plan: Plan,
+) -> tuple[Staged, Tensor]:
+    """Components in groups about local centres, and which groups are compact."""
+    m, width = len(x), plan.width
+    rows = padded(m)
+    groups = rows // GROUP.value
+    high = x.new_empty(rows, width, dtype=torch.float16)
+    low = torch.empty_like(high)
+    bias = x.new_empty(rows * COPIES.value, dtype=torch.float32)
+    exponents = x.new_empty(groups, dtype=torch.int32)
+    centres = x.new_empty(groups, width, dtype=torch.float32)
+    compact = x.new_empty(groups, dtype=torch.bool)
+    stage_local[(groups,)](
+        x, order, unit, offset.contiguous(), high, low, bias, exponents, centres, compact,
+        m, x.stride(0), x.stride(1), LARGEST_SQUARED_RADIUS,
+        D=plan.d, WIDTH=width, PASSES=plan.passes, num_warps=4,
+    )  # fmt: skip
+    return Staged(rows, high, low, bias, exponents, centres), compact
+
+
+def no_unit(device: torch.device) -> Float[Tensor, "0"]:
+    """The unit of no values."""
+    return torch.ones(0, dtype=torch.float32, device=device)
 
 
 def passes() -> int:
@@ -61,58 +205,74 @@ def passes() -> int:
     return 3 if torch.get_float32_matmul_precision() == "highest" else 1
 
 
-class PreparedOperands:
-    """The operands of one call, with everything that their segments share; a `Source`.
+@dataclass(frozen=True)
+class ComponentSource:
+    """Components that points are compared with: staged in this call, or prepared.
 
     Args:
-        local: whether to use local centres where dimensions are few.
+        unit: of the values.
+        n_groups: the most groups of a part.
+        parts: all components with their values, for a number of points.
     """
 
-    def __init__(self, operands: Operands, *, local: bool = False) -> None:
-        self.operands, values = operands, operands.values
-        self.plan = Plan(operands.query.shape[1], 0 if values is None else values.shape[1], passes())
-        if local:
-            self.plan = components_plan(self.plan)
-        self.whitening = Whitening(operands.components, operands.scale, operands.metric)
-        self._components = Components(operands.components, operands.log_weights, self.whitening)
-        self._values = None if values is None else Values.tensor(values)
-        if self._values is None:
-            self.unit = torch.ones(0, dtype=torch.float32, device=operands.query.device)
-        else:
-            self.unit = self._values.unit(self.plan, operands.query)
-        self.slots = slots_of(self.unit.device)
-        self.n_groups = min(padded(len(operands.components)), self.plan.segment) // GROUP.value
-
-    def stage_values(
-        self, values: Float[Tensor, "n v"], unit: Float[Tensor, "padded"], *, lift: bool
-    ) -> Staged:
-        return stage_values(values, unit, self.plan, lift=lift)
-
-    def stage_segment(self, columns: slice) -> Segment:
-        staged = self._components.stage(columns, self.plan)
-        return staged, staged if self._values is None else self._values.stage(columns, self.unit, self.plan)
-
-    def parts(self, points: int) -> Iterator[tuple[Part, Staged]]:
-        for part in self._components.parts(self.plan, self.plan.segment):
-            values = self._values
-            yield part, part.components if values is None else values.stage(part.rows, self.unit, part.plan)
+    plan: Plan
+    whitening: Whitening
+    unit: Float[Tensor, "padded"]
+    n_groups: int
+    parts: Callable[[int], Iterator[tuple[StagedPart, Staged]]]
 
 
-def forward(operands: Operands) -> Outputs:
-    """Averages, logsumexps, the largest score of each point (in units of log 2) and its normalised weight."""
-    query, n_values = operands.query, 0 if operands.values is None else operands.values.shape[1]
+def stage_in_segments(
+    metric: bool,
+    query: Float[Tensor, "n d"],
+    components: Float[Tensor, "m d"],
+    log_weights: Float[Tensor, "m"],
+    values: Float[Tensor, "m v"] | None,
+    scale: Float[Tensor, "s t"],
+    *,
+    local: bool = False,
+) -> ComponentSource:
+    """The components of one call, staged segment by segment.
+
+    Args:
+        metric: whether `scale` is a matrix.
+        local: whether to use local centres if dimensions are few.
+    """
+    plan = Plan(query.shape[1], 0 if values is None else values.shape[1], passes())
+    plan, whitening = components_plan(plan) if local else plan, Whitening(components, scale, metric)
+    given, unit = None, no_unit(query.device)
+    if values is not None:
+        shape = len(values), values.shape[1]
+        given = ComponentValues.of(values.__getitem__, shape, plan, query.device)
+        unit = given.unit
+
+    def parts(points: int) -> Iterator[tuple[StagedPart, Staged]]:
+        for part in stage_components(components, log_weights, whitening, plan, plan.segment):
+            yield part, part.components if given is None else given.stage(part.numbers, part.plan)
+
+    n_groups = min(padded(len(components)), plan.segment) // GROUP.value
+    return ComponentSource(plan, whitening, unit, n_groups, parts)
+
+
+def forward(metric: bool, query: Float[Tensor, "n d"], *operands: Any) -> Outputs:
+    """Averages, logsumexps, the largest score of each point (in units of log 2) and its normalised weight.
+
+    Args:
+        operands: components, log-weights, values and scale.
+    """
+    n_values = 0 if operands[2] is None else operands[2].shape[1]
     local = len(query) * (query.shape[1] + 2 * n_values) >= LEAST_LOCAL_WORK
     with on_device(query.device):
-        return run(PreparedOperands(operands, local=local), query)
+        return run(stage_in_segments(metric, query, *operands, local=local), query)
 
 
-def run(source: Source, query: Float[Tensor, "n d"]) -> Outputs:
+def run(source: ComponentSource, query: Float[Tensor, "n d"]) -> Outputs:
     """The outputs of `forward` for any source of components."""
     n, plan = len(query), source.plan
     averages = query.new_empty(n, plan.n_values, dtype=torch.float32)
     lse, maxima, top_weights = (query.new_empty(n, dtype=torch.float32) for _ in range(3))
     for rows in slices(n, plan.point_rows):
-        points = _Points(source, query[rows])
+        points = _PointSums(source, query[rows])
         for part, values in source.parts(points.rows):
             points.add(part, values)
             # Before the next part is staged: two of them take twice the memory.
@@ -121,10 +281,10 @@ def run(source: Source, query: Float[Tensor, "n d"]) -> Outputs:
     return averages, lse, maxima, top_weights
 
 
-class _Points:
-    """Some points, and the state of their sums: it continues from part to part."""
+class _PointSums:
+    """Some points, and the state of their sums, which continue from part to part."""
 
-    def __init__(self, source: Source, query: Float[Tensor, "n d"]) -> None:
+    def __init__(self, source: ComponentSource, query: Float[Tensor, "n d"]) -> None:
         self._source, self._query, plan = source, query, source.plan
         self.rows, new = padded(len(query)), source.unit.new_empty
         programs, slots = self.rows // GROUP.value, slots_of(query.device)
@@ -137,16 +297,16 @@ class _Points:
         self._staged: dict[bool, Staged] = {}
 
     def _points(self, plan: Plan) -> Staged:
-        """The points as differences or products about the common centre take them."""
+        """The points, staged for differences or for products about the common centre."""
         if plan.direct not in self._staged:
             self._staged[plan.direct] = self._source.whitening.stage(self._query, plan)
         return self._staged[plan.direct]
 
-    def add(self, part: Part, values: Staged) -> None:
+    def add(self, part: StagedPart, values: Staged) -> None:
         launch("forward", part.plan, partial(self._add, part, values))
         self._resume = 1
 
-    def _add(self, part: Part, values: Staged, config: Config) -> None:
+    def _add(self, part: StagedPart, values: Staged, config: Config) -> None:
         plan, components = part.plan, part.components
         state, splits = self._state, len(self._state[1])
         n_blocks = components.rows // (GROUP.value if plan.local else config.block_n)

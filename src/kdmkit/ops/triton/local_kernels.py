@@ -1,6 +1,13 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Triton kernels for few dimensions: products about a local centre of every group of components.
+"""Triton kernels for few dimensions and few values: differences, and products about local centres.
 
+In few dimensions points lie many bandwidths from the centre and close to each other. Expanding the square
+would subtract large numbers from each other; differences lose no digits, and few of them cost little.
+Gradients are sums of g_ij (z_j − y_i), which do not cancel either. The first dimension of a tile is the one
+that is summed over, so that every thread computes whole sums. `factor` multiplies squared distances: scores
+are in units of log 2. Other arguments are those of `product_kernels`, with all operands in float32.
+
+With many points, products about local centres are faster.
 Components are in an order in which each group of `GROUP` is compact. With c the centre of a group,
 u = unit ∘ (x − c) and z = unit ∘ (component − c), a score is −‖u‖² + 2 u·z − ‖z‖². What cancels is no larger
 than the radius of the group, whatever the distance to other groups or to the origin; far from a group, the
@@ -12,7 +19,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from kdmkit.ops.triton.kernels import (
+from kdmkit.ops.triton.staging_kernels import (
     COPIES,
     GROUP,
     LOG2E,
@@ -26,54 +33,204 @@ from kdmkit.ops.triton.kernels import (
 )
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit
 @no_type_check
-def stage_local(
-    x,
-    order,
-    unit,
-    offset,
-    high,
-    low,
-    bias,
-    exponents,
-    centres,
-    compact,
-    n,
-    stride_row,
-    stride_column,
-    limit,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PASSES: tl.constexpr,
-):
-    """One group of components about the middle of its box, in halves; see `stage_kernel`.
+def _distances(a, a_rows, b, b_rows, D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Σ_k (a_ik − b_jk)²."""
+    total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
+    for k in tl.static_range(D):
+        difference = tl.load(a + a_rows * D + k)[:, None] - tl.load(b + b_rows * D + k)[None, :]
+        total += difference * difference
+    return total
 
-    `compact` tells whether all ‖z‖² of the group are at most `limit` (and no number is NaN or infinite).
-    """
-    group = tl.program_id(0)
-    rows = group * GROUP + tl.arange(0, GROUP)
+
+@triton.jit
+@no_type_check
+def _products(a, a_rows, b, b_rows, V: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr):
+    """Σ_k a_ik b_jk."""
+    total = tl.zeros((BLOCK_A, BLOCK_B), dtype=tl.float32)
+    for k in tl.static_range(V):
+        total += tl.load(a + a_rows * V + k)[:, None] * tl.load(b + b_rows * V + k)[None, :]
+    return total
+
+
+@triton.jit
+@no_type_check
+def _add_weighted(weights, a, a_rows, total, places, V: tl.constexpr):
+    """total_kj + Σ_i weights_ij a_ik."""
+    for k in tl.static_range(V):
+        gained = tl.sum(weights * tl.load(a + a_rows * V + k)[:, None], 0)
+        total += tl.where(places[:, None] == k, gained[None, :], 0.0)
+    return total
+
+
+@triton.jit
+@no_type_check
+def _add_differences(g, a, a_rows, b, b_rows, total, places, D: tl.constexpr):
+    """total_kj + Σ_i g_ij (a_ik − b_jk)."""
+    for k in tl.static_range(D):
+        difference = tl.load(a + a_rows * D + k)[:, None] - tl.load(b + b_rows * D + k)[None, :]
+        total += tl.where(places[:, None] == k, tl.sum(g * difference, 0)[None, :], 0.0)
+    return total
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks", "resume"])
+@no_type_check
+def forward_direct(
+    points,
+    components,
+    bias,
+    values,
+    factor,
+    sums,
+    tops,
+    totals,
+    n,
+    n_blocks,
+    blocks,
+    resume,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Online softmax of a block of points against a split of the components."""
+    precision = tl.load(factor)
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    places = tl.program_id(1).to(tl.int64) * n + rows
+    resumed = (rows >= 0) & (resume != 0)
+    top = tl.load(tops + places, mask=resumed, other=float("-inf"))
+    total = tl.load(totals + places, mask=resumed, other=0.0)
+    lost = tl.zeros_like(total)
+    if V > 0:
+        value_columns = tl.arange(0, V)
+        sum_places = sums + places[None, :] * V + value_columns[:, None]
+        sum_values = tl.load(sum_places, mask=resumed[None, :], other=0.0)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * precision
+        new_top = tl.maximum(top, tl.max(scores, 0))
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)
+        shrink = tl.exp2(top - base)
+        weights = tl.exp2(scores - (base - PEAK)[None, :])
+        total, lost = add_exactly(total, lost, shrink, tl.sum(weights, 0))
+        if V > 0:
+            sum_values = _add_weighted(
+                weights, values, columns, sum_values * shrink[None, :], value_columns, N_VALUES
+            )
+        top = new_top
+    tl.store(tops + places, top)
+    tl.store(totals + places, total)
+    if V > 0:
+        tl.store(sum_places, sum_values)
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks"])
+@no_type_check
+def points_direct(
+    points,
+    components,
+    bias,
+    values,
+    upstream,
+    factor,
+    coefficients,
+    out,
+    n,
+    n_blocks,
+    blocks,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Adds Σ_j g_ij (z_j − y_i) over a split of the components to `out`."""
+    precision = tl.load(factor)
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, WIDTH)
-    places = tl.load(order + tl.minimum(rows, n - 1)).to(tl.int64)
-    pointers = x + places[:, None] * stride_row + dims.to(tl.int64)[None, :] * stride_column
-    tile = tl.load(pointers, mask=(dims < D)[None, :], other=0.0).to(tl.float32)
-    centre = tl.min(tile, 0) * 0.5 + tl.max(tile, 0) * 0.5
-    z = (tile - centre[None, :]) * tl.load(unit + dims, mask=dims < D, other=0.0)[None, :]
-    norms = tl.sum(z * z, 1)
-    largest = tl.max(tl.max(tl.abs(z), 1), 0)
-    exponent = tl.minimum(14 - ((largest.to(tl.int32, bitcast=True) >> 23) - 127), 100)
-    lifted = z * power_of_two(exponent)
-    z_high = lifted.to(tl.float16)
-    targets = rows[:, None] * WIDTH + dims[None, :]
-    tl.store(high + targets, z_high)
-    if PASSES == 3:
-        tl.store(low + targets, (lifted - z_high.to(tl.float32)).to(tl.float16))
-    b = tl.where(rows < n, (tl.load(offset + places).to(tl.float32) - norms) * LOG2E, float("-inf"))
-    copies = tl.arange(0, COPIES)[None, :]
-    tl.store(bias + rows[:, None] * COPIES + copies, tl.where(copies == 0, b[:, None], float("-inf")))
-    tl.store(exponents + group, exponent)
-    tl.store(centres + group * WIDTH + dims, centre)
-    tl.store(compact + group, tl.sum((norms <= limit).to(tl.int32), 0) == GROUP)
+    top = tl.load(coefficients + rows)
+    ratio = tl.load(coefficients + n + rows)
+    slope = tl.load(coefficients + 2 * n + rows)
+    places = tl.program_id(1).to(tl.int64) * n + rows
+    targets = out + places[None, :] * WIDTH + dims[:, None]
+    total = tl.load(targets)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        distances = _distances(components, columns, points, rows, D, BLOCK_N, BLOCK_M)
+        scores = tl.load(bias + columns * COPIES)[:, None] - distances * precision
+        g = tl.exp2(scores - top[None, :])
+        if N_VALUES > 0:
+            dot = _products(values, columns, upstream, rows, N_VALUES, BLOCK_N, BLOCK_M)
+            g *= dot * ratio[None, :] + slope[None, :]
+        else:
+            g *= slope[None, :]
+        total = _add_differences(g, components, columns, points, rows, total, dims, D)
+    tl.store(targets, total)
+
+
+@triton.jit(do_not_specialize=["n_blocks", "blocks"])
+@no_type_check
+def components_direct(
+    points,
+    components,
+    bias,
+    values,
+    upstream,
+    factor,
+    pairs,
+    out,
+    out_weights,
+    out_values,
+    m,
+    n_blocks,
+    blocks,
+    D: tl.constexpr,
+    N_VALUES: tl.constexpr,
+    V: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WITH_OUT: tl.constexpr,
+    WITH_VALUES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Over a split of the points: Σ_i g_ij (y_i − z_j), Σ_i g_ij and Σ_i w_ij upstream_i."""
+    precision = tl.load(factor)
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, WIDTH)
+    b = tl.load(bias + columns * COPIES)
+    total_weights = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    if WITH_OUT:
+        total = tl.zeros((WIDTH, BLOCK_N), dtype=tl.float32)
+    if WITH_VALUES:
+        value_columns = tl.arange(0, V)
+        total_values = tl.zeros((V, BLOCK_N), dtype=tl.float32)
+    first = tl.program_id(1) * blocks
+    for block in tl.range(first, tl.minimum(first + blocks, n_blocks)):
+        rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        slope = tl.load(pairs + rows * 4 + 1)
+        distances = _distances(points, rows, components, columns, D, BLOCK_M, BLOCK_N)
+        weights = tl.exp2(b[None, :] - distances * precision - tl.load(pairs + rows * 4)[:, None])
+        if N_VALUES > 0:
+            dot = _products(upstream, rows, values, columns, N_VALUES, BLOCK_M, BLOCK_N)
+            g = weights * (dot + slope[:, None])
+        else:
+            g = weights * slope[:, None]
+        if WITH_VALUES:
+            total_values = _add_weighted(weights, upstream, rows, total_values, value_columns, N_VALUES)
+        total_weights += tl.sum(g, 0)
+        if WITH_OUT:
+            total = _add_differences(g, points, rows, components, columns, total, dims, D)
+    places = tl.program_id(1).to(tl.int64) * m + columns
+    tl.store(out_weights + places, total_weights)
+    if WITH_OUT:
+        tl.store(out + places[None, :] * WIDTH + dims[:, None], total)
+    if WITH_VALUES:
+        tl.store(out_values + places[None, :] * V + value_columns[:, None], total_values)
 
 
 @triton.jit(do_not_specialize=["n", "n_groups", "groups", "resume"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,7 @@ from kdmkit.kernels import Kernel, Periodic
 
 # Numbers of a table: 4 MB, a tenth of a second.
 _NUMBERS = 1 << 19
-# Nodes of a quadrature; where narrow components need more, their distribution functions are computed.
+# Nodes of a quadrature; if narrow components need more, their distribution functions are computed.
 _MOST_NODES = 64
 
 
@@ -25,12 +25,12 @@ class Turn:
     """P_j(digit ≤ d) of every component j, for the digits 0 … period − 1.
 
     A digit d has the arc from d − ½ to d + ½; that of 0 begins at the end of the circle. The table holds all
-    digits, or every `stride`-th where they are many; what lies between is integrated.
+    digits, or every `stride`-th if they are many; probabilities between them are integrals of densities.
 
     Args:
         kernel: its period is a whole number.
         components: without a batch.
-        numbers: how many the table may hold.
+        numbers: the largest size of the table.
 
     >>> turn = Turn(Periodic(8.0, 24), torch.tensor([[6.0], [18.0]]))
     >>> digit, below, upto = turn.first(torch.tensor([[0.5, 0.5]]).double(), torch.tensor([0.75]).double())
@@ -94,13 +94,13 @@ class Turn:
     def _reached(
         self, weights: Float[Tensor, "rows m"], first: Int[Tensor, " rows"], below: Float[Tensor, " rows"]
     ) -> Float[Tensor, "rows stride"]:
-        """P(digit < first + i) for i = 1 … stride, where P(digit < first) is `below`.
+        """P(digit < first + i) for i = 1 … stride, given P(digit < first) in `below`.
 
         It is the integral of a polynomial through densities.
         """
         if self._n_nodes > _MOST_NODES:
-            found = [(weights * self._upto(first.double() + i)).sum(-1) for i in range(self.stride)]
-            return torch.stack(found, -1)
+            masses = [(weights * self._upto(first.double() + i)).sum(-1) for i in range(self.stride)]
+            return torch.stack(masses, -1)
         nodes, integrals = self._quadrature
         log_norm = self.kernel.log_norm(self.components)
         densities = []
@@ -129,23 +129,23 @@ def _bisect(
     low, high, below, upto = start
     while bool((open := high - low > 1).any()):
         middle = torch.where(open, (low + high) // 2, high)
-        found = values(middle)
-        reached = found >= level
-        low, below = torch.where(open & ~reached, middle, low), torch.where(open & ~reached, found, below)
-        high, upto = torch.where(open & reached, middle, high), torch.where(open & reached, found, upto)
+        value = values(middle)
+        reached = value >= level
+        low, below = torch.where(open & ~reached, middle, low), torch.where(open & ~reached, value, below)
+        high, upto = torch.where(open & reached, middle, high), torch.where(open & reached, value, upto)
     return low, high, below, upto
 
 
-# Lists of regions of which something is kept.
+# The number of lists of regions of which results are kept.
 _KEPT = 4
 
 Kept = TypeVar("Kept")
 
 
-class Pieces:
+class ComponentCache:
     """Moments, modes, probabilities and distribution functions of single components.
 
-    Evidence changes the weights of components only: with these an answer is an average.
+    Evidence changes only the weights of components: an answer is a weighted average of these quantities.
 
     Args:
         kernel: of the variable.
@@ -158,7 +158,7 @@ class Pieces:
 
     @cached_property
     def probs(self) -> Float[Tensor, "m n"]:
-        """Of every level."""
+        """The probability of every level."""
         return self.kernel.probs(self.components).double()
 
     @cached_property
@@ -181,17 +181,12 @@ class Pieces:
 
     @cached_property
     def turn(self) -> Turn:
-        """Of digits that go round: the kernel has a period."""
+        """Quantiles of digits that go round, for a kernel with a period."""
         return Turn(cast(Periodic, self.kernel), self.components)
 
     def kept(self, regions: Hashable, compute: Callable[[], Kept]) -> Kept:
-        """What is computed of a list of regions; once for each of the last lists."""
+        """The result of `compute` for a list of regions; it is kept for the last four lists."""
         if regions not in self._kept:
             self._kept = dict([*self._kept.items(), (regions, compute())][-_KEPT:])
-        found: Kept = self._kept[regions]
-        return found
-
-
-def pieces_of(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor]) -> dict[str, Pieces]:
-    """By variable."""
-    return {name: Pieces(kernel, components[name]) for name, kernel in kernels.items()}
+        result: Kept = self._kept[regions]
+        return result

@@ -1,4 +1,4 @@
-"""The distribution of a column of dates, whose digits are variables: quantiles are found digit by digit."""
+"""The distribution of a column of dates. Its digits are variables; quantiles are searched digit by digit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from torch import Tensor
 from kdmkit.distributions import KDM
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.component_cache import Pieces, Turn
-from kdmkit.estimators.table.answering.posterior import Posterior, as_region, merge_boxes, spread
-from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.answering.component_cache import ComponentCache, Turn
+from kdmkit.estimators.table.answering.posterior import ComponentPosterior, tails
+from kdmkit.estimators.table.answering.variable_posterior import (
+    VariablePosterior,
+    as_region,
+    merge_boxes,
+    place_event,
+    spread,
+)
+from kdmkit.estimators.table.codecs.base import PartEvidence
 from kdmkit.estimators.table.codecs.dates import CirclePart, DateCodec
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.estimators.table.schema import Column
@@ -28,15 +35,15 @@ class Digit(NamedTuple):
     Attributes:
         number: the digit.
         rest: the level of the quantile among the dates with this digit.
-        known: that the digit is this one, as evidence.
+        evidence: the digit as evidence.
     """
 
     number: Tensor
     rest: Float[Tensor, "*rows"]
-    known: Tensor | Region
+    evidence: Tensor | Region
 
 
-def first_digit(part: Part, rho: KDM, pieces: Pieces, level: Float[Tensor, "*rows"]) -> Digit:
+def first_digit(part: Part, rho: KDM, cache: ComponentCache, level: Float[Tensor, "*rows"]) -> Digit:
     """The smallest digit d with P(digit ≤ d) ≥ level.
 
     Args:
@@ -44,16 +51,16 @@ def first_digit(part: Part, rho: KDM, pieces: Pieces, level: Float[Tensor, "*row
         rho: the distribution of the digit.
     """
     if part.values is not None:
-        return _among_codes(rho, pieces, part.values, level)
+        return _among_codes(rho, cache, part.values, level)
     if isinstance(part, CirclePart):
-        return _on_circle(rho, pieces.turn, level)
+        return _on_circle(rho, cache.turn, level)
     assert isinstance(part, NumberPart)
-    mixture = Univariate(rho.kernel, rho.components, rho.log_weights, pieces.knots)
+    mixture = Univariate(rho.kernel, rho.components, rho.log_weights, cache.knots)
     return _on_line(mixture, part, level)
 
 
-def _among_codes(rho: KDM, pieces: Pieces, values: Any, level: Tensor) -> Digit:
-    probs = rho.log_weights.double().exp() @ pieces.probs
+def _among_codes(rho: KDM, cache: ComponentCache, values: Any, level: Tensor) -> Digit:
+    probs = rho.log_weights.double().exp() @ cache.probs
     reached = (probs / probs.sum(-1, keepdim=True)).cumsum(-1).clamp_max(1.0)
     reached[..., -1] = 1.0
     code = (reached < level.unsqueeze(-1)).sum(-1, keepdim=True)
@@ -61,34 +68,34 @@ def _among_codes(rho: KDM, pieces: Pieces, values: Any, level: Tensor) -> Digit:
     below = torch.where(code > 0, reached.gather(-1, (code - 1).clamp_min(0)), 0.0).squeeze(-1)
     numbers = torch.tensor(values, dtype=torch.float64, device=level.device)
     code = code.squeeze(-1)
-    return Digit(numbers[code], _among(level, below, above), code)
+    return Digit(numbers[code], _within(level, below, above), code)
 
 
 def _on_line(mixture: Univariate, part: NumberPart, level: Tensor) -> Digit:
-    """Whole numbers. Where they have densities, a number stands for those half a step around it."""
+    """Whole numbers. If they have densities, a number stands for those half a step around it."""
     step = part.step / part.scale
-    found = mixture.reach(level)
+    reached = mixture.reach(level)
     # The first number whose cell ends at x or later.
-    event = found.x if part.masses else found.x - 1e-9 * step
+    event = reached.x if part.masses else reached.x - 1e-9 * step
     number = torch.as_tensor(part.decode(event.unsqueeze(-1))).to(level)
     event = (number - part.shift) / part.scale
     if part.masses:
-        known = event.to(mixture.components.dtype).unsqueeze(-1)
-        return Digit(number, _among(level, found.below, found.upto), known)
+        evidence = event.to(mixture.components.dtype).unsqueeze(-1)
+        return Digit(number, _within(level, reached.below, reached.upto), evidence)
     ends = torch.stack([event - 0.5 * step, event + 0.5 * step])
     below, above = mixture.cdf(ends).double()
-    return Digit(number, _among(level, below, above), Interval(*ends.unsqueeze(-1)))
+    return Digit(number, _within(level, below, above), Interval(*ends.unsqueeze(-1)))
 
 
 def _on_circle(rho: KDM, turn: Turn, level: Tensor) -> Digit:
     """A number d has the arc from d − ½ to d + ½; that of 0 begins at the end of the circle."""
     code, below, above = turn.first_of(rho.log_weights, level)
     number = code.double()
-    known = Interval((number - 0.5).unsqueeze(-1), (number + 0.5).unsqueeze(-1))
-    return Digit(number, _among(level, below, above), known)
+    evidence = Interval((number - 0.5).unsqueeze(-1), (number + 0.5).unsqueeze(-1))
+    return Digit(number, _within(level, below, above), evidence)
 
 
-def _among(level: Tensor, below: Tensor, above: Tensor) -> Tensor:
+def _within(level: Tensor, below: Tensor, above: Tensor) -> Tensor:
     """The level inside of a digit; strictly between 0 and 1."""
     return ((level - below) / (above - below).clamp_min(1e-300)).clamp(1e-12, 1 - 1e-12)
 
@@ -101,33 +108,30 @@ def posterior_of(
     column: Column,
     rho: Any,
     log_share: Float[Tensor, " boxes"] | None = None,
-    pieces: Mapping[str, Pieces] | None = None,
+    caches: Mapping[str, ComponentCache] | None = None,
     ask: Ask | None = None,
-) -> Posterior:
-    """The posterior of a column; of boxes of evidence, their mixture.
+) -> ComponentPosterior:
+    """The posterior of a column; for boxes of evidence, their mixture.
 
     Args:
-        rho: the distribution of the column's variables.
-        log_share: where the batch of `rho` counts boxes, their log-weights.
-        pieces: by variable, those of its components.
-        ask: `DatePosterior`'s.
+        rho, log_share, caches, ask: as in `DatePosterior`.
     """
     if not isinstance(rho, KDM):
-        return DatePosterior(column, rho, log_share, pieces, ask)
-    own = None if pieces is None else pieces[column.variables[0]]
-    return Posterior(column, rho if log_share is None else merge_boxes(rho, log_share), own)
+        return DatePosterior(column, rho, log_share, caches, ask)
+    cache = None if caches is None else caches[column.variables[0]]
+    return VariablePosterior(column, rho if log_share is None else merge_boxes(rho, log_share), cache)
 
 
-class DatePosterior(Posterior):
+class DatePosterior(ComponentPosterior):
     """The distribution of a column of dates.
 
     Args:
         column: the column.
         rho: the joint distribution of its variables.
-        log_share: where the batch of `rho` counts boxes of evidence, their log-weights.
-        pieces: by variable, those of its components.
+        log_share: the log-weights of boxes of evidence, if the batch of `rho` counts boxes.
+        caches: by variable, of its components.
         ask: the distribution of one variable (`target=`) given others of the column, from the whole model
-            with all evidence. Without it, `rho.infer`, which is slower: it puts evidence after evidence.
+            with all evidence. Without it, `rho.infer`, which is slower: it adds evidence to evidence.
     """
 
     def __init__(
@@ -135,59 +139,59 @@ class DatePosterior(Posterior):
         column: Column,
         rho: Any,
         log_share: Tensor | None,
-        pieces: Mapping[str, Pieces] | None = None,
+        caches: Mapping[str, ComponentCache] | None = None,
         ask: Ask | None = None,
     ) -> None:
-        super().__init__(column, rho)
+        self.column, self.rho = column, rho
         self._ask: Ask = rho.infer if ask is None else ask
-        # What is to be added to log p of what was asked, for the log-weights of boxes.
+        # Added to the log-evidence of `ask`, it gives the log-weights of boxes.
         self._log_prior = log_share if ask is None else 0.0
         assert isinstance(column.codec, DateCodec)
         self.dates, self.log_share = column.codec, log_share
-        self._digit_pieces = pieces or {
-            name: Pieces(rho.kernels[name], rho.components[name]) for name in column.variables
+        self._caches = caches or {
+            name: ComponentCache(rho.kernels[name], rho.components[name]) for name in column.variables
         }
 
     @property
-    def _rows(self) -> tuple[int, ...]:
+    def batch(self) -> tuple[int, ...]:
         return () if self.log_share is not None else tuple(self.rho.batch_shape)
 
     # ---- probabilities
 
     def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
         """The probabilities of ranges, `(n, *batch)`; their boxes of digits are kept for the next answer."""
-        first = self._digit_pieces[self.column.variables[0]]
+        first = self._caches[self.column.variables[0]]
         return self._summed(len(bins), first.kept(bins, lambda: self._boxes(bins)))
 
-    def _masses(self, n: int, known: Sequence[Known]) -> Array:
-        regions = {
-            name: spread(as_region(self.rho.kernels[name], part), len(self.rho.batch_shape))
-            for name, part in zip(self.column.variables, known, strict=True)
-            if part is not None
+    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
+        given = {
+            name: spread(as_region(self.rho.kernels[name], region), len(self.rho.batch_shape))
+            for name, region in zip(self.column.variables, regions, strict=True)
+            if region is not None
         }
-        if not regions:
-            return np.ones((n, *self._rows))
-        return np.asarray(np.exp(self._mixed(self._joint_log_prob(regions))))
+        if not given:
+            return np.ones((n, *self.batch))
+        return np.asarray(np.exp(self._mixed(self._joint_log_prob(given))))
 
-    def _joint_log_prob(self, known: Mapping[str, Tensor | Region]) -> Tensor:
-        rho = self.rho if len(known) == len(self.rho.kernels) else self.rho.marginal(*known)
-        if len(known) > 1:
-            found: Tensor = rho.log_prob(**known)
-            return found
-        (one,) = known.values()
-        found = rho.log_mass(one) if isinstance(one, Region) else rho.log_prob(one)
-        return found
+    def _joint_log_prob(self, values: Mapping[str, Tensor | Region]) -> Tensor:
+        rho = self.rho if len(values) == len(self.rho.kernels) else self.rho.marginal(*values)
+        if len(values) > 1:
+            log_prob: Tensor = rho.log_prob(**values)
+            return log_prob
+        (value,) = values.values()
+        log_prob = rho.log_mass(value) if isinstance(value, Region) else rho.log_prob(value)
+        return log_prob
 
     def _mixed(self, log_prob: Tensor) -> Array:
-        """Log-probabilities; of boxes of evidence, their average."""
-        found = log_prob.double()
+        """Log-probabilities, averaged over boxes of evidence."""
+        log_prob = log_prob.double()
         if self.log_share is not None:
-            found = torch.logsumexp(found + self.log_share, -1)
-        return np.asarray(found.cpu())
+            log_prob = torch.logsumexp(log_prob + self.log_share, -1)
+        return np.asarray(log_prob.cpu())
 
     def _log_prob(self, events: Sequence[Tensor]) -> Array:
         placed = {
-            name: self._placed(event, self.rho.components[name])
+            name: place_event(event, self.rho.components[name])
             for name, event in zip(self.column.variables, events, strict=True)
         }
         if self.log_share is not None:  # boxes come last
@@ -200,29 +204,29 @@ class DatePosterior(Posterior):
     def quantile(self, q: float | Sequence[float]) -> Array:
         """The first date with F(date) ≥ q, `(*batch,)`; `(n, *batch)` for n levels q."""
         levels = np.asarray(q, dtype=np.float64)
-        if 0 in self._rows:
-            return np.empty((*levels.shape, *self._rows), "datetime64[us]")
-        found = [self._quantile(float(level)) for level in levels.reshape(-1)]
-        return np.stack(found).reshape((*levels.shape, *self._rows))
+        if 0 in self.batch:
+            return np.empty((*levels.shape, *self.batch), "datetime64[us]")
+        dates = [self._quantile(float(level)) for level in levels.reshape(-1)]
+        return np.stack(dates).reshape((*levels.shape, *self.batch))
 
     def interval(self, coverage: float) -> Array:
         """The central one: dates are many."""
-        return self.quantile(((1 - coverage) / 2, (1 + coverage) / 2))
+        return self.quantile(tails(coverage).tolist())
 
     def _quantile(self, q: float) -> Array:
-        rest = torch.full(self._rows, q, dtype=torch.float64, device=self._device)
+        rest = torch.full(self.batch, q, dtype=torch.float64, device=self._device)
         digits: list[np.ndarray] = []
-        known: dict[str, Tensor | Region] = {}
+        earlier: dict[str, Tensor | Region] = {}
         for name, part in zip(self.column.variables, self.dates.parts, strict=True):
-            own = self._ask(target=name, **known) if known else self.rho.marginal(name)
+            rho = self._ask(target=name, **earlier) if earlier else self.rho.marginal(name)
             if self.log_share is not None:
-                share = self._log_prior + own.log_evidence.double() if known else self.log_share
-                own = merge_boxes(own, torch.log_softmax(share, -1))
-            digit = first_digit(part, own, self._digit_pieces[name], rest)
+                share = self._log_prior + rho.log_evidence.double() if earlier else self.log_share
+                rho = merge_boxes(rho, torch.log_softmax(share, -1))
+            digit = first_digit(part, rho, self._caches[name], rest)
             digits.append(digit.number.cpu().numpy())
-            known[name], rest = digit.known, digit.rest
+            earlier[name], rest = digit.evidence, digit.rest
         dates = self.dates.calendar.join([np.atleast_1d(digit) for digit in digits])
-        return np.asarray(dates).reshape(self._rows)
+        return np.asarray(dates).reshape(self.batch)
 
     # ---- draws
 

@@ -1,4 +1,4 @@
-"""What a column is taken for, and why."""
+"""The kind of a column, and the codec of every kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice
-from kdmkit.estimators.table.codecs.base import Codec, LeftOut
+from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.calendar import DateFormat
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.dates import DateCodec, TimeCodec
@@ -34,7 +34,7 @@ KINDS = (
 _LEFT_OUT = ("identifier", "text", "empty")
 # With fewer rows, different values in all rows are no sign of an identifier.
 _FEWEST_ROWS = 20
-# Texts are levels where at least half of the rows share their text with another row.
+# Texts are levels if at least half of the rows share their text with another row.
 _MOST_SINGLE = 0.5
 _ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
 # Numbers in the order of the rows that mean a time.
@@ -49,7 +49,7 @@ _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 
 class Decision(NamedTuple):
-    """What a column is taken for, and why."""
+    """The kind of a column, and why."""
 
     kind: str
     why: str
@@ -120,7 +120,7 @@ def _rows_with_single_values(present: np.ndarray) -> float:
 
 
 def _hint(column: RawColumn) -> str:
-    """What to do about texts that are numbers, or look like them."""
+    """Advice about texts that are numbers, or look like them."""
     try:
         as_numbers(column)
     except ValueError:
@@ -176,7 +176,7 @@ def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:
 def fit_codec(column: RawColumn, kind: str) -> Codec:
     """The codec of a column of a kind that was decided or asked for."""
     if kind in _LEFT_OUT:
-        return LeftOut(column.name, kind)
+        return LeftOutCodec(column.name, kind)
     if not len(column.present):
         raise ValueError(bad_argument(f"column {column.name!r}", f"values for kind {kind}", "none"))
     if kind == "constant":
@@ -190,7 +190,7 @@ def fit_codec(column: RawColumn, kind: str) -> Codec:
     return NumberCodec.fit(column, kind)
 
 
-def _fit_constant(column: RawColumn) -> LeftOut:
+def _fit_constant(column: RawColumn) -> LeftOutCodec:
     distinct = _distinct(column.present)
     if len(distinct) > 1:
         got = f"{len(distinct)} values"
@@ -198,7 +198,7 @@ def _fit_constant(column: RawColumn) -> LeftOut:
     value = distinct[0]
     if column.storage.base == "datetime":
         value = str(np.datetime64(value, "us"))
-    return LeftOut(column.name, "constant", value.item() if isinstance(value, np.generic) else value)
+    return LeftOutCodec(column.name, "constant", value.item() if isinstance(value, np.generic) else value)
 
 
 def _fit_levels(column: RawColumn, kind: str) -> Codec:
@@ -224,7 +224,7 @@ def check_types(types: Mapping[str, str] | None, names: list[str]) -> dict[str, 
     return checked
 
 
-_CODECS: dict[str, Any] = {c.codec: c for c in (LeftOut, LevelsCodec, NumberCodec, DateCodec, TimeCodec)}
+_CODECS: dict[str, Any] = {c.codec: c for c in (LeftOutCodec, LevelsCodec, NumberCodec, DateCodec, TimeCodec)}
 
 
 def codec_from_config(config: Mapping[str, Any]) -> Codec:

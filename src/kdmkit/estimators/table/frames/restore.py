@@ -1,16 +1,18 @@
-"""Columns of arrays as a frame of the kind that they came from."""
+"""Columns of arrays as a frame of the kind that they came from; missing cells of a frame filled in."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kdmkit.estimators.common.arrow import need
-from kdmkit.estimators.table.frames.storage import RawColumn, Storage, time_of_day
+from kdmkit.estimators.table.frames.read import RawFrame
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, time_of_day
 
 
 def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any], index: Any = None) -> Any:
@@ -33,7 +35,7 @@ def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any
 
 
 def to_objects(column: RawColumn) -> list[Any]:
-    """Python values, None where a cell is missing."""
+    """Python values, None for missing cells."""
     values = _python_values(column.values, column.storage)
     return [None if gone else value for value, gone in zip(values, column.missing, strict=True)]
 
@@ -79,7 +81,7 @@ def numpy_values(column: RawColumn) -> np.ndarray:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """The dtype of that name, None where numpy has none."""
+    """The dtype of that name, None if numpy has none."""
     try:
         return np.dtype(name) if name else None
     except TypeError:
@@ -109,9 +111,8 @@ def pandas_series(column: RawColumn, index: Any) -> Any:
     storage, missing = column.storage, column.missing
     if storage.native == "category":
         categories = _pandas_categories(storage)
-        known = RawColumn("", column.values, missing, storage)
         named = dict(zip(storage.categories or (), categories, strict=True))
-        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(known)]
+        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(column)]
         return pd.Series(pd.Categorical(plain, categories, storage.ordered), index=index)
     if storage.base == "datetime" and not storage.objects:
         wall = pd.Series(column.values.astype("datetime64[us]"), index=index).mask(missing)
@@ -147,7 +148,7 @@ def _interval(text: str) -> Any:
 
 
 def _cast(series: Any, native: str) -> Any:
-    """The series in the named dtype, or as it is where pandas does not make that dtype from its name."""
+    """The series in the named dtype, or as it is if pandas does not make that dtype from its name."""
     if not native or native == "object":
         return series
     try:
@@ -234,3 +235,141 @@ def _dictionary_fields(native: str) -> Mapping[str, str]:
 
 
 _MAKERS = {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}
+
+
+def fill_frame(frame: RawFrame, cells: Mapping[str, np.ndarray], types: Mapping[str, Storage]) -> Any:
+    """The frame with missing cells filled in.
+
+    Args:
+        frame: the frame.
+        cells: values of all missing cells, by column.
+        types: what these values are, by column. A column that has missing cells only takes this type.
+    """
+    filled = {name: _filled(frame.columns[name], cells[name], types[name]) for name in cells}
+    return _FILLERS[frame.backend](frame, filled)
+
+
+def _filled(raw: RawColumn, cells: np.ndarray, storage: Storage) -> RawColumn:
+    """The whole column; cells that were not missing are only as exact as arrays of `BASES`."""
+    untyped = raw.storage.base != storage.base or raw.storage.native.lower() == "null"
+    if raw.missing.all() and untyped:
+        return RawColumn(raw.name, cells, np.zeros(len(cells), bool), storage)
+    values = raw.values.copy()
+    values[raw.missing] = _as_base(cells, storage.base, raw.storage.base)
+    return replace(raw, values=values, missing=np.zeros(len(values), bool))
+
+
+def _as_base(cells: np.ndarray, base: str, wanted: str) -> np.ndarray:
+    if base != wanted and wanted == "string":
+        return np.array([str(cell) for cell in cells.tolist()], dtype=object)
+    return cells.astype(BASES[wanted])
+
+
+def _is_new(raw: RawColumn, filled: RawColumn) -> bool:
+    """Whether a column has another type than it had: all of its cells were missing."""
+    return raw.storage is not filled.storage
+
+
+# ---- frames
+
+
+def _fill_pandas(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
+    native = frame.native.copy()
+    for i, (name, raw) in enumerate(frame.columns.items()):
+        if name in filled:
+            whole = pandas_series(_declared(filled[name]), native.index)
+            new = _is_new(raw, filled[name])
+            native.isetitem(i, whole if new else _put_pandas(native.iloc[:, i], raw.missing, whole))
+    return native
+
+
+def _put_pandas(column: Any, missing: np.ndarray, whole: Any) -> Any:
+    if str(column.dtype) == "category":
+        column = column.cat.add_categories(whole.cat.categories.difference(column.cat.categories, sort=False))
+    column = column.copy()
+    column.iloc[np.flatnonzero(missing)] = whole.iloc[np.flatnonzero(missing)].array
+    return column
+
+
+def _declared(column: RawColumn) -> RawColumn:
+    """The column with all of its values among its categories, if it has categories."""
+    categories = column.storage.categories
+    if categories is None:
+        return column
+    new = tuple(dict.fromkeys(value for value in column.values.tolist() if value not in set(categories)))
+    return replace(column, storage=replace(column.storage, categories=categories + new))
+
+
+def _fill_polars(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
+    pl = need("polars")
+    columns = []
+    for name, raw in frame.columns.items():
+        column = frame.native[name]
+        if name in filled:
+            whole = polars_series(name, _declared(filled[name]))
+            present = pl.Series(~raw.missing)
+            new = _is_new(raw, filled[name])
+            column = whole if new else column.cast(whole.dtype).zip_with(present, whole)
+        columns.append(column)
+    return pl.DataFrame(columns)
+
+
+def _fill_arrow(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
+    pa, pc = need("pyarrow"), need("pyarrow.compute")
+    native = frame.native
+    columns = []
+    for i, (name, raw) in enumerate(frame.columns.items()):
+        column = native.column(i)
+        if name in filled:
+            whole = arrow_array(filled[name])
+            keep = _is_new(raw, filled[name]) or pa.types.is_dictionary(column.type)
+            column = whole if keep else pc.if_else(pa.array(~raw.missing), column, whole.cast(column.type))
+        columns.append(column)
+    return pa.table(columns, names=list(frame.labels))
+
+
+# ---- mappings and arrays
+
+
+def _fill_mapping(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
+    columns = {}
+    for label, (name, raw) in zip(frame.labels, frame.columns.items(), strict=True):
+        column = frame.native[label]
+        columns[label] = _put_numpy(column, raw, filled[name]) if name in filled else column
+    return columns
+
+
+def _put_numpy(column: Any, raw: RawColumn, filled: RawColumn) -> np.ndarray:
+    if _is_new(raw, filled) or not isinstance(column, np.ndarray):
+        return numpy_values(filled)
+    cells = np.array(np.ma.getdata(column))
+    cells[raw.missing] = to_cells(filled, raw.missing, cells.dtype)
+    return cells
+
+
+def to_cells(filled: RawColumn, rows: np.ndarray, dtype: np.dtype[Any]) -> Any:
+    """Some cells of a column, for an array of a dtype."""
+    if dtype.kind == "O":
+        part = replace(filled, values=filled.values[rows], missing=filled.missing[rows])
+        return np.fromiter(to_objects(part), dtype=object, count=int(rows.sum()))
+    return numpy_values(filled)[rows]
+
+
+def _fill_array(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
+    whole = np.array(np.ma.getdata(frame.native))
+    for i, (name, raw) in enumerate(frame.columns.items()):
+        if name not in filled:
+            continue
+        if _is_new(raw, filled[name]) and whole.dtype.kind != "O":
+            whole = whole.astype(object) if filled[name].storage.base in ("string", "datetime") else whole
+        whole[raw.missing, i] = to_cells(filled[name], raw.missing, whole.dtype)
+    return whole
+
+
+_FILLERS = {
+    "pandas": _fill_pandas,
+    "polars": _fill_polars,
+    "pyarrow": _fill_arrow,
+    "mapping": _fill_mapping,
+    "array": _fill_array,
+}

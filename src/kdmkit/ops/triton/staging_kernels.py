@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The Triton kernel that stages operands in half precision, and the functions that all kernels share.
+"""Triton kernels that stage operands in half precision, and the functions that all kernels share.
 
 Scores are kept in units of log 2. The matrix units multiply half-precision numbers twice as fast as TF32 and
 with the same 11 bits, but half precision has a narrow range. So operands are *staged*: centred, whitened,
@@ -72,7 +72,7 @@ def load_bias(bias, rows, WARPS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def load_halves(high, low, rows, columns, WIDTH: tl.constexpr, PASSES: tl.constexpr):
-    """A tile in halves; with one pass, where the low half is not used, the high one twice."""
+    """A tile in halves; with one pass, which does not use the low half, the high one twice."""
     tile = load_tile(high, rows, columns, WIDTH)
     return tile, load_tile(low, rows, columns, WIDTH) if PASSES == 3 else tile
 
@@ -205,3 +205,53 @@ def _whiten(x, centre, unit, places, dims, stride_row, stride_column, D: tl.cons
     tile = tl.load(pointers, mask=inside[None, :], other=0.0).to(tl.float32)
     shift = tl.load(centre + dims, mask=inside, other=0.0)
     return (tile - shift[None, :]) * tl.load(unit + dims, mask=inside, other=0.0)[None, :]
+
+
+@triton.jit(do_not_specialize=["n"])
+@no_type_check
+def stage_local(
+    x,
+    order,
+    unit,
+    offset,
+    high,
+    low,
+    bias,
+    exponents,
+    centres,
+    compact,
+    n,
+    stride_row,
+    stride_column,
+    limit,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PASSES: tl.constexpr,
+):
+    """One group of components about the middle of its box, in halves; see `stage_kernel`.
+
+    `compact` tells whether all ‖z‖² of the group are at most `limit` (and no number is NaN or infinite).
+    """
+    group = tl.program_id(0)
+    rows = group * GROUP + tl.arange(0, GROUP)
+    dims = tl.arange(0, WIDTH)
+    places = tl.load(order + tl.minimum(rows, n - 1)).to(tl.int64)
+    pointers = x + places[:, None] * stride_row + dims.to(tl.int64)[None, :] * stride_column
+    tile = tl.load(pointers, mask=(dims < D)[None, :], other=0.0).to(tl.float32)
+    centre = tl.min(tile, 0) * 0.5 + tl.max(tile, 0) * 0.5
+    z = (tile - centre[None, :]) * tl.load(unit + dims, mask=dims < D, other=0.0)[None, :]
+    norms = tl.sum(z * z, 1)
+    largest = tl.max(tl.max(tl.abs(z), 1), 0)
+    exponent = tl.minimum(14 - ((largest.to(tl.int32, bitcast=True) >> 23) - 127), 100)
+    lifted = z * power_of_two(exponent)
+    z_high = lifted.to(tl.float16)
+    targets = rows[:, None] * WIDTH + dims[None, :]
+    tl.store(high + targets, z_high)
+    if PASSES == 3:
+        tl.store(low + targets, (lifted - z_high.to(tl.float32)).to(tl.float16))
+    b = tl.where(rows < n, (tl.load(offset + places).to(tl.float32) - norms) * LOG2E, float("-inf"))
+    copies = tl.arange(0, COPIES)[None, :]
+    tl.store(bias + rows[:, None] * COPIES + copies, tl.where(copies == 0, b[:, None], float("-inf")))
+    tl.store(exponents + group, exponent)
+    tl.store(centres + group * WIDTH + dims, centre)
+    tl.store(compact + group, tl.sum((norms <= limit).to(tl.int32), 0) == GROUP)
