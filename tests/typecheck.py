@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import beartype
 import beartype.roar
@@ -19,11 +19,17 @@ def check(function: Any) -> Any:
     """
     hints = {} if isinstance(function, type) else getattr(function, "__annotations__", {})
     if hints:
-        function.__annotations__ = {k: Any if hint in (Self, "Self") else hint for k, hint in hints.items()}
+        function.__annotations__ = {k: Any if _names_self(hint) else hint for k, hint in hints.items()}
     try:
         return _beartype(function)
     except beartype.roar.BeartypeDecorHintPep3119Exception:
         return function  # An argument is a protocol that only static checkers understand.
+
+
+def _names_self(hint: Any) -> bool:
+    """Whether a hint is `Self` or a union with it, as text or resolved."""
+    parts = hint.split(" | ") if isinstance(hint, str) else (hint, *get_args(hint))
+    return Self in parts or "Self" in parts
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Kernel density matrices as distributions: tensors and a kernel, no parameters of their own."""
+"""Kernel density matrices as distributions: tensors and kernels, without parameters."""
 
 from kdmkit.distributions.joint import JointKDM
 from kdmkit.distributions.kdm import KDM

@@ -1,4 +1,4 @@
-"""What KDM, JointKDM and TreeKDM share: they are made of tensors and kernels, and move and copy them."""
+"""The bases of KDM, JointKDM and TreeKDM: distributions made of tensors and kernels that move and copy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Composite(ABC):
 
 
 class Mixture(Composite):
-    """What KDM and JointKDM share: components with weights."""
+    """Components with weights: the base of KDM and JointKDM."""
 
     _weights: Weights
 

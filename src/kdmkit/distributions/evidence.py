@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import check_region, common_batch
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
@@ -81,11 +80,11 @@ class Evidence:
     def entries_by_name(
         self, kind: ScoreKind = "relative", rank: int | None = None, points: slice = slice(None)
     ) -> dict[str, Entry]:
-        """By variable, its points, with `rank` dimensions between their number and their events."""
+        """The points of every variable, with `rank` dimensions between their number and their events."""
         rank = self.rank if rank is None else rank
         entries = {}
         for name, value in self.values.items():
-            value = _with_rank(value[points], rank, self._event_rank(name))
+            value = with_rank(value[points], 1 + rank + self._event_rank(name))
             kernel, components = self._noisy_kernel(name, rank, points), self.components[name]
             keep, region = self.observed.get(name), self.regions.get(name)
             entries[name] = Entry(kernel, value, components, kind, keep, region)
@@ -113,7 +112,7 @@ class Evidence:
         if variance.shape[0] == 1 and variance.ndim == 2:
             return kernel.convolved(variance[0])
         variance = variance if variance.shape[0] == 1 else variance[points]
-        per_point = _with_rank(variance, rank, 1).unsqueeze(-2)
+        per_point = with_rank(variance, rank + 2).unsqueeze(-2)
         m = self.components[name].shape[-1 - kernel.component_dim]
         return kernel.convolved(per_point.expand(*per_point.shape[:-2], m, per_point.shape[-1]))
 
@@ -121,13 +120,6 @@ class Evidence:
     def log_weights(self) -> Float[Tensor, "*batch l"] | None:
         """The points' log-weights; None for one point."""
         return None if self.weights is None else self.weights.log_weights
-
-    def over_points(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
-        """log Σ_l p_l exp(log_values_l)."""
-        if self.weights is None:
-            return log_values.squeeze(0)
-        log_values = log_values.movedim(0, -1)
-        return safe_logsumexp(log_values + self.weights.log_weights.to(log_values.dtype))
 
     def mapped(self, function: PartMap) -> Evidence:
         """The same evidence with `function` applied to every tensor and kernel."""
@@ -147,14 +139,13 @@ class Evidence:
             return replace(self, weights=self.weights.expand(batch_shape))
         name, value = next(iter(self.values.items()))
         event = value.shape[value.ndim - self._event_rank(name) :]
-        value = _with_rank(value, len(batch_shape), len(event)).expand(1, *batch_shape, *event)
+        value = with_rank(value, 1 + len(batch_shape) + len(event)).expand(1, *batch_shape, *event)
         return replace(self, values={**self.values, name: value})
 
 
-def _with_rank(tensor: Tensor, rank: int, event_rank: int) -> Tensor:
-    """Adds dimensions of size 1 after the first, so that `rank` of them lie between it and the event's."""
-    missing = rank + 1 - (tensor.ndim - event_rank)
-    return tensor.reshape(tensor.shape[0], *([1] * missing), *tensor.shape[1:])
+def with_rank(tensor: Tensor, rank: int) -> Tensor:
+    """Adds dimensions of size 1 after the first, so that there are `rank` in all."""
+    return tensor.reshape(tensor.shape[0], *([1] * (rank - tensor.ndim)), *tensor.shape[1:])
 
 
 # ---- from what users pass

@@ -1,4 +1,4 @@
-"""Numbers of every component whose average over a mixture is asked for."""
+"""Numbers of every component to average over a mixture: probabilities of labels, and parts of means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdmkit.kernels import Kernel
 
-# Components whose numbers are computed at a time, where memory matters.
+# Components whose numbers are computed at a time, to bound memory.
 _STEP = 1 << 18
 
 
@@ -21,7 +21,7 @@ class Features:
     """A kernel's numbers of components, computed when they are needed.
 
     Args:
-        name: the method of the kernel that computes them: probabilities of labels, or what means are made of.
+        name: the kernel's method that computes them.
     """
 
     kernel: Kernel
@@ -40,22 +40,22 @@ class Features:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the numbers are computed from."""
+        """The tensors that the numbers are computed from."""
         return [self.components, *self.kernel.parameters(), *self.kernel.buffers()]
 
     def rows(self, index: Int[Tensor, " k"] | slice) -> Float[Tensor, "k v"]:
-        """Of some components, where `by_row` holds."""
+        """The numbers of some components; needs `by_row`."""
         values: Tensor = getattr(self.kernel, self.name)(self.components[index])
         return values
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "k v"]]]:
-        """Of all components, some at a time, where `by_row` holds."""
+        """The numbers of all components, some at a time; needs `by_row`."""
         for start in range(0, len(self.components), _STEP):
             place = slice(start, start + _STEP)
             yield place, self.rows(place)
 
-    def numbers(self) -> Float[Tensor, "*own m v"]:
-        """Of all components."""
+    def numbers(self) -> Float[Tensor, "*batch m v"]:
+        """The numbers of all components."""
         many = self.by_row and len(self.components) > _STEP
         if not many or (torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)):
             values: Tensor = getattr(self.kernel, self.name)(self.components)
@@ -68,9 +68,9 @@ class Features:
         return total
 
 
-#: Numbers of components, or what computes them.
+#: Numbers of every component, given or to be computed.
 Values = Tensor | Features
 
 
-def as_numbers(values: Values) -> Float[Tensor, "*own m v"]:
+def as_numbers(values: Values) -> Float[Tensor, "*batch m v"]:
     return values.numbers() if isinstance(values, Features) else values

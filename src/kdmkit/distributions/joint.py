@@ -36,7 +36,7 @@ from kdmkit.kernels import Kernel, Region
 
 
 class NamedVariables(Composite):
-    """What JointKDM and TreeKDM share: components and kernels by variable, and questions by name."""
+    """Components and kernels by variable, and questions by name: the base of JointKDM and TreeKDM."""
 
     components: dict[str, Tensor]
     kernels: dict[str, Kernel]
@@ -208,7 +208,7 @@ class NamedVariables(Composite):
 
     @abstractmethod
     def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:
-        """By variable, n indices of components for every element of the batch."""
+        """n indices of components for every variable and every element of the batch."""
 
 
 class JointKDM(NamedVariables, Mixture):
@@ -292,7 +292,7 @@ class JointKDM(NamedVariables, Mixture):
         On a CUDA device these are the components of squared distances (RBF), centred, scaled and split into
         halves, and the values that `probs` and `mean` average. They take at most 1.5 times the memory of all
         components; what would take more is computed in every call. On other devices only averages under the
-        joint's own weights are kept.
+        joint's weights are kept.
 
         Answers are the same. Questions that need gradients use nothing that was kept. After a component, a
         weight or a bandwidth has changed it is computed again. Copies by `to` and `copy.deepcopy` are not

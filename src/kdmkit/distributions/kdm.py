@@ -178,7 +178,7 @@ class KDM(Mixture, Distribution):
 
     @property
     def logits(self) -> Float[Tensor, "*batch n"]:
-        """log π, `log_prob` of every label (discrete kernels): exact also where `probs` rounds to 0.
+        """log π, `log_prob` of every label (discrete kernels): exact also if `probs` rounds to 0.
 
         >>> import kdmkit as kdm
         >>> kdm.KDM.from_probs(torch.tensor([0.25, 0.75])).logits
@@ -213,7 +213,7 @@ class KDM(Mixture, Distribution):
         variance = (second / total - (first / total).square()).to(self.components.dtype)
         return variance if self._event_shape else variance.squeeze(-1)
 
-    def _columns(self, values: Tensor) -> Float[Tensor, "*own m v"]:
+    def _columns(self, values: Tensor) -> Float[Tensor, "*values m v"]:
         """Values of every component with a last dimension, also if events have none."""
         return values if self._event_shape else values.unsqueeze(-1)
 

@@ -287,7 +287,7 @@ def add_parts(result: Tensor, parts: Sequence[Tensor]) -> Tensor:
 def mix(
     entries: Sequence[Entry],
     log_weights: Float[Tensor, "*batch m"],
-    values: Float[Tensor, "*own m v"] | None = None,
+    values: Float[Tensor, "*values m v"] | None = None,
 ) -> Mixed:
     """log Σ_j exp(log_weights_j + scores_j), and averages of `values` under it, for all leading dimensions.
 

@@ -17,13 +17,13 @@ _STEPS = 100
 # Knots of a table of distribution functions, and the tails of components at which they lie.
 _KNOTS = 512
 _TAILS = (1e-9, 1e-4, 0.02, 0.25)
-# A grid with at most so many events is a table of all of them.
+# A grid with at most this many events is a table of all of them.
 _EVENTS = 1024
-# Pairs of quantiles and components for which a call costs more than the numbers F_j(x): then more points are
-# compared in one step.
+# Up to this many pairs of quantiles and components, a call costs more than the numbers F_j(x): then more
+# points are compared in one step.
 _FEW_PAIRS = 1 << 12
-# How far points lie from the expected quantile, as shares of the bracket: where there are few quantiles; and
-# where there are many, with the share above which a step has missed.
+# Distances of points from the expected quantile, as shares of the bracket: for few quantiles; for many; and
+# the share above which a step has missed.
 _FEW = (2.0**-3, 2.0**-6, 2.0**-10, 2.0**-14, 2.0**-19, 2.0**-26)
 _NEAR, _FAR, _MISSED = 2.0**-8, 0.25, 2.0**-5
 # Brackets with less probability are narrow enough for a density.
@@ -45,12 +45,12 @@ class Reached(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Where quantiles lie.
+    """Intervals that contain quantiles.
 
     Attributes:
         low, high: F(low) < q ≤ F(high).
         below, reached: F(low) and F(high).
-        share: where the quantile is expected, from 0 at low to 1 at high.
+        share: the expected place of the quantile, from 0 at low to 1 at high.
         least: the width of the narrowest component.
     """
 
@@ -97,7 +97,7 @@ class Knots:
             return cls(points, kernel.cdf(points, components).double(), least)
 
     def bracket(self, mixed: Float[Tensor, "*lead g"], q: Float[Tensor, "*lead"]) -> Bracket | None:
-        """Neighbouring knots about quantiles; None where one lies beyond all knots.
+        """Neighbouring knots about quantiles; None if one lies beyond all knots.
 
         Args:
             mixed: F of the mixtures at the knots.
@@ -113,7 +113,7 @@ class Knots:
 
 
 def _all_events(kernel: Kernel, low: Tensor, high: Tensor) -> Float[Tensor, " g"] | None:
-    """All events between two numbers, None where there are many."""
+    """All events between two numbers, None if there are many."""
     low, high = kernel.nearest_atom(low), kernel.nearest_atom(high)
     step = kernel.beside(low, up=True) - low
     count = round(float((high - low) / step))
@@ -124,7 +124,7 @@ def _all_events(kernel: Kernel, low: Tensor, high: Tensor) -> Float[Tensor, " g"
 
 
 def _cubic(q: Tensor, heights: tuple[Tensor, ...], points: tuple[Tensor, ...]) -> Tensor:
-    """Where q is reached by a monotone cubic through four knots, between the inner two, as a share."""
+    """The place between the inner two of four knots where a monotone cubic reaches q, as a share."""
     width, rise = points[2] - points[1], heights[2] - heights[1]
     gaps = [(b - a).clamp_min(1e-300) for a, b in pairwise(points)]
     slopes = [(b - a) / gap for (a, b), gap in zip(pairwise(heights), gaps, strict=True)]
@@ -142,11 +142,11 @@ def _cubic(q: Tensor, heights: tuple[Tensor, ...], points: tuple[Tensor, ...]) -
 
 
 #: F at points `(n, active)` of some of the quantiles, given by their indices.
-Values = Callable[[Float[Tensor, "n a"], Int[Tensor, " a"]], Float[Tensor, "n a"]]
+Heights = Callable[[Float[Tensor, "n a"], Int[Tensor, " a"]], Float[Tensor, "n a"]]
 
 
 def search(
-    values: Values, kernel: Kernel, q: Float[Tensor, " n"], start: Bracket, pairs: int, eps: float
+    cdf: Heights, kernel: Kernel, q: Float[Tensor, " n"], start: Bracket, pairs: int, eps: float
 ) -> Reached:
     """The smallest x with F(x) ≥ q, and F about it.
 
@@ -154,11 +154,11 @@ def search(
     rounding errors.
 
     Args:
-        values: F of the mixtures.
-        pairs: of quantiles and components.
+        cdf: F of the mixtures.
+        pairs: the number of pairs of quantiles and components.
         eps: the precision of the components.
     """
-    found = torch.stack([start.high, start.below, start.reached])
+    result = torch.stack([start.high, start.below, start.reached])
     active = torch.arange(len(q), device=q.device)
     now, few = start, pairs <= _FEW_PAIRS
     reach = q.new_tensor(_FEW).unsqueeze(-1) if few else torch.full_like(q, _NEAR).unsqueeze(0)
@@ -170,29 +170,29 @@ def search(
         if not bool(wide.all()):
             active, points, now = active[wide], points[:, wide], Bracket(*(part[wide] for part in now))
         before = now.high - now.low
-        now = _narrowed(now, points, values(points, active), q[active])
-        found[:, active] = torch.stack([now.high, now.below, now.reached])
+        now = _narrowed(now, points, cdf(points, active), q[active])
+        result[:, active] = torch.stack([now.high, now.below, now.reached])
         if not few:  # after a step that missed, points are farther apart
             missed = now.high - now.low > _MISSED * before
             reach = torch.where(missed, _FAR, _NEAR).to(q).unsqueeze(0)
-    return Reached(*found)
+    return Reached(*result)
 
 
 def _is_wide(kernel: Kernel, now: Bracket, eps: float) -> Bool[Tensor, " a"]:
-    """Where a bracket is wider than rounding errors; beside atoms F has steps of any height."""
+    """Whether brackets are wider than rounding errors; beside atoms F has steps of any height."""
     wide = now.high - now.low > precision(now.high, now.least, eps)
     return wide if kernel.has_atoms else wide & (now.reached - now.below > _LEAST_MASS)
 
 
 def precision(x: Tensor, least: Tensor, eps: float) -> Tensor:
-    """How exactly a quantile x is known, where the narrowest component has a width."""
+    """The precision of a quantile x, if the narrowest component has the width `least`."""
     return 2 * eps * (x.abs() + least)
 
 
 def _points(kernel: Kernel, now: Bracket, reach: Float[Tensor, "r #a"], few: bool) -> Float[Tensor, "n a"]:
     """Points between the ends, ascending, on both sides of the expected one.
 
-    For few quantiles also the middle. On a grid too: the search ends where no event lies between the ends.
+    For few quantiles, and on a grid, also the middle. On a grid the search ends when no event lies between.
     """
     width = now.high - now.low
     if kernel.only_atoms:  # both neighbours of the expected point
@@ -205,10 +205,10 @@ def _points(kernel: Kernel, now: Bracket, reach: Float[Tensor, "r #a"], few: boo
     return kernel.nearest_atom(points) if kernel.only_atoms else points
 
 
-def _narrowed(now: Bracket, points: Tensor, found: Tensor, q: Tensor) -> Bracket:
+def _narrowed(now: Bracket, points: Tensor, cdf: Tensor, q: Tensor) -> Bracket:
     """The bracket between the last point below q and the first that reaches it."""
     ends = torch.cat([now.low.unsqueeze(0), points, now.high.unsqueeze(0)])
-    heights = torch.cat([now.below.unsqueeze(0), found, now.reached.unsqueeze(0)])
+    heights = torch.cat([now.below.unsqueeze(0), cdf, now.reached.unsqueeze(0)])
     # Rounding must not make F decrease: the first point that reaches q decides.
     reaches = heights[1:] >= q
     first = torch.where(

@@ -26,7 +26,7 @@ class Univariate:
         kernel: one with a distribution function.
         components: of shape `(m, *component)` or `(*batch, m, *component)`.
         log_weights: of shape `(*batch, m)`.
-        knots: those of the kernel and the components, where they are known already.
+        knots: those of the kernel and the components, if they have been computed already.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Univariate:
 
     @property
     def batch_shape(self) -> torch.Size:
-        own = self.components.shape[: self.components.ndim - 1 - self.kernel.component_dim]
-        return broadcast(self.log_weights.shape[:-1], own, self.kernel.batch_shape)
+        batch = self.components.shape[: self.components.ndim - 1 - self.kernel.component_dim]
+        return broadcast(self.log_weights.shape[:-1], batch, self.kernel.batch_shape)
 
-    def cdf(self, x: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
-        """F(x) = Σ_j w_j F_j(x), over the probability of a number where NaN is an event."""
+    def cdf(self, x: Float[Tensor, "*points"]) -> Float[Tensor, "*lead"]:
+        """F(x) = Σ_j w_j F_j(x), divided by the probability of a number if NaN is an event."""
         return self._in_blocks(self._cdf, x)
 
     def _in_blocks(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -66,10 +66,10 @@ class Univariate:
             log_density = log_density + jacobian.unsqueeze(-1)
         return (self.log_weights + log_density).exp().sum(-1)
 
-    def icdf(self, q: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
+    def icdf(self, q: Float[Tensor, "*points"]) -> Float[Tensor, "*lead"]:
         """The x with F(x) = q, with the gradients of the implicit function theorem.
 
-        Where the kernel has atoms it is the smallest x with F(x) ≥ q, and has no gradient.
+        If the kernel has atoms, it is the smallest x with F(x) ≥ q, and has no gradient.
         """
         lead = broadcast(q.shape, self.batch_shape)
         q = q.expand(lead)
@@ -84,7 +84,7 @@ class Univariate:
         return x - (error - error.detach()) * slope
 
     def _solve(self, q: Tensor, low: Tensor, high: Tensor, least: Tensor) -> Tensor:
-        """Newton's steps where they stay inside a bracket of the quantile, bisection elsewhere."""
+        """Newton's steps as long as they stay inside a bracket of the quantile, otherwise bisection."""
         x = 0.5 * (low + high)
         for _ in range(_STEPS):
             error = self.cdf(x) - q
@@ -128,12 +128,12 @@ class Univariate:
 
     # ---- generalised inverses
 
-    def quantile(self, q: Float[Tensor, "*own"]) -> Float[Tensor, "*lead"]:
+    def quantile(self, q: Float[Tensor, "*points"]) -> Float[Tensor, "*lead"]:
         """The smallest x with F(x) ≥ q, to the precision of the components; no gradients."""
         return self.reach(q).x
 
     @torch.no_grad()
-    def reach(self, q: Float[Tensor, "*own"]) -> Reached:
+    def reach(self, q: Float[Tensor, "*points"]) -> Reached:
         """The smallest x with F(x) ≥ q, with F below x and at x.
 
         The search runs in float64. It begins between neighbours of the knots, which share one table for all
@@ -146,13 +146,15 @@ class Univariate:
         if start is None:
             low, high, least = (end.double() for end in self._bracket(q.expand(lead)))
             zero = torch.zeros_like(wide)
-            found = self._search(wide, Bracket(low, high, zero, zero + 1, zero + 0.5, least))
+            reached = self._search(wide, Bracket(low, high, zero, zero + 1, zero + 0.5, least))
         elif knots is not None and knots.complete:
-            found = Reached(start.high, start.below, start.reached)
+            reached = Reached(start.high, start.below, start.reached)
         else:
-            found = self._search(wide, start)
-        x = found.x.to(q.dtype)
-        return found._replace(x=x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan))
+            reached = self._search(wide, start)
+        x = reached.x.to(q.dtype)
+        return reached._replace(
+            x=x if self._numbers is None else torch.where(self._numbers > 0, x, torch.nan)
+        )
 
     @property
     def _is_shared(self) -> bool:
@@ -189,11 +191,13 @@ class Univariate:
 
         def values(points: Tensor, active: Tensor) -> Tensor:
             size = max(1, _BLOCK // (m * len(points)))
-            found = []
+            heights = []
             for x, index in zip(points.split(size, 1), active.split(size), strict=True):
-                own = (weights[index % len(weights)] * self.kernel.cdf(x, self.components)).sum(-1)
-                found.append(own if numbers is None else own / numbers.expand(lead).reshape(-1)[index])
-            return torch.cat(found, 1)
+                height = (weights[index % len(weights)] * self.kernel.cdf(x, self.components)).sum(-1)
+                heights.append(
+                    height if numbers is None else height / numbers.expand(lead).reshape(-1)[index]
+                )
+            return torch.cat(heights, 1)
 
         def everywhere(points: Tensor, active: Tensor) -> Tensor:
             full = start.high.reshape(1, -1).repeat(len(points), 1)
@@ -201,28 +205,30 @@ class Univariate:
             return self._in_blocks(cdf, full.reshape(-1, *lead)).reshape(len(points), -1)[:, active]
 
         def cdf(x: Tensor) -> Tensor:
-            found = (self._weights * self.kernel.cdf(x, self.components)).sum(-1)
-            return found if numbers is None else found / numbers
+            height = (self._weights * self.kernel.cdf(x, self.components)).sum(-1)
+            return height if numbers is None else height / numbers
 
         flat = Bracket(*(part.expand(lead).reshape(-1) for part in start))
         function = values if self._is_shared else everywhere
-        found = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps)
-        found = Reached(*(part.reshape(lead) for part in found))
-        return self._at_atoms(q, found, precision(found.x, start.least, eps), cdf)
+        flat_reached = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps)
+        reached = Reached(*(part.reshape(lead) for part in flat_reached))
+        return self._at_atoms(q, reached, precision(reached.x, start.least, eps), cdf)
 
-    def _at_atoms(self, q: Tensor, found: Reached, small: Tensor, cdf: Callable[[Tensor], Tensor]) -> Reached:
-        """What was found; at a step of F, exactly the atom."""
-        x = found.x
+    def _at_atoms(
+        self, q: Tensor, reached: Reached, small: Tensor, cdf: Callable[[Tensor], Tensor]
+    ) -> Reached:
+        """The result of the search; at a step of F, exactly the atom."""
+        x = reached.x
         if not self.kernel.has_atoms:
-            return found
+            return reached
         atom = self.kernel.nearest_atom(x)
         if self.kernel.only_atoms:
-            return found._replace(x=atom)
+            return reached._replace(x=atom)
         off = (atom != x) & ((atom - x).abs() <= 4 * small)
         if not bool(off.any()):
-            return found
+            return reached
         before = torch.nextafter(atom, torch.full_like(atom, -torch.inf))
         below, upto = (self._in_blocks(cdf, at) for at in (before, atom))
         here = off & (upto >= q) & (below < q)
-        pairs = zip((atom, below, upto), found, strict=True)
+        pairs = zip((atom, below, upto), reached, strict=True)
         return Reached(*(torch.where(here, new, old) for new, old in pairs))

@@ -38,7 +38,7 @@ class Weights(ABC):
 
     @abstractmethod
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        """Σ_j w_j v_j of values `(*own, m, v)`; their leading dimensions broadcast with the batch."""
+        """Σ_j w_j v_j of values `(*lead, m, v)`; leading dimensions broadcast with the batch."""
 
     def mix(self, entries: Sequence[Entry], values: Values | None = None) -> Mixed:
         """log Σ_j w_j exp(scores_j), and averages of values under the weights w_j exp(scores_j)."""
@@ -101,7 +101,7 @@ class Given(Weights):
 
 
 def _weighted_sum(
-    log_weights: Float[Tensor, "*batch m"], values: Float[Tensor, "*own m v"]
+    log_weights: Float[Tensor, "*batch m"], values: Float[Tensor, "*values m v"]
 ) -> Float[Tensor, "*lead v"]:
     weights = log_weights.to(values.dtype).exp()
     if values.ndim > 2:
@@ -114,6 +114,15 @@ def _weighted_sum(
     blocks = zip(weights.split(_BLOCK, -1), values.split(_BLOCK, -2), strict=True)
     average = torch.stack([torch.matmul(w, v) for w, v in blocks]).sum(0)
     return average.squeeze(-2) if values.ndim > 2 else average
+
+
+def mix_points(
+    log_values: Float[Tensor, "l *values"], log_weights: Float[Tensor, "*batch l"] | None
+) -> Float[Tensor, "*lead"]:
+    """log Σ_l p_l exp(log_values_l) over the points of evidence; no log-weights mean one point."""
+    if log_weights is None:
+        return log_values.squeeze(0)
+    return safe_logsumexp(log_values.movedim(0, -1) + log_weights.to(log_values.dtype))
 
 
 class Inferred(Weights):
@@ -135,7 +144,7 @@ class Inferred(Weights):
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l): how likely the evidence is under the joint."""
         log_density = self._prior.mix(self._evidence.entries("density"))[1]
-        return self._evidence.over_points(log_density).expand(self.batch_shape)
+        return mix_points(log_density, self._evidence.log_weights).expand(self.batch_shape)
 
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:
         rank = max(self._evidence.rank, values.ndim - 2)
@@ -159,7 +168,7 @@ class Inferred(Weights):
         lse, conditional = mix_given(given, entries, log_prior, only_conditional=not evidence.can_miss)
         if lse is not None and evidence.can_miss:
             conditional = torch.where(torch.isneginf(lse), prior.log_mix(entries), conditional)
-        return conditional if evidence.weights is None else evidence.over_points(conditional)
+        return conditional if evidence.weights is None else mix_points(conditional, evidence.log_weights)
 
     @cached_per_grad_mode
     def log_weights(self) -> Float[Tensor, "*batch m"]:

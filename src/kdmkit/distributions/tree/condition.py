@@ -13,6 +13,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
+from kdmkit.distributions.evidence import with_rank
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.sources import (
@@ -24,7 +25,6 @@ from kdmkit.distributions.tree.sources import (
     all_scores,
     in_blocks,
     paired,
-    with_rank,
 )
 from kdmkit.distributions.tree.states import (
     Scores,
@@ -36,7 +36,7 @@ from kdmkit.distributions.tree.states import (
     possible,
     with_shift,
 )
-from kdmkit.distributions.weights import Given, Weights
+from kdmkit.distributions.weights import Given, Weights, mix_points
 
 
 class Condition:
@@ -74,13 +74,6 @@ class Condition:
         groups = [self.pieces.sources(rank), *more]
         return in_blocks(function, groups, self.states.sizes, self.states.batch_shape)
 
-    def _over_pieces(self, log_values: Float[Tensor, "l *own"]) -> Float[Tensor, "*lead"]:
-        """log Σ_l p_l exp(log_values_l)."""
-        weights = self.pieces.log_weights
-        if weights is None:
-            return log_values.squeeze(0)
-        return safe_logsumexp(log_values.movedim(0, -1) + weights.to(log_values.dtype))
-
     @cached_per_grad_mode
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l p(evidence_l)."""
@@ -117,12 +110,14 @@ class Condition:
         posteriors = [self._posterior(node, one) for node, one in enumerate(log_posteriors)]
         return [self._evidence(totals), *posteriors]
 
-    def _evidence(self, totals: Float[Tensor, "l *own"]) -> Float[Tensor, "*batch"]:
+    def _evidence(self, totals: Float[Tensor, "l *values"]) -> Float[Tensor, "*batch"]:
         if self._log_evidence is not None:
             return self._log_evidence
-        return self._over_pieces(totals).expand(self.batch_shape)
+        return mix_points(totals, self.pieces.log_weights).expand(self.batch_shape)
 
-    def _posterior(self, node: int, log_posteriors: Float[Tensor, "l *own k"]) -> Float[Tensor, "*batch k"]:
+    def _posterior(
+        self, node: int, log_posteriors: Float[Tensor, "l *values k"]
+    ) -> Float[Tensor, "*batch k"]:
         """The mixture of posteriors over the pieces; a piece of probability zero gives the prior."""
         missed = torch.isneginf(log_posteriors).all(-1, keepdim=True)
         if may_be_true(missed):
@@ -144,7 +139,8 @@ class Condition:
 
         # The dimension that counts pieces comes in front of every leading dimension of the values.
         rank = max(len(source.lead) for source in sources)
-        return self._over_pieces(self.in_blocks(conditional, rank, sources)[0])
+        (log_probs,) = self.in_blocks(conditional, rank, sources)
+        return mix_points(log_probs, self.pieces.log_weights)
 
     # ---- the evidence as numbers
 
@@ -218,7 +214,7 @@ class Condition:
 
 
 def mix_pieces(
-    log_values: Float[Tensor, "l *own k"], log_weights: Float[Tensor, "*batch l"]
+    log_values: Float[Tensor, "l *values k"], log_weights: Float[Tensor, "*batch l"]
 ) -> Float[Tensor, "*both k"]:
     """log Σ_l p_l exp(log_values_l): one product if all elements of the batch share the pieces.
 

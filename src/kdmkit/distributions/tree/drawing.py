@@ -12,9 +12,9 @@ from torch import Tensor
 from kdmkit._core.checks import check_generator
 from kdmkit._core.logspace import log_normalize
 from kdmkit._core.tensors import broadcast
+from kdmkit.distributions.evidence import with_rank
 from kdmkit.distributions.sampling import choose
 from kdmkit.distributions.tree.condition import Condition
-from kdmkit.distributions.tree.sources import with_rank
 from kdmkit.distributions.tree.states import Scores, States, possible
 from kdmkit.ops.blocks import slices
 

@@ -21,7 +21,7 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap
 from kdmkit.distributions.component_scores import RowScores, relative_scores, scores_of_each
-from kdmkit.distributions.evidence import Evidence
+from kdmkit.distributions.evidence import Evidence, with_rank
 from kdmkit.distributions.mixing import Entry
 from kdmkit.ops.blocks import slices
 
@@ -213,11 +213,6 @@ class ScorePieces:
 
 #: Evidence on some nodes, L times, for every element of a batch.
 Pieces = EvidencePieces | ScorePieces
-
-
-def with_rank(tensor: Tensor, rank: int) -> Tensor:
-    """Adds dimensions of size 1 after the first, so that there are `rank` in all."""
-    return tensor.reshape(tensor.shape[0], *([1] * (rank - tensor.ndim)), *tensor.shape[1:])
 
 
 def paired(

@@ -155,7 +155,7 @@ class States:
         return [together, *scores[1:]]
 
     def collect(self, scores: AnyScores, to: int = 0) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """log p(z_to, evidence) in two parts that have to be added, where scores are log p(evidence | z)."""
+        """log p(z_to, evidence) in two parts that have to be added; scores are log p(evidence | z)."""
         return collect(self.topology.parents, self.with_root(scores), self.tables, to)
 
     def collect_everywhere(

@@ -37,12 +37,12 @@ from kdmkit.ops.messages import Tables
 
 
 class TreeKDM(NamedVariables):
-    """Joint KDMs composed along a tree: every node has components of its own, and an index that chooses one.
+    """Joint KDMs composed along a tree: every node has components, and an index that chooses one of them.
 
     p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}).
 
     Inference from any variables to any others is exact: messages pass along the edges, with Σ_v k_v·k_parent
-    operations per row. A node may hold several variables, which share its index; a tree of one node is a
+    operations per row. A node may have several variables, which share its index; a tree of one node is a
     `JointKDM`.
 
     Args:
@@ -53,8 +53,8 @@ class TreeKDM(NamedVariables):
         root_weights: p(z_root), of shape `(*batch, k_root)`; None is uniform.
         edge_weights: by node except the root, p(z_v | z_parent), of shape `(*batch, k_parent, k_v)`; rows sum
             to 1 (zeros are legal).
-        nodes: by node, the variables that it holds; none for a latent node. None: every node holds the
-            variable of its own name.
+        nodes: by node, its variables; none for a latent node. None: every node has the variable of the same
+            name.
         log_root_weights, log_edge_weights: logarithms, instead of the weights.
         validate_args: whether arguments and values are checked.
 
@@ -206,8 +206,8 @@ class TreeKDM(NamedVariables):
     def marginals(self, *names: str) -> dict[str, KDM]:
         """The distributions of several variables, each by itself; of all variables if no name is given.
 
-        One message along every edge in both directions serves all of them. With gradients every variable has
-        messages of its own.
+        One message along every edge in both directions serves all of them. With gradients, messages are
+        computed for every variable anew.
 
         >>> import kdmkit as kdm
         >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1])}
@@ -244,14 +244,14 @@ class TreeKDM(NamedVariables):
         """The most probable completion of the evidence: values of the other variables and indices, jointly.
 
         It maximises p(x, z) over values and indices together, so it is a mode of one combination of
-        components, not of the mixture over all combinations. Masses and densities count alike: where a
+        components, not of the mixture over all combinations. Masses and densities count alike: if a
         variable has both (`Inflated` without `Rounded`), the completion depends on its unit.
 
         Args:
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing; the value
                 is completed then.
             evidence: by variable, points or regions, as in `infer`; none is needed. A tree that `infer`
-                returned has its own evidence as well, and `log_prob` is conditional on that.
+                returned keeps its earlier evidence, and `log_prob` is conditional on that.
 
         >>> import kdmkit as kdm
         >>> components = {"x": torch.tensor([[-1.0], [1.0]]), "y": torch.tensor([0, 1])}
@@ -292,7 +292,7 @@ class TreeKDM(NamedVariables):
 
         Args:
             of: what is compared.
-            n_samples: the number of draws, where they are needed.
+            n_samples: the number of draws, if they are needed.
             generator: source of randomness.
         """
         check_names("a, b", (a, b), self.kernels)
