@@ -83,12 +83,11 @@ def test_members_that_disagree_add_variance() -> None:
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
-def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_change_nothing(name: str) -> None:
     predictor = PREDICTORS[name]().eval()
     x, y = inputs(predictor, 23), normal(23, OUTPUTS, seed=10)
     whole = predictor(x).log_prob(y)
-    monkeypatch.setattr("kdmkit.nn.predictor.BLOCK", 4)
-    rho = predictor.distribution(x)
+    rho = predictor.distribution(x, block=4)
     assert not rho.mean.requires_grad
     close(rho.log_prob(y), whole, rtol=1e-5)
     with pytest.raises(ValueError, match="value: expected finite"):

@@ -217,11 +217,10 @@ def test_it_learns():
         assert (phases.layer(phases.encoder(x)).probs.argmax(-1) == y).double().mean() > 0.9
 
 
-def test_latent_vectors_by_blocks(monkeypatch):
+def test_latent_vectors_by_blocks():
     encoder, x = nn.Sequential(_encoder(0.5)), _rows().tensors[0]
     wanted = encoder.eval()(x).detach()
-    monkeypatch.setattr("kdmkit.training.phases._ROWS", 7)
-    got = encode_rows(encoder.train(), x)
+    got = encode_rows(encoder.train(), x, block=7)
     assert torch.allclose(got, wanted, atol=1e-6)
     assert not got.requires_grad
     assert encode_rows(encoder.double(), x.double()).dtype == torch.float32

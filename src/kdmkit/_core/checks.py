@@ -24,13 +24,13 @@ def bad_argument(argument: str, wanted: str, got: object) -> str:
     return f"{argument}: expected {wanted}, got {got}"
 
 
-def did_you_mean(value: object, known: Iterable[object]) -> str:
-    """A hint to add to an error: the known value that was probably meant, or nothing.
+def did_you_mean(value: object, options: Iterable[object]) -> str:
+    """A hint to add to an error: the option that was probably meant, or nothing.
 
     >>> did_you_mean("carrat", ["price", "carat"])
     " (did you mean 'carat'?)"
     """
-    words = {str(word).casefold(): word for word in known}
+    words = {str(word).casefold(): word for word in options}
     close = difflib.get_close_matches(str(value).casefold(), words, n=1)
     return f" (did you mean {words[close[0]]!r}?)" if close else ""
 
@@ -62,7 +62,7 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bo
 
 
 def _writable(array: Any) -> Any:
-    """An array that shares its memory with a tensor without warnings or errors: a copy where it must be."""
+    """An array that shares its memory with a tensor without warnings or errors: a copy if necessary."""
     return array if array.flags.writeable and all(step >= 0 for step in array.strides) else array.copy()
 
 

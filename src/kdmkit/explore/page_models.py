@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ Kind = Literal["table", "images"]
 _COPIES, _TURN, _MOVE, _SIGMA = 3, 0.06, 0.3, 1.0
 
 
+@dataclass(eq=False, repr=False)
 class PageModel:
     """A model of the page, and whether it is loaded. `example_models` returns them.
 
@@ -36,18 +38,14 @@ class PageModel:
     'loading'
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: Any,
-        kind: Kind = "table",
-        message: str = "Loading the model …",
-        path: str | None = None,
-    ) -> None:
-        self.name, self.source, self.kind, self.message, self.path = name, source, kind, message, path
-        self.state: Literal["loading", "ready", "failed"] = "loading"
-        self.model: Any = None
-        self.error: Exception | None = None
+    name: str
+    source: Any
+    kind: Kind = "table"
+    message: str = "Loading the model …"
+    path: str | None = None
+    state: Literal["loading", "ready", "failed"] = field(default="loading", init=False)
+    model: Any = field(default=None, init=False)
+    error: Exception | None = field(default=None, init=False)
 
     def prepare(self) -> None:
         """Makes the model, or stores the error."""
@@ -59,7 +57,7 @@ class PageModel:
             self.error, self.state, self.message = error, "failed", str(error)
 
     def view(self) -> dict[str, str]:
-        """The entry as JSON for the page."""
+        """The state of the model as JSON for the page."""
         return {"name": self.name, "kind": self.kind, "state": self.state, "message": self.message}
 
 

@@ -1,4 +1,4 @@
-"""Starting values from data: which samples become components, and with which weights."""
+"""Starting values from data: samples or centres of clusters as components, and their weights."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Initializer:
         return components, torch.tensor(logits, dtype=torch.float64)
 
     def _centres(self, name: str, members: list[Tensor]) -> Tensor:
-        """Of a continuous variable the mean of every cluster, of a discrete one the value of a member."""
+        """The mean of every cluster; the value of a member if the variable is discrete."""
         value = self.data[name].cpu()
         if self.variables[name].kernel.is_continuous:
             return torch.stack([value[rows].double().mean(0).to(value.dtype) for rows in members])

@@ -137,7 +137,7 @@ class KDMLayer(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """A JSON-ready description of the layer as it was made; `state_dict` holds the numbers."""
+        """A JSON-ready description of the layer's arguments; `state_dict` holds the numbers."""
 
     @classmethod
     @abstractmethod

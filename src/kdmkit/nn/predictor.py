@@ -116,12 +116,12 @@ class Predictor(nn.Module):
         return self._conditional(self.layer.joint(validate_args=False), *self._evaluate(x))
 
     @torch.no_grad()
-    def distribution(self, x: Tensor) -> KDM:
+    def distribution(self, x: Tensor, *, block: int = BLOCK) -> KDM:
         """`forward` for any number of rows, without gradients; the KDM checks the values of later calls.
 
-        Encoder and trend see blocks of rows; x may be on another device.
+        Encoder and trend see `block` rows at a time; x may be on another device.
         """
-        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(BLOCK)]
+        blocks = [self._evaluate(part.to(self.layer.logits.device)) for part in x.split(block)]
         return self._conditional(self.joint(), *(torch.cat(part) for part in zip(*blocks, strict=True)))
 
     def moments(self, x: Tensor, *, spread: bool) -> list[Tensor]:

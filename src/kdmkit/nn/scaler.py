@@ -1,4 +1,8 @@
-"""Standardisation of data, as a module."""
+"""Standardisation of data, and limits of values that are far away.
+
+Three kinds of limits: `fences` for outliers in statistics; the limit of a `Scaler` for networks that learned
+from unlimited inputs; `soft_clip` for networks that learn from clipped inputs.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from torch import Tensor, nn
 
 from kdmkit._core.runtime import is_exporting
 
-# No limit: a number that is finite, as saved tensors have to be.
+# No limit: a finite number, as saved tensors must be.
 _NO_LIMIT = 1e300
-#: A limit for networks that learned from unlimited inputs: in float32 they answer it with finite values.
+#: A limit for networks that learned from unlimited inputs: in float32 their answers to it are finite.
 LARGEST_INPUT = 1e6
-# The share of the rows beyond each of the quantiles that fences are measured from, and the distance of fences
-# from these quantiles in units of the distance between the two. 11 standard deviations of a normal column.
+# Fences: the tail probability of the two quantiles, and the distance from them in units of their difference
+# (together 11 standard deviations of a normal column).
 _TAIL, _FENCE = 0.05, 3.0
 
 
@@ -47,7 +51,7 @@ class Scaler(nn.Module):
 
     @classmethod
     def identity(cls, d: int, limit: float | None = None) -> Scaler:
-        """The scaler that changes nothing, or a place for `load_state_dict` to put a saved one."""
+        """The scaler that changes nothing, also for `load_state_dict`."""
         return cls(torch.zeros(d), torch.ones(d), limit)
 
     @classmethod
@@ -59,14 +63,13 @@ class Scaler(nn.Module):
     ) -> Scaler:
         """Mean and standard deviation of every column; a constant column keeps the scale 1.
 
-        A value far outside the others counts as if it were at a fence, three times the distance between the
-        5 % and the 95 % quantile away from them: one wrong number must not set the scale of all.
+        Values beyond the `fences` are moved to them: one wrong number must not set the scale of all.
         """
         x = x.double()
         share = normalized_weights(len(x), weights).to(x.device)
         x = x.clamp(*fences(x, share))
         shift = share @ x
-        # Squares are taken of numbers up to 1: those of 1e200 would be infinite.
+        # Scaled to at most 1: the square of 1e200 would be infinite.
         reach = (x - shift).abs().amax(0)
         varies = reach > 1e-12 * x.abs().amax(0)
         unit = torch.where(varies, reach, torch.ones_like(reach))
@@ -90,10 +93,11 @@ class Scaler(nn.Module):
 def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
     """Bounds of plausible values of every column: three times q95 − q05 beyond these quantiles.
 
-    They are infinite where half of a column, between the quartiles, is one value: a column of zeros and
-    some other numbers has no wild ones.
+    A column whose quartiles are equal has no bounds: among zeros and a few other numbers no number is an
+    outlier.
 
     Args:
+        x: rows.
         share: the rows' weights; their sum is 1.
     """
     values, order = x.sort(0)
@@ -107,7 +111,7 @@ def fences(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> tuple[Tensor,
 
 
 def soft_clip(z: Tensor, bound: float = 5.0) -> Tensor:
-    """z/√(1 + (z/bound)²): almost z about zero, and never beyond ± bound.
+    """z/√(1 + (z/bound)²): almost z near zero, and never beyond ± bound.
 
     A network that learns from clipped inputs has bounded answers, and outliers do not dominate its fit.
 

@@ -159,11 +159,14 @@ def reduce(reduction: Reduction) -> Result:
 
 
 def reduce_given(
-    terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
+    terms: Sequence[Term],
+    more: Sequence[Term],
+    log_weights: Float[Tensor, "*weights m"],
+    block: Block | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The logsumexp of `terms`, and that of `terms` and `more` less it, by blocks."""
     together = Reduction([*terms, *more], log_weights)
-    block = default_block(*together.shape, log_weights.device)
+    block = block or default_block(*together.shape, log_weights.device)
     prepared = tuple(term.prepared() for term in together.terms)
     tensors = (tensor for term in prepared for tensor in term.tensors)
     lse, conditional, *_ = _BlockwiseRatio(prepared, block, len(terms))(log_weights, *tensors)

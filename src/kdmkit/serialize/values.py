@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -14,7 +13,7 @@ from kdmkit._core.checks import bad_argument
 
 # Kinds of NumPy arrays: booleans, whole numbers, floats, strings, and objects made of those.
 _KINDS = "biufUO"
-# Strings of an array take the space of its dtype, however short they are.
+# An array of strings takes the space of its dtype for each, however short they are.
 _ARRAY_BYTES = 1 << 26
 
 
@@ -26,8 +25,6 @@ def encode(name: str, value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
-    if isinstance(value, Path):
-        return str(value)
     if isinstance(value, list | tuple):
         return [encode(name, item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):

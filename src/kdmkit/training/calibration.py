@@ -45,10 +45,10 @@ class Calibrated(NamedTuple):
         """log p(y|x) of all labels, for rows of the head's inputs.
 
         Args:
-            values: as the head takes them.
+            values: one tensor per input of the head.
 
         Returns:
-            In float64.
+            Logarithms in float64.
         """
         return (label_log_probs(self.head, *values) / self.temperature).log_softmax(-1)
 
@@ -100,7 +100,7 @@ def label_log_probs(head: JointLayer, *values: Any) -> Float[Tensor, "n k"]:
 
 
 def _nll(log_probs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> tuple[float, float]:
-    """The least mean −log p(y), and the temperature that has it."""
+    """The smallest mean −log p(y) over all temperatures, and its temperature."""
     t = float(fit_temperature(log_probs, labels))
     scaled = (log_probs / t).log_softmax(-1)
     return float(-scaled.gather(1, labels.long().unsqueeze(1)).mean()), t

@@ -102,12 +102,12 @@ class Replayed:
     """Calls a function of one tensor; from the third call with a shape on, a graph of it is replayed.
 
     A step of a small model is a hundred operations, and their launches take longer than the work. The first
-    calls are ordinary ones, so that nothing has to be undone. A function that cannot be captured, since it
-    waits for the device somewhere, is called as it is, with a warning.
+    calls are ordinary ones, so that nothing has to be undone. A function that cannot be captured, because it
+    waits for the device, is always called, with a warning.
 
     Args:
         device: of all tensors.
-        generators: those that the function draws from, besides torch's global one.
+        generators: from which the function draws, besides torch's global one.
     """
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
@@ -121,9 +121,9 @@ class Replayed:
         """Calls the function, the same one every time, or replays what it did.
 
         Args:
-            work: reads and changes tensors that stay where they are. What it does with them must not depend
-                on numbers that Python reads or counts. It is not kept.
-            argument: copied to where the graph reads it.
+            work: reads and changes tensors in place. Its operations must not depend on numbers that Python
+                reads or counts. It is not kept.
+            argument: copied into the graph's tensor.
         """
         shape = argument.shape
         self.calls[shape] += 1

@@ -27,7 +27,7 @@ from kdmkit.nn.scaler import soft_clip
 
 
 def nll(rho: KDM, value: Any) -> Float[Tensor, "*batch"]:
-    """−log f̂(value): of a density, or of y given x where `rho` was inferred from x.
+    """−log f̂(value): of a density, or of y given x if `rho` was inferred from x.
 
     Args:
         rho: distributions of batch shape `(*batch,)`.
@@ -117,12 +117,12 @@ def hybrid_nll(
     """−log p(y|x) − α·log p(x): discriminative at α = 0, maximum likelihood of the joint at α = 1.
 
     Args:
-        generative_weight: α ≥ 0.
-        detach_input: whether log p(x) has no gradient with respect to x. Behind a trainable encoder it must
-            be True: by shrinking x the encoder could make log p(x) arbitrarily large.
         layer: the joint KDM.
         x: inputs, `(*batch, d)`.
         y: targets, `(*batch,)` for labels.
+        generative_weight: α ≥ 0.
+        detach_input: whether log p(x) has no gradient with respect to x. Behind a trainable encoder it must
+            be True: by shrinking x the encoder could make log p(x) arbitrarily large.
 
     Returns:
         One loss per row.
@@ -135,7 +135,7 @@ def hybrid_nll(
     True
     """
     check_number("generative_weight", generative_weight, "a finite number ≥ 0")
-    # Where training diverges, the loop says so: values inside it are not checked.
+    # Values are not checked: if training diverges, the loop says so.
     joint = layer.joint(validate_args=False)
     if generative_weight == 1 and not detach_input:
         return -joint.log_prob(x=x, y=y)
@@ -198,7 +198,7 @@ class DenseObjective(DrawingModule):
         dense: from latent vectors to logits or to predicted targets.
         noise: standard deviation of Gaussian noise on x while training.
         reconstruct: from latent vectors back to x, standardised and softly clipped. Its mean squared error is
-            added: latent vectors keep what the targets do not need, and so tell novel rows.
+            added: latent vectors keep information that the targets do not need, and so show novel rows.
 
     >>> import torch
     >>> objective = DenseObjective(nn.Linear(4, 2), nn.Linear(2, 3))

@@ -20,9 +20,7 @@ from kdmkit.training.objectives import ConditionalObjective, DenseObjective
 from kdmkit.training.options import FitOptions
 from kdmkit.training.rows import Rows
 
-# Rows per forward pass of an encoder without gradients.
-_ROWS = 8192
-# An untrained encoder diverges with a learning rate that suits components.
+# The largest learning rate of an encoder: it diverges with a rate that suits components.
 _ENCODER_RATE = 3e-3
 # The learning rate of encoder and layer together, relative to that of pretraining.
 _JOINT_RATE = 0.3
@@ -47,7 +45,7 @@ class Phases(ABC):
         train, validation: rows of inputs x and targets y.
         options: of all phases. `learning_rate` is that of the layer alone. An encoder takes at most 3e-3, and
             0.3 times as much together with the layer. With `averaging` every phase ends with averaged
-            weights. Every phase has a folder of its own inside `checkpoint_dir`.
+            weights. Every phase has a folder inside `checkpoint_dir`.
         dense: the dense head; None is a linear map that `make_dense` makes.
         head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
         generative_weight: α of the loss −log p(y|z) − α·log p(z).
@@ -180,7 +178,11 @@ class Phases(ABC):
         return self.latent_rows(rows)
 
     def minimize(
-        self, phase: str, objective: nn.Module, prepare: Callable[[Rows], Rows] = lambda rows: rows
+        self,
+        phase: str,
+        objective: nn.Module,
+        prepare: Callable[[Rows], Rows] = lambda rows: rows,
+        **changes: Any,
     ) -> None:
         """Fits an objective with the options of a phase and keeps the history.
 
@@ -188,9 +190,11 @@ class Phases(ABC):
             phase: the name in `histories`.
             objective: maps the tensors of a batch to one loss per row.
             prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
+            changes: options that differ from those of the phase.
         """
         validation = None if self.validation is None else prepare(self.validation)
-        settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}
+        options = replace(self.options_for(phase), **changes)
+        settings: dict[str, Any] = {"options": options, "identity": self.identity}
         self.histories[phase] = fit(objective, prepare(self.train), validation, description=phase, **settings)
 
 
@@ -229,13 +233,16 @@ class PhasedFit(Phases):
 
 
 @torch.no_grad()
-def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = None) -> Float[Tensor, "n e"]:
+def encode_rows(
+    encoder: nn.Module, x: Tensor, device: torch.device | None = None, *, block: int = 8192
+) -> Float[Tensor, "n e"]:
     """Latent vectors of many rows, in evaluation mode, as float32 on the device of x.
 
     Args:
         encoder: from rows to vectors.
-        x: rows; blocks of them pass through the encoder.
-        device: where to compute; afterwards the encoder moves back. None computes on the encoder's device.
+        x: rows.
+        device: of the computation; afterwards the encoder moves back. None is the encoder's device.
+        block: the number of rows per forward pass.
 
     Returns:
         One latent vector per row.
@@ -246,7 +253,7 @@ def encode_rows(encoder: nn.Module, x: Tensor, device: torch.device | None = Non
     home = next((tensor.device for tensor in chain(encoder.parameters(), encoder.buffers())), x.device)
     device = home if device is None else device
     encoder.eval().to(device)
-    blocks = [_encode(encoder, part.to(device)).to(x.device) for part in x.split(_ROWS)]
+    blocks = [_encode(encoder, part.to(device)).to(x.device) for part in x.split(block)]
     encoder.to(home)
     return torch.cat(blocks)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
-# Modules whose classes are defined here draw from generators of their own, or not at all.
+# Modules whose classes are defined here draw from the generator of the fit, or not at all.
 _TRUSTED = ("torch.", "kdmkit.nn.", "kdmkit.kernels.", "kdmkit.training.", "kdmkit.estimators.")
 # torch's modules that draw from the global generator. Others do if they have an attribute `dropout`.
 _RANDOM = (_DropoutNd, LazyModuleMixin, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)

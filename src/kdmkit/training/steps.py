@@ -29,8 +29,8 @@ _WARM_UP = 0.1
 class Steps:
     """Updates the parameters by one batch after the other, and sums up the losses.
 
-    On a CUDA device a step is a graph, one for each size of a batch: the device is not kept waiting. The
-    one-cycle schedule changes Adam's β₁, which a graph would keep: there the optimizer stays outside.
+    On a CUDA device a step is a graph, one for each size of a batch: the device does not wait for Python. The
+    one-cycle schedule changes Adam's β₁, which is constant in a graph: there the optimizer stays outside.
 
     Args:
         objective: the module that is trained; it moves to the accelerator's device.
@@ -116,7 +116,7 @@ class Steps:
         if not (self.scaled and self.accelerator.optimizer_step_was_skipped):
             self.scheduler.step()
 
-    # ---- what a graph holds
+    # ---- the contents of a graph
 
     def _update(self, batch: Tensor) -> None:
         # A capture that failed may have left gradients.
@@ -164,7 +164,7 @@ class Steps:
 
     def _move(self) -> None:
         self.optimizer.step()
-        # Gradients that a graph writes and the optimizer outside reads stay where they are.
+        # A graph writes gradients, which the optimizer outside reads, to fixed tensors.
         self.optimizer.zero_grad(set_to_none=self.moves or not self.replays)
         if self.average is not None:
             self.average.update_parameters(self.objective)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.estimators.table.answering.engine import TableEngine
-from kdmkit.estimators.table.codecs.base import Cells, Codec, Known
+from kdmkit.estimators.table.codecs.base import Cells, Codec, PartEvidence
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Column, Schema
 from kdmkit.kernels import Interval, OneOf
@@ -57,7 +57,7 @@ class Number(Codec):
     def event(self, value: Any) -> tuple[Tensor, ...]:
         return (torch.tensor([float(value)], dtype=torch.float64),)
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
+    def region(self, value: Any) -> list[tuple[PartEvidence, ...]]:
         if isinstance(value, tuple):
             return [(Interval(*value),)]
         if isinstance(value, list):
@@ -111,7 +111,7 @@ class Level(Number):
     def event(self, value: Any) -> tuple[Tensor, ...]:
         return (torch.tensor(self._levels.index(value)),)
 
-    def region(self, value: Any) -> list[tuple[Known, ...]]:
+    def region(self, value: Any) -> list[tuple[PartEvidence, ...]]:
         values = value if isinstance(value, list) else [value]
         return [(OneOf([self._levels.index(one) for one in values]),)]
 

@@ -1,4 +1,4 @@
-"""What is known of a column: a value, a range, or a set of values."""
+"""Conditions on a column: a value, a range, or a set of values; queries that consist of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Range:
 
 
 def _inner(a: Any, a_strict: bool, b: Any, b_strict: bool, choose: Any) -> tuple[Any, bool]:
-    """The end that leaves fewer values, and whether it is left out itself."""
+    """The tighter bound, and whether it is strict."""
     if a is None or b is None:
         return (b, b_strict) if a is None else (a, a_strict)
     if a == b:
@@ -75,7 +75,7 @@ Condition = Range | Among
 
 
 def both(a: Condition, b: Condition) -> Condition | None:
-    """What two conditions on one column say together; None where no value satisfies both.
+    """The conjunction of two conditions on one column; None if no value satisfies both.
 
     >>> print(both(Range(low=0), Range(high=2, below=True)), both(Among((1, 2, 3)), Range(low=2)))
     [0, 2) {2, 3}
@@ -120,13 +120,13 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True)
 class ColumnSyntax:
-    """How values of a column are written.
+    """The syntax of a column's values.
 
     Args:
         levels: all values of a column of levels; None for numbers and dates.
         ordered: whether the order of the levels means something.
         read: makes a value from text, for columns without levels; raises a ValueError.
-        wanted: what `read` takes, for errors.
+        wanted: names the texts that `read` takes, for errors.
     """
 
     levels: Sequence[Any] | None = None
@@ -137,12 +137,12 @@ class ColumnSyntax:
 
 @dataclass(frozen=True)
 class Query:
-    """What a query says.
+    """A query: the distribution of a column, or the probability of an event.
 
     Args:
-        target: the column whose distribution is wanted; None where the probability of an event is.
+        target: the column whose distribution is wanted; None for the probability of an event.
         event: the event, conditions by column.
-        given: what is known, conditions by column.
+        given: the evidence, conditions by column.
     """
 
     target: str | None

@@ -14,7 +14,7 @@ SHOWN = 10
 
 
 def written(value: Any) -> str:
-    """A value as text; of the first instant of a day, the date.
+    """A value as text; the first instant of a day as a date.
 
     >>> written(dt.datetime(2024, 5, 1)), written(dt.datetime(2024, 5, 1, 12))
     ('2024-05-01', '2024-05-01 12:00:00')
@@ -85,7 +85,7 @@ def rich_table(header: Sequence[str], lines: Sequence[Sequence[str]], **options:
 
 
 def grid_bins(low: Any, high: Any, step: float, n: int) -> list[tuple[Any, Any]]:
-    """Ranges of equally many numbers on a grid, with round first numbers where that is possible."""
+    """Ranges of equally many numbers on a grid, with round first numbers if possible."""
     width = _round_up((high - low + step) / n / step) * step
     first = math.floor(low / width) * width if _divides(step, low) else low
     starts = [first + i * width for i in range(math.ceil((high - first + step / 2) / width))]
@@ -123,7 +123,7 @@ def round_edges(low: Any, high: Any, n: int) -> list[Any]:
 
 
 def readable_end(low: Any, high: Any, after: Any) -> Any:
-    """The upper end of a range as people write it, where the next range begins at `after`.
+    """The upper end of a range as people write it, if the next range begins at `after`.
 
     >>> readable_end(0.2, 0.39999998, 0.4)
     0.4

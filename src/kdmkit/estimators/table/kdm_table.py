@@ -47,24 +47,24 @@ class KDMTable(DensityMixin, TableEstimator):
 
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
-            recognised. `columns_` tells what every column was taken for.
+            recognised. `columns_` shows the kind of every column.
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.
         n_components: components of every column; `"auto"` by the number of rows.
-        max_rows: how many rows to learn from: a uniform sample of a larger table; None takes all. With the
-            default, the automatic number of training steps sees no row twice.
+        max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all. With
+            the default, the automatic number of training steps sees no row twice.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
-        checkpoint_dir: where every epoch is saved and a killed fit resumes.
+        checkpoint_dir: the folder in which every epoch is saved and from which a killed fit resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of the fit and of draws.
         verbose: whether to show progress.
 
     Attributes:
-        columns_: what every column was taken for, and why.
+        columns_: the kind of every column, and why.
         schema_: the codecs of the columns.
         history_: one entry per epoch.
-        n_samples_seen_: rows of the tables that it was fitted to.
+        n_samples_seen_: the number of rows of all fits.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -79,38 +79,38 @@ class KDMTable(DensityMixin, TableEstimator):
 
     @torch.no_grad()
     def query(self, target: str, given: Any = None) -> Answer | EventAnswer:
-        """The distribution of a column given what is known of others, or the probability of an event.
+        """The distribution of a column given evidence, or the probability of an event.
 
         Args:
             target: a column; or a whole query as text, `P(price | 0.5 <= carat <= 1, cut in {Ideal, Good})`,
                 or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
                 Conditions on the target itself are allowed: `P(price | price > 1000)`.
-            given: what is known, by column: a value; a pair `(low, high)`, which is a closed range with None
-                for an open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
+            given: evidence by column: a value; a pair `(low, high)`, which is a closed range with None for an
+                open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
         engine = self._engine()
         if given is None and isinstance(target, str) and target not in engine.schema.columns:
             query = read_query(engine.schema, target)
-            known = as_mapping(engine.schema, query.given)
+            evidence = as_mapping(engine.schema, query.given)
             text = describe_query(query)
             if query.target is None:
-                probability, log_evidence = engine.event(as_mapping(engine.schema, query.event), known)
+                probability, log_evidence = engine.event(as_mapping(engine.schema, query.event), evidence)
                 return EventAnswer(probability, text, log_evidence, self._generator)
             target = query.target
         else:
-            known = read_given(engine.schema, given)
-            text = describe(str(target), known)
-        posterior, log_evidence = engine.query(check_target(engine.schema, target), known)
+            evidence = read_given(engine.schema, given)
+            text = describe(str(target), evidence)
+        posterior, log_evidence = engine.query(check_target(engine.schema, target), evidence)
         return Answer(posterior, text, log_evidence, self._generator)
 
     @torch.no_grad()
     def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
-        """The distribution of every column given what is known, by column: `query` for many columns at once.
+        """The distributions of many columns given evidence, by column.
 
         One pass of messages through the tree serves all columns.
 
         Args:
-            given: what is known, as in `query`.
+            given: evidence, as in `query`.
             columns: the columns wanted; None is all of the model.
 
         >>> import numpy as np
@@ -120,22 +120,22 @@ class KDMTable(DensityMixin, TableEstimator):
         ['x']
         """
         engine = self._engine()
-        known = read_given(engine.schema, given)
+        evidence = read_given(engine.schema, given)
         names = list(engine.columns) if columns is None else list(columns)
         wanted = [engine.column("columns", name) for name in names]
-        found, log_evidence = engine.marginals(wanted, known)
+        posteriors, log_evidence = engine.marginals(wanted, evidence)
         return {
-            name: Answer(posterior, describe(name, known), log_evidence, self._generator)
-            for name, posterior in found.items()
+            name: Answer(posterior, describe(name, evidence), log_evidence, self._generator)
+            for name, posterior in posteriors.items()
         }
 
     @torch.no_grad()
     def probability(self, event: Any, given: Any = None) -> float:
-        """P(event | given): how probable it is that several conditions hold together.
+        """P(event | given): the probability that several conditions hold together.
 
         Args:
             event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
-            given: what is known, in the same form.
+            given: evidence, in the same form.
 
         >>> import numpy as np
         >>> x = np.linspace(0, 1, 200)
@@ -151,7 +151,7 @@ class KDMTable(DensityMixin, TableEstimator):
         """New complete rows, without missing cells, as a frame like the one that the table was fitted to.
 
         Args:
-            given: what the rows have in common, as in `query`.
+            given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
         """
         n = check_count("n_samples", n_samples)
@@ -191,23 +191,23 @@ class KDMTable(DensityMixin, TableEstimator):
     def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
         """Intervals of an ordered column given the rest of each row, `(rows, 2)`: see `Answer.interval`.
 
-        `interval_probability` tells what each holds.
+        `interval_probability` gives their probabilities.
         """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         return self._rows_of(X, target, lambda rho: np.moveaxis(rho.interval(coverage), 0, -1))
 
     def interval_probability(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
-        """What each interval of `predict_interval` holds according to the model, `(rows,)`.
+        """The probability of each interval of `predict_interval` under the model, `(rows,)`.
 
-        Of a density it is the coverage. Values with a probability of their own are inside or outside as a
-        whole: no interval holds less than one of them. Compare its mean with the share of true values inside.
+        For a density it is the coverage. A value with a probability is inside or outside as a whole, so the
+        probability of an interval may be larger. Compare its mean with the share of true values inside.
 
         >>> import numpy as np
         >>> fee = np.repeat([0.0, 3.5], [195, 5])
         >>> table = KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"fee": fee})
         >>> answer = table.query("fee")
-        >>> (held,) = table.interval_probability({"fee": [np.nan]}, "fee")
-        >>> bool(abs(held - answer.probability(answer.interval(0.9))) < 1e-6)
+        >>> (inside,) = table.interval_probability({"fee": [np.nan]}, "fee")
+        >>> bool(abs(inside - answer.probability(answer.interval(0.9))) < 1e-6)
         True
         """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
@@ -281,9 +281,9 @@ class KDMTable(DensityMixin, TableEstimator):
                 `"impute"`, if wanted with `draw=True`; or `"sample"` with `n=` and if wanted `given=`.
             data: a path to CSV or Parquet, or an iterable of Arrow batches or other frames; None for
                 `"sample"`.
-            batch_size: rows of a batch, where the table makes the batches: of files and of new rows.
-            columns: the columns that the table is told; None: all of them.
-            keep: columns that answers repeat, in front of their own.
+            batch_size: rows of a batch, for files and for new rows; iterables have their batches.
+            columns: the columns that the table sees; None: all of them.
+            keep: columns that are copied to the front of the answers.
             options: those of `what`, and `random_state=` of draws.
 
         Returns:
@@ -318,7 +318,7 @@ class KDMTable(DensityMixin, TableEstimator):
 
     @torch.no_grad()
     def explain(self, row: Any) -> Explanation:
-        """How surprising every cell of a row is given the other cells, and what was expected there.
+        """The cells of a row that are surprising given the other cells, and the expected values there.
 
         Args:
             row: a frame of one row, or a mapping from column to value.
@@ -346,15 +346,15 @@ class KDMTable(DensityMixin, TableEstimator):
     def information(
         self, target: str, given: Any = None, *, n_samples: int = 2000, random_state: Any = 0
     ) -> dict[str, float]:
-        """How much every other column would tell about a column, given what is known; the most first.
+        """The information of every other column about a column, given evidence; the largest first.
 
         This is the mutual information I(target; column | given) in nats: by how much the entropy of the
-        target falls on average when the column becomes known. It is exact between levels, else an estimate
-        by draws.
+        target falls on average when the column is observed. It is exact between levels, else an estimate by
+        draws.
 
         Args:
-            given: what is known of other columns than the target, as in `query`.
-            n_samples: draws for each column where draws are needed.
+            given: evidence on other columns than the target, as in `query`.
+            n_samples: draws for each column, if draws are needed.
             random_state: of the draws.
 
         >>> import numpy as np

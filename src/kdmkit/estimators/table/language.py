@@ -42,7 +42,7 @@ class QueryError(ValueError):
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a query: what it says, and where it is."""
+    """A piece of a query: its text and its place."""
 
     kind: Literal["word", "quoted", "symbol", "end"]
     text: str
@@ -69,23 +69,23 @@ def tokenize(text: str) -> list[Token]:
     tokens, place = [], 0
     end = len(text.rstrip())
     while place < end:
-        found = _TOKEN.match(text, place)
-        if found is None:
+        match = _TOKEN.match(text, place)
+        if match is None:
             raise _unreadable(text, place + len(text[place:]) - len(text[place:].lstrip()))
-        tokens.append(_token(found))
-        place = found.end()
+        tokens.append(_token(match))
+        place = match.end()
     return [*tokens, Token("end", "", end, end + 1)]
 
 
-def _token(found: re.Match[str]) -> Token:
-    quoted, symbol, word = found.group("quoted", "symbol", "word")
+def _token(match: re.Match[str]) -> Token:
+    quoted, symbol, word = match.group("quoted", "symbol", "word")
     if quoted:
         text = quoted[1:-1] if quoted[0] == "`" else re.sub(r"\\(.)", r"\1", quoted[1:-1])
-        return Token("quoted", text, *found.span("quoted"))
+        return Token("quoted", text, *match.span("quoted"))
     if symbol:
         text = _SAME.get(symbol, symbol)
-        return Token("word" if text == "in" else "symbol", text, *found.span("symbol"))
-    return Token("word", word, *found.span("word"))
+        return Token("word" if text == "in" else "symbol", text, *match.span("symbol"))
+    return Token("word", word, *match.span("word"))
 
 
 def _unreadable(text: str, place: int) -> QueryError:
@@ -207,18 +207,18 @@ class _Parser:
     # ---- conditions
 
     def conditions(self) -> dict[str, Condition]:
-        found: dict[str, Condition] = {}
+        conditions: dict[str, Condition] = {}
         while True:
             first = self.here
             name, condition = self.condition()
-            if name in found:
-                together = both(found[name], condition)
+            if name in conditions:
+                together = both(conditions[name], condition)
                 if together is None:
                     raise self.error(first, f"conditions on {name!r} that a value can satisfy", "none")
                 condition = together
-            found[name] = condition
+            conditions[name] = condition
             if not (self.here.is_symbol(",") or self.here.is_keyword("and")):
-                return found
+                return conditions
             self.take()
 
     def condition(self) -> tuple[str, Condition]:
@@ -316,7 +316,7 @@ class _Parser:
         return name, self.range(name, values, opening, closing)
 
     def _is_set(self, name: str, opening: Token, closing: Token) -> bool:
-        """Braces make a set; so do all brackets for levels, where a range has no meaning."""
+        """Whether brackets make a set: braces always, all brackets for levels, which have no ranges."""
         if (opening.text == "{") != (closing.text == "}"):
             raise self.error(closing, "'}'" if opening.text == "{" else "']' or ')'")
         return opening.text == "{" or self.columns[name].levels is not None
@@ -325,10 +325,10 @@ class _Parser:
         place = Token("word", "", opening.start, closing.stop)
         if len(values) != 2:
             raise self.error(place, "two ends in a range (braces make a set)", str(len(values)))
-        found = Range(values[0], values[1], above=opening.text == "(", below=closing.text == ")")
-        if found.is_empty:
-            raise self.error(place, "a lower end below the upper one", str(found))
-        return found
+        between = Range(values[0], values[1], above=opening.text == "(", below=closing.text == ")")
+        if between.is_empty:
+            raise self.error(place, "a lower end below the upper one", str(between))
+        return between
 
     # ---- columns and values
 
@@ -353,7 +353,7 @@ class _Parser:
             raise self.error(token, f"{syntax.wanted} for {name!r}") from error
 
     def level(self, name: str, levels: Sequence[Any], token: Token) -> Any:
-        """The level of that name; where only one differs in the case of letters alone, that one."""
+        """The level of that name, or the only one that differs in upper and lower case alone."""
         for level in levels:
             if str(level) == token.text:
                 return level

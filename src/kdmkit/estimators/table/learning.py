@@ -53,7 +53,7 @@ class TableEstimator(KDMEstimator):
 
         Args:
             X: a frame of pandas, polars or Arrow, a mapping of arrays, an array; or a path to CSV or Parquet,
-                or an iterator of Arrow batches: these are read batch by batch and never held in memory.
+                or an iterator of Arrow batches: these are read batch by batch: memory holds only the sample.
             y: ignored, for scikit-learn.
             sample_weight: a number ≥ 0 for every row.
         """
@@ -81,7 +81,7 @@ class TableEstimator(KDMEstimator):
         them twice as many components. `kdmkit.save` leaves the sample out.
 
         Args:
-            X: as in `fit`; a chunk is held in memory.
+            X: as in `fit`; memory holds a whole chunk.
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
         """
         first = not hasattr(self, "module_")
@@ -125,7 +125,7 @@ class TableEstimator(KDMEstimator):
             validation_fraction=self.validation_fraction,
             seed=self._seed,
             options=self._settings(self._seed, n),
-            identity=self._identity(tuple(rows.columns.values())),
+            identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
         )
 
@@ -145,7 +145,7 @@ class TableEstimator(KDMEstimator):
 
     @property
     def columns_(self) -> Columns:
-        """What every column was taken for, by name; prints as a table."""
+        """The columns and their kinds, by name; prints as a table."""
         check_is_fitted(self)
         return Columns(self.schema_)
 
@@ -253,6 +253,7 @@ def sampled_weights(
 ) -> tuple[Float[Tensor, " m"] | None, Int[Tensor, " m"]]:
     """Weights of the rows of a sample, of mean 1, and the places in it of those whose weight is positive."""
     if sample_weight is not None and frame.numbers is not None:
+        assert frame.n_total is not None
         weighted_rows(sample_weight, np.arange(frame.n_total))  # raises unless every row has a weight
         sample_weight = np.asarray(sample_weight)[frame.numbers]
     weights, used = weighted_rows(sample_weight, np.arange(frame.n_rows))

@@ -34,14 +34,14 @@ _MOST_BOXES = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """What one column was taken for: an entry of `Columns`.
+    """One column of a table: an entry of `Columns`.
 
     Attributes:
         name: the column's name.
         kind: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier,
             text or empty.
         why: the reason in a few words.
-        details: what the codec found: levels, range, resolution, atoms.
+        details: levels, range, resolution, atoms.
         variables: names of the column's variables in the model, one for each part; () if it is left out.
         codec: turns its cells into events and back.
         missing: the share of missing cells in the rows it was fitted to.
@@ -66,12 +66,12 @@ class Column:
 
     @property
     def reason(self) -> str:
-        """What it was taken for, and why."""
+        """The kind, and why."""
         return f"{self.kind}: {self.why}"
 
     @property
     def line(self) -> tuple[str, ...]:
-        """What is printed of the column, below `COLUMN_HEADER`."""
+        """The line of the column in a printed table, below `COLUMN_HEADER`."""
         return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
 
 
@@ -79,10 +79,10 @@ class Schema:
     """The columns of a table.
 
     Args:
-        columns: what every column was taken for, in the order of the frame.
-        backend: what a frame like the fitted one is made with: pandas, polars, pyarrow, mapping or array.
+        columns: in the order of the frame.
+        backend: the library of the fitted frame: pandas, polars, pyarrow, mapping or array.
         labels: the names as the frame has them.
-        sample: how many rows the columns were recognised by, and of how many; None: all rows.
+        sample: the number of rows by which the columns were recognised, and of all rows; None: by all rows.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -124,7 +124,7 @@ class Schema:
         """Variables of a layer for all columns that are modelled: `c0`, `c1`, `c2_week`, `c2_weekday`, …
 
         Args:
-            n_components: where every component is to have a bandwidth of its own, their number.
+            n_components: the number of components, if each has a bandwidth.
         """
         return [
             Variable(name, kernel, shape)
@@ -161,7 +161,7 @@ class Schema:
         return Table(values, observed, log_offset=offset)
 
     def check_columns(self, frame: RawFrame) -> None:
-        """Raises where a frame has other columns than the schema."""
+        """Raises if a frame has other columns than the schema."""
         absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
         unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
         if absent or unknown:
@@ -184,7 +184,7 @@ class Schema:
         Constants come back as they are; identifiers, texts and empty columns are left out.
 
         Args:
-            columns: the columns wanted; None is all of which `values` holds the variables, and constants.
+            columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
         """
         n_rows = len(next(iter(values.values())))
@@ -192,8 +192,8 @@ class Schema:
         raw: list[RawColumn] = []
         for name in wanted:
             column = self.column("columns", name)
-            known = column.variables and all(part in values for part in column.variables)
-            if column.kind == "constant" or known:
+            has_values = column.variables and all(part in values for part in column.variables)
+            if column.kind == "constant" or has_values:
                 raw.append(self.decode_column(name, values, n_rows))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
@@ -221,7 +221,7 @@ class Schema:
 
     @cached_property
     def modelled(self) -> dict[str, Column]:
-        """The columns that the model holds, by name."""
+        """The columns that take part in the model, by name."""
         return {name: column for name, column in self.columns.items() if column.variables}
 
     def modelled_column(self, argument: str, name: Any) -> Column:
@@ -237,12 +237,12 @@ class Schema:
     # ---- questions
 
     def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
-        """What a question knows, as evidence for `infer`, by variable.
+        """The evidence of a question for `infer`, by variable.
 
         Every tensor and region has one leading dimension L: the question is a union of L disjoint boxes. L is
         1 but for ranges of date-times and for sets of numbers that have densities. An answer over L boxes is
-        the average of the L answers, weighted by softmax(log_evidence). Variables of which nothing is known
-        are absent.
+        the average of the L answers, weighted by softmax(log_evidence). Variables without evidence are
+        absent.
 
         Args:
             given: by column: a value; a pair, which is a closed range with None for an open end; a list or a
@@ -257,9 +257,9 @@ class Schema:
         evidence: dict[str, Tensor | Region] = {}
         for i, column in enumerate(asked):
             stacked = column.codec.stack([box[i] for box in boxes])
-            for name, known in zip(column.variables, stacked, strict=True):
-                if known is not None:
-                    evidence[name] = known
+            for name, region in zip(column.variables, stacked, strict=True):
+                if region is not None:
+                    evidence[name] = region
         return evidence
 
     # ---- description
@@ -303,13 +303,13 @@ class Schema:
         return cls(columns, config["backend"], config["labels"], None if sample is None else tuple(sample))
 
     def __str__(self) -> str:
-        """A table of what every column was taken for."""
+        """A table of the columns and their kinds."""
         text = text_table(COLUMN_HEADER, [column.line for column in self.columns.values()])
         return f"{text}\n{self.origin}" if self.origin else text
 
     @property
     def origin(self) -> str:
-        """Which rows the columns were recognised by; empty where those are all rows."""
+        """The sample by which the columns were recognised, in words; empty if there was none."""
         if self.sample is None:
             return ""
         return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
@@ -334,16 +334,16 @@ def _column(i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarra
 
 
 def _absent(column: Column, n_rows: int) -> RawColumn:
-    """A column of which every cell is missing."""
+    """A column with missing cells only."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
 
 
 class Columns(dict[str, Column]):
-    """What columns were taken for, by name; prints as a table. `KDMTable.columns_` has it.
+    """The columns of a table by name; prints as a table of their kinds. `KDMTable.columns_` has it.
 
     Attributes:
-        origin: which rows they were recognised by; empty where those are all rows.
+        origin: the sample by which the columns were recognised, in words; empty if there was none.
 
     >>> import kdmkit as kdm
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""What a fitted table makes of batches of rows, Arrow in and Arrow out."""
+"""Answers of a fitted table to batches of rows, Arrow in and Arrow out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
 
 
 def answers_of(table: Any) -> dict[str, BatchAnswer]:
-    """What batches can be asked."""
+    """The questions to batches, by name."""
     answers: dict[str, Callable[..., Any]] = {"score": scored, "predict": predicted, "impute": imputed}
     return {name: partial(answer, table) for name, answer in answers.items()}
 
@@ -60,9 +60,9 @@ def sampled(
 
 
 def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:
-    """The columns of a batch that the table is told: those that were chosen, or all.
+    """The columns of a batch that the table sees: those that were chosen, or all.
 
-    Columns that are kept and that the table does not know are not told.
+    Columns to keep that are not columns of the table are left out.
     """
     if columns is not None:
         return select_columns("columns", batch, columns)
@@ -79,10 +79,10 @@ def batches_for(table: Any, data: Any, batch_size: int) -> Iterable[Any]:
 
 
 def _with_fractions(table: Any, batch: Any) -> Any:
-    """A batch of a CSV file: whole numbers that the table knows with fractions have them here, too."""
+    """A batch of a CSV file: whole numbers become floats if the table has floats in the column."""
     arrow = need("pyarrow")
     for i, field in enumerate(batch.schema):
-        known = table.schema_.columns.get(field.name)
-        if known is not None and known.storage.base == "float" and arrow.types.is_integer(field.type):
+        column = table.schema_.columns.get(field.name)
+        if column is not None and column.storage.base == "float" and arrow.types.is_integer(field.type):
             batch = batch.set_column(i, field.name, batch.column(i).cast(arrow.float64()))
     return batch

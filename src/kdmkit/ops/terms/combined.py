@@ -198,9 +198,9 @@ class Restricted(_Nested):
 
 
 def restricted(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Term:
-    """The term, `Restricted` unless it is known that every query is kept."""
-    is_known = keep.device.type == "cpu" and only_reverse_mode()
-    return term if is_known and bool(keep.all()) else Restricted(term, keep)
+    """The term, `Restricted` unless every query is kept and finding that out costs nothing."""
+    is_readable = keep.device.type == "cpu" and only_reverse_mode()
+    return term if is_readable and bool(keep.all()) else Restricted(term, keep)
 
 
 def _kept_row(term: Term, keep: Bool[Tensor, "*#lead n 1"]) -> Float[Tensor, "*lead n"] | None:

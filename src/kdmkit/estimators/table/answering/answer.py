@@ -24,12 +24,11 @@ _BARS, _TAIL = 12, 0.005
 
 
 class BaseAnswer(ABC):
-    """What a query returns.
+    """The answer to a query.
 
     Attributes:
         question: the query, as text.
-        log_evidence: log p of what is given (a density where values of continuous columns are given); 0
-            where nothing is.
+        log_evidence: log p(given), a density if values of continuous columns are given; 0 without evidence.
     """
 
     def __init__(self, question: str, log_evidence: float) -> None:
@@ -46,12 +45,12 @@ class BaseAnswer(ABC):
 
     @abstractmethod
     def bars(self) -> dict[str, float]:
-        """What a histogram shows: probabilities of levels or of ranges, by label."""
+        """The bars of a histogram: probabilities of levels or of ranges, by label."""
 
     def to_dict(self) -> dict[str, Any]:
         """The answer in the types of JSON."""
-        known = {"log_evidence": self.log_evidence}
-        return {"query": self.question, **{k: plain(v) for k, v in self.summary().items()}, **known}
+        summary = {name: plain(value) for name, value in self.summary().items()}
+        return {"query": self.question, **summary, "log_evidence": self.log_evidence}
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  {name}: {shown(value)}" for name, value in self.summary().items())]
@@ -76,7 +75,7 @@ class BaseAnswer(ABC):
 
 
 class Answer(BaseAnswer):
-    """The distribution of one column given what is known of others. `KDMTable.query` returns it.
+    """The distribution of one column given evidence. `KDMTable.query` returns it.
 
     >>> import kdmkit as kdm
     >>> import numpy as np
@@ -102,7 +101,7 @@ class Answer(BaseAnswer):
 
     @property
     def levels(self) -> list[Any] | None:
-        """All values in their order, where they are finitely many."""
+        """All values in their order, if they are finitely many."""
         levels = self._posterior.levels
         return None if levels is None else list(levels)
 
@@ -141,11 +140,11 @@ class Answer(BaseAnswer):
     def interval(self, coverage: float = 0.9) -> Any:
         """An interval (low, high) that holds a given probability, with about as much below it as above.
 
-        Of a density it is the central interval. Single values with probabilities of their own are inside or
-        outside as a whole: the interval is the one near the central one whose probability is nearest to
-        `coverage`, and `probability(interval(coverage))` tells what it holds: where one value has 97 %, no
-        interval holds less. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least
-        the coverage. Of levels without an order it is a list, the most probable ones with at least as much.
+        For a density it is the central interval. Single values with probabilities are inside or outside as a
+        whole: if one value has 97 %, every interval holds at least that. The result is the interval near the
+        central one whose probability is nearest to `coverage`; `probability(interval(coverage))` gives its
+        probability. `quantile((1 - coverage) / 2)` and `quantile((1 + coverage) / 2)` hold at least the
+        coverage. For levels without an order it is a list of the most probable ones that reach the coverage.
 
         Args:
             coverage: the probability that the value lies inside.
@@ -165,18 +164,17 @@ class Answer(BaseAnswer):
         levels = self._posterior.levels
         probs = self._posterior.probs().tolist()
         assert levels is not None
-        found = [(scalar(level), p) for level, p in zip(levels, probs, strict=True)]
-        return dict(sorted(found, key=lambda pair: -pair[1]))
+        pairs = [(scalar(level), p) for level, p in zip(levels, probs, strict=True)]
+        return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def probability(self, value: Any) -> float:
-        """How probable a value, a range `(low, high)` or a set `[a, b]` is."""
+        """The probability of a value, a range `(low, high)` or a set `[a, b]`."""
         return float(self._posterior.probability(value))
 
     def histogram(self, bins: Sequence[tuple[Any, Any]]) -> Array:
-        """The probability of every one of some ranges `(low, high)`, of ordered columns.
+        """The probabilities of closed ranges `(low, high)`, for ordered columns.
 
-        The ranges are closed. Where several answers about one column are asked for the same ranges, the
-        later ones are quick.
+        Results for the same ranges of one column are cached: later answers are quick.
 
         >>> import kdmkit as kdm
         >>> frame = {"x": np.linspace(0, 1, 200)}
@@ -187,7 +185,7 @@ class Answer(BaseAnswer):
         return self._posterior.histogram(tuple((low, high) for low, high in bins))
 
     def log_density(self, value: Any) -> float:
-        """log p(value): of a density, or of the probability of values that have one."""
+        """log p(value): the log-density, or the log-probability of values that have one."""
         return float(self._posterior.log_density(value))
 
     def density(self, values: Any) -> Array:
@@ -210,16 +208,16 @@ class Answer(BaseAnswer):
 
     def summary(self) -> dict[str, Any]:
         codec = self._posterior.codec
-        found: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         if codec.numeric:
-            found["mean"] = self.mean
+            summary["mean"] = self.mean
         if codec.ordered:
-            found |= {"median": self.median, "90 % interval": self.interval(0.9)}
+            summary |= {"median": self.median, "90 % interval": self.interval(0.9)}
         if self._posterior.has_masses:
-            found["probability inside"] = float(self._posterior.interval_mass(0.9))
+            summary["probability inside"] = float(self._posterior.interval_mass(0.9))
         if self._posterior.levels is not None and not codec.numeric:
-            found["probs"] = self.probs
-        return found
+            summary["probs"] = self.probs
+        return summary
 
     def bars(self) -> dict[str, float]:
         if self._posterior.has_levels:
@@ -237,10 +235,11 @@ class Answer(BaseAnswer):
     def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:
         """Adjacent closed ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.
 
-        They have one width but for the ends. Of levels and of numbers on a grid, they have equally many.
+        They have one width but for the ends. For levels and for numbers on a grid, each range has equally
+        many of them.
 
         Args:
-            n: how many ranges at most.
+            n: the largest number of ranges.
 
         >>> import kdmkit as kdm
         >>> frame = {"n": np.arange(200) % 50}
@@ -273,7 +272,7 @@ class Answer(BaseAnswer):
 
 
 class EventAnswer(BaseAnswer):
-    """The probability of an event given what is known: the distribution of a boolean.
+    """The probability of an event given evidence: the distribution of a boolean.
 
     `KDMTable.query` returns it for questions such as `P(price > 1000 | cut = Ideal)`.
 
@@ -311,7 +310,7 @@ class EventAnswer(BaseAnswer):
         return dict(sorted(both.items(), key=lambda pair: -pair[1]))
 
     def probability(self, value: bool = True) -> float:
-        """How probable the event is; of False, how probable it is that the event does not happen."""
+        """The probability of the event; for False, the probability that it does not happen."""
         if not isinstance(value, bool | np.bool_):
             raise TypeError(bad_argument("value", "True or False", repr(value)))
         return self._probability if value else 1 - self._probability

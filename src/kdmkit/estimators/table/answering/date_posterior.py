@@ -1,4 +1,4 @@
-"""The distribution of a column of dates. Its digits are variables; quantiles are found digit by digit."""
+"""The distribution of a column of dates. Its digits are variables; quantiles are searched digit by digit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kdmkit.estimators.table.answering.variable_posterior import (
     place_event,
     spread,
 )
-from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.codecs.base import PartEvidence
 from kdmkit.estimators.table.codecs.dates import CirclePart, DateCodec
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.estimators.table.schema import Column
@@ -163,7 +163,7 @@ class DatePosterior(ComponentPosterior):
         first = self._caches[self.column.variables[0]]
         return self._summed(len(bins), first.kept(bins, lambda: self._boxes(bins)))
 
-    def _masses(self, n: int, regions: Sequence[Known]) -> Array:
+    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
         given = {
             name: spread(as_region(self.rho.kernels[name], region), len(self.rho.batch_shape))
             for name, region in zip(self.column.variables, regions, strict=True)

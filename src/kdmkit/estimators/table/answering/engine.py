@@ -1,4 +1,4 @@
-"""Questions to a fitted table: evidence in, distributions of columns out. All answers are exact."""
+"""The engine behind questions to a fitted table: evidence in, exact distributions of columns out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
 from kdmkit.estimators.table.answering.date_posterior import posterior_of
-from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.posterior import ComponentPosterior, Posterior
 from kdmkit.estimators.table.answering.questions import in_common
 from kdmkit.estimators.table.answering.restricted import restrict
 from kdmkit.estimators.table.answering.variable_posterior import as_region, infer
@@ -32,8 +32,8 @@ class TableEngine:
 
     Args:
         schema: columns and their codecs.
-        joint: a `TreeKDM` or a `JointKDM` over the variables of the schema.
-        module: the module that the distribution is from.
+        joint: the `TreeKDM` of the variables of the schema.
+        module: the module that holds this distribution.
     """
 
     def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
@@ -61,28 +61,29 @@ class TableEngine:
     # ---- one question
 
     def query(self, column: Column, given: Mapping[str, Any]) -> tuple[Posterior, float]:
-        """The distribution of a column, and log p of what is given."""
-        own = given.get(column.name)
+        """The distribution of a column, and log p(given)."""
+        condition = given.get(column.name)
         others = {name: value for name, value in given.items() if name != column.name}
         evidence = self.evidence(others)
+        posterior: Posterior
         if evidence:
             rho, log_evidence = infer(self.joint, column.variables, evidence)
             total, share = _shares(log_evidence, others)
             posterior = posterior_of(column, rho, share, self.caches, partial(self.joint.infer, **evidence))
         else:
             posterior, total = self._prior(column), 0.0
-        if own is None:
+        if condition is None:
             return posterior, total
-        restricted, log_mass = restrict(posterior, own)
+        restricted, log_mass = restrict(posterior, condition)
         return restricted, total + log_mass
 
     def marginals(
         self, columns: Sequence[Column], given: Mapping[str, Any]
     ) -> tuple[dict[str, Posterior], float]:
-        """The distribution of every column, and log p of what is given: one pass of messages serves all."""
+        """The distribution of every column, and log p(given): one pass of messages serves all."""
         evidence = self.evidence(given)
         free = [column for column in columns if given.get(column.name) is None]
-        found: dict[str, Posterior] = {}
+        posteriors: dict[str, Posterior] = {}
         total = 0.0
         if not evidence:
             return {column.name: self._prior(column) for column in columns}, total
@@ -93,15 +94,15 @@ class TableEngine:
             total, share = _shares(every[wanted[0]].log_evidence, given)  # from the pass of the marginals
             for column in free:
                 several = len(column.variables) > 1
-                own = rho.marginal(*column.variables) if several else every[column.variables[0]]
-                found[column.name] = posterior_of(column, own, share, self.caches)
+                marginal = rho.marginal(*column.variables) if several else every[column.variables[0]]
+                posteriors[column.name] = posterior_of(column, marginal, share, self.caches)
         for column in columns:
-            if column.name not in found:
-                found[column.name], total = self.query(column, given)
-        return {column.name: found[column.name] for column in columns}, total
+            if column.name not in posteriors:
+                posteriors[column.name], total = self.query(column, given)
+        return {column.name: posteriors[column.name] for column in columns}, total
 
     def _prior(self, column: Column) -> Posterior:
-        """The distribution of a column where nothing is given; made once."""
+        """The distribution of a column without evidence; made once."""
         if column.name not in self._priors:
             self._priors[column.name] = posterior_of(
                 column, self.joint.marginal(*column.variables), None, self.caches
@@ -109,43 +110,43 @@ class TableEngine:
         return self._priors[column.name]
 
     def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
-        """p(event | given), and log p of what is given."""
-        known = self.evidence(event)
-        if not known:
+        """p(event | given), and log p(given)."""
+        regions = self.evidence(event)
+        if not regions:
             raise ValueError(bad_argument("event", "at least one condition", "none"))
         if any(event[name] is not None and given.get(name) is not None for name in event):
             return self._overlapping_event(event, given)
-        rho, log_evidence = infer(self.joint, tuple(known), self.evidence(given))
+        rho, log_evidence = infer(self.joint, tuple(regions), self.evidence(given))
         total, share = _shares(log_evidence, given)
-        log_mass = torch.stack([self._log_mass(rho, box) for box in boxes(known)])
+        log_mass = torch.stack([self._log_mass(rho, box) for box in boxes(regions)])
         if share is not None:
             log_mass = log_mass + share
         return float(log_mass.double().exp().sum()), total
 
     def _overlapping_event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
-        """p(event | given) where some columns have conditions in both: p(event and given) over p(given)."""
+        """p(event | given) = p(event and given) / p(given), if some columns have conditions in both."""
         log_given = float(torch.logsumexp(self._log_boxes(given), -1))
-        _shares(torch.tensor([log_given]), given)  # raises where it is impossible
+        _shares(torch.tensor([log_given]), given)  # raises if it is impossible
         shared = {
             name: in_common(self.columns[name].codec, value, given[name])
             for name, value in event.items()
             if value is not None and given.get(name) is not None
         }
         total = 0.0
-        for pieces in itertools.product(*shared.values()):
-            every = {**given, **event, **dict(zip(shared, pieces, strict=True))}
-            log_both = float(torch.logsumexp(self._log_boxes(every), -1))
+        for values in itertools.product(*shared.values()):
+            both = {**given, **event, **dict(zip(shared, values, strict=True))}
+            log_both = float(torch.logsumexp(self._log_boxes(both), -1))
             total += math.exp(log_both - log_given)
         return min(1.0, total), log_given
 
     def box_shares(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
-        """log p(box | given) of the boxes of what is given."""
+        """log p(box | given) of every box of the evidence."""
         share = _shares(self._log_boxes(given), given)[1]
         assert share is not None
         return share
 
     def _log_boxes(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
-        """log p of every box of what is given; of nothing, one box of probability 1."""
+        """log p of every box of the evidence; without evidence there is one box of probability 1."""
         evidence = self.evidence(given)
         if not evidence:
             return torch.zeros(1, dtype=torch.float64)
@@ -154,38 +155,38 @@ class TableEngine:
             _, log_evidence = infer(self.joint, free[:1], evidence)
             assert log_evidence is not None
             return log_evidence.double()
-        found: Tensor = self.joint.log_prob(**evidence)
-        return found.double()
+        log_prob: Tensor = self.joint.log_prob(**evidence)
+        return log_prob.double()
 
     def _log_mass(self, rho: Any, box: Mapping[str, Tensor | Region]) -> Tensor:
         """log p(box) under a distribution of its variables."""
-        regions = {name: as_region(self.joint.kernels[name], known) for name, known in box.items()}
+        regions = {name: as_region(self.joint.kernels[name], value) for name, value in box.items()}
         if len(regions) == 1:
             (region,) = regions.values()
-            found: Tensor = rho.log_mass(region)
-            return found
-        found = rho.log_prob(**regions)
-        return found
+            log_mass: Tensor = rho.log_mass(region)
+        else:
+            log_mass = rho.log_prob(**regions)
+        return log_mass
 
     def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
-        """What is given, by variable; unknown columns raise."""
+        """The evidence by variable; unknown columns raise."""
         for name in given:
             self.column("given", name)
-        found = self.schema.evidence({name: value for name, value in given.items() if value is not None})
-        return {name: self._in_dtype(name, known) for name, known in found.items()}
+        evidence = self.schema.evidence({name: value for name, value in given.items() if value is not None})
+        return {name: self._in_dtype(name, value) for name, value in evidence.items()}
 
-    def _in_dtype(self, name: str, known: Tensor | Region) -> Tensor | Region:
-        """Points in the precision of the components: in another one all tables of the tree are converted."""
+    def _in_dtype(self, name: str, value: Tensor | Region) -> Tensor | Region:
+        """A point in the precision of the components: in another one all tables of the tree are converted."""
         like = self.joint.components[name]
-        if isinstance(known, Region) or not known.is_floating_point() or not like.is_floating_point():
-            return known
-        return known.to(like.dtype)
+        if isinstance(value, Region) or not value.is_floating_point() or not like.is_floating_point():
+            return value
+        return value.to(like.dtype)
 
     # ---- many rows
 
-    def posterior(self, column: Column, rows: Table) -> Posterior:
+    def posterior(self, column: Column, rows: Table) -> ComponentPosterior:
         """The distribution of a column given the other columns of every row, `(rows,)`."""
-        evidence, observed = others(rows, column)
+        evidence, observed = _others(rows, column)
         if not evidence:
             rho = self.joint.marginal(*column.variables).expand((len(rows),))
             return posterior_of(column, rho, None, self.caches)
@@ -196,14 +197,14 @@ class TableEngine:
 
     def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
-        found: Tensor = self.joint.log_prob(observed=rows.observed, **rows.columns)
-        return found.double().cpu() + rows.log_offset.double()
+        log_prob: Tensor = self.joint.log_prob(observed=rows.observed, **rows.columns)
+        return log_prob.double().cpu() + rows.log_offset.double()
 
 
-def others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Values and masks of the variables of other columns that at least one row has; at least one variable."""
-    free = {name: bool(mask.any()) for name, mask in rows.observed.items() if name not in column.variables}
-    names = [name for name, known in free.items() if known] or list(free)[:1]
+    is_seen = {name: bool(mask.any()) for name, mask in rows.observed.items() if name not in column.variables}
+    names = [name for name, seen in is_seen.items() if seen] or list(is_seen)[:1]
     return {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
 
 
@@ -213,27 +214,27 @@ def _shares(log_evidence: Tensor | None, given: Mapping[str, Any]) -> tuple[floa
         return 0.0, None
     total = torch.logsumexp(log_evidence.double(), -1)
     if bool(torch.isneginf(total)):
-        known = {name: value for name, value in given.items() if value is not None}
-        raise ValueError(bad_argument("given", "values that can occur together", f"probability 0 of {known}"))
+        evidence = {name: value for name, value in given.items() if value is not None}
+        got = f"probability 0 of {evidence}"
+        raise ValueError(bad_argument("given", "values that can occur together", got))
     return float(total), log_evidence.double() - total
 
 
 def boxes(evidence: Mapping[str, Tensor | Region]) -> Iterator[dict[str, Any]]:
     """The boxes of evidence one by one, without the leading dimension that counts them."""
-    count = max(_leading(known) for known in evidence.values())
-    for index in range(count):
-        yield {name: _box(known, index) for name, known in evidence.items()}
+    for index in range(max(_count_boxes(value) for value in evidence.values())):
+        yield {name: _box(value, index) for name, value in evidence.items()}
 
 
-def _leading(known: Any) -> int:
-    if isinstance(known, Interval):
-        return max(len(known.low), len(known.high))
-    return len(known.values if isinstance(known, OneOf) else known)
+def _count_boxes(value: Any) -> int:
+    if isinstance(value, Interval):
+        return max(len(value.low), len(value.high))
+    return len(value.values if isinstance(value, OneOf) else value)
 
 
-def _box(known: Any, index: int) -> Any:
-    if isinstance(known, Interval):
-        return Interval(known.low[index % len(known.low)], known.high[index % len(known.high)])
-    if isinstance(known, OneOf):
-        return OneOf(known.values[index % len(known.values)])
-    return known[index % len(known)]
+def _box(value: Any, index: int) -> Any:
+    if isinstance(value, Interval):
+        return Interval(value.low[index % len(value.low)], value.high[index % len(value.high)])
+    if isinstance(value, OneOf):
+        return OneOf(value.values[index % len(value.values)])
+    return value[index % len(value)]

@@ -47,10 +47,10 @@ class Dependence:
     def pairs(self) -> list[tuple[str, str, float]]:
         """All pairs, the most dependent first."""
         n = len(self.names)
-        found = [
+        pairs = [
             (self.names[i], self.names[j], float(self.information[i, j])) for i in range(n) for j in range(i)
         ]
-        return sorted(found, key=lambda pair: -pair[2])
+        return sorted(pairs, key=lambda pair: -pair[2])
 
     def _lines(self) -> list[tuple[str, str, str, str]]:
         links = {frozenset(link) for link in self.links}
@@ -80,8 +80,9 @@ def measure_dependence(engine: TableEngine, n_samples: int, generator: torch.Gen
     information = np.full((len(columns), len(columns)), np.nan)
     for i, first in enumerate(columns):
         for j, second in enumerate(columns[:i]):
-            found = _between(engine.joint, first, second, n_samples, generator)
-            information[i, j] = information[j, i] = found
+            information[i, j] = information[j, i] = _between(
+                engine.joint, first, second, n_samples, generator
+            )
     return Dependence(tuple(column.name for column in columns), information, links(engine))
 
 
@@ -100,7 +101,7 @@ def measure_information(
 ) -> dict[str, float]:
     """I(target; column | given) of every column that is not given, the largest first.
 
-    Where the evidence is a union of boxes, it is the mean over the boxes by their probabilities.
+    If the evidence is a union of boxes, it is the mean over the boxes, weighted by their probabilities.
     """
     if given.get(target.name) is not None:
         raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
@@ -111,31 +112,31 @@ def measure_information(
         free = [name for column in (target, *others) for name in column.variables]
         trees = [engine.joint.infer(target=free, **box) for box in boxes(evidence)]
         shares = engine.box_shares(given).exp().tolist()
-    found = {column.name: 0.0 for column in others}
+    information = {column.name: 0.0 for column in others}
     for tree, share in zip(trees, shares, strict=True):
         for column in others:
-            found[column.name] += share * _between(tree, target, column, n_samples, generator)
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+            information[column.name] += share * _between(tree, target, column, n_samples, generator)
+    return dict(sorted(information.items(), key=lambda pair: -pair[1]))
 
 
 def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.Generator) -> float:
     """I(first; second): that of the most telling pair of their variables."""
     pairs = [(a, b) for a in first.variables for b in second.variables]
-    found = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
-    return max(float(one.value) for one in found)
+    information = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
+    return max(float(estimate.value) for estimate in information)
 
 
 def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
-    """Neighbours in the tree, column by column; none where all columns share one node."""
+    """Pairs of columns that are neighbours in the tree."""
     owner = {variable: column.name for column in engine.columns.values() for variable in column.variables}
     nodes = engine.joint.nodes
-    found: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     for node, parent in engine.joint.parents.items():
         if parent is not None and nodes[node] and nodes[parent]:
             a, b = owner[nodes[node][0]], owner[nodes[parent][0]]
             if a != b:
-                found[(b, a)] = None
-    return tuple(found)
+                pairs[(b, a)] = None
+    return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -212,9 +213,9 @@ def explain_row(engine: TableEngine, row: Any) -> Explanation:
     rows = engine.schema.encode(raw)
     if len(rows) != 1:
         raise ValueError(bad_argument("row", "one row", f"{len(rows)} rows"))
-    known = {name: to_objects(column)[0] for name, column in raw.columns.items()}
-    columns = [column for name, column in engine.columns.items() if known.get(name) is not None]
-    return Explanation([_compared(engine, column, rows, known[column.name]) for column in columns])
+    cells = {name: to_objects(column)[0] for name, column in raw.columns.items()}
+    columns = [column for name, column in engine.columns.items() if cells.get(name) is not None]
+    return Explanation([_compared(engine, column, rows, cells[column.name]) for column in columns])
 
 
 def is_row(row: Any) -> bool:
@@ -243,5 +244,5 @@ def tail_probability(posterior: Posterior, value: Any) -> float:
         above = float(posterior.probability((value, None)).squeeze())
         return min(1.0, 2 * min(below, above))
     probs = posterior.probs()[0]
-    own = probs[int(codec.event(value)[0])]
-    return float(min(1.0, probs[probs <= own * (1 + 1e-9)].sum()))
+    prob = probs[int(codec.event(value)[0])]
+    return float(min(1.0, probs[probs <= prob * (1 + 1e-9)].sum()))

@@ -14,7 +14,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.codecs.base import Codec, Known
+from kdmkit.estimators.table.codecs.base import Codec, PartEvidence
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 
@@ -22,7 +22,7 @@ from kdmkit.estimators.table.schema import Column
 _TIE = 1e-6
 
 #: Boxes, stacked by variable, and for each the place of what it is a part of.
-Boxes = tuple[list[int], tuple[Known, ...]]
+Boxes = tuple[list[int], tuple[PartEvidence, ...]]
 
 
 class Posterior(ABC):
@@ -201,7 +201,7 @@ class ComponentPosterior(Posterior):
         return np.asarray(np.minimum(total, 1.0))
 
     @abstractmethod
-    def _masses(self, n: int, regions: Sequence[Known]) -> Array:
+    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
         """The probability of each of n boxes, `(n, *batch)`."""
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit.distributions import KDM, TreeKDM
+from kdmkit.distributions import KDM
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
@@ -22,7 +22,7 @@ from kdmkit.estimators.table.answering.posterior import (
     nearest_interval,
     tails,
 )
-from kdmkit.estimators.table.codecs.base import Known
+from kdmkit.estimators.table.codecs.base import PartEvidence
 from kdmkit.estimators.table.codecs.dates import CirclePart
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Kernel
@@ -186,7 +186,7 @@ class VariablePosterior(ComponentPosterior):
         place = torch.tensor(places, device=total.device)
         return total.index_add_(0, place, log_masses.double().exp())
 
-    def _masses(self, n: int, regions: Sequence[Known]) -> Array:
+    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
         if regions[0] is None:
             return np.ones((n, *self.batch))
         region = spread(as_region(self.rho.kernel, regions[0]), len(self.batch))
@@ -203,7 +203,7 @@ class VariablePosterior(ComponentPosterior):
 
 
 def infer(
-    joint: TreeKDM, variables: Sequence[str], evidence: Mapping[str, Tensor | Region]
+    joint: Any, variables: Sequence[str], evidence: Mapping[str, Tensor | Region]
 ) -> tuple[Any, Tensor | None]:
     """The distribution of some variables given evidence, and log p(evidence); None without evidence."""
     if not evidence:
@@ -229,11 +229,11 @@ def place_event(event: Tensor, like: Tensor) -> Tensor:
     return event.to(like.device, like.dtype if event.is_floating_point() else None)
 
 
-def as_region(kernel: Kernel, known: Any) -> Region:
+def as_region(kernel: Kernel, value: Any) -> Region:
     """Points as regions that hold nothing else: they have a mass if values have probabilities."""
-    if isinstance(known, Region):
-        return known
-    return OneOf(known.unsqueeze(-1)) if kernel.discrete else Interval(known, known)
+    if isinstance(value, Region):
+        return value
+    return OneOf(value.unsqueeze(-1)) if kernel.discrete else Interval(value, value)
 
 
 def spread(region: Region, rank: int) -> Region:

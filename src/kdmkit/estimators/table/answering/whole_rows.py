@@ -21,42 +21,42 @@ from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Interval, OneOf, Region, can_cut, cut
 from kdmkit.training import Table
 
-# Rows that are drawn together where evidence on a column needs a posterior for every row.
+# Rows that are drawn together, since evidence on a column needs a posterior for every row.
 _BLOCK = 8192
 
 
 def draw_rows(
-    inference: TableEngine, n: int, given: Mapping[str, Any], generator: torch.Generator
+    engine: TableEngine, n: int, given: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
     """n independent rows of all variables, from the distribution given the evidence.
 
-    Variables that are known to lie in a region are drawn by the chain rule: first all others given the
-    regions, then one after the other from its distribution inside its region.
+    Variables with a region as evidence are drawn by the chain rule: first all others given the regions, then
+    one after the other from its distribution inside its region.
     """
-    evidence = inference.evidence(given)
+    evidence = engine.evidence(given)
     if not evidence:
-        drawn: dict[str, Tensor] = inference.joint.sample((n,), generator=generator)
+        drawn: dict[str, Tensor] = engine.joint.sample((n,), generator=generator)
         return drawn
     parts = list(boxes(evidence))
-    # Raises where the evidence is impossible.
-    share = inference.box_shares(given)
+    # Raises if the evidence is impossible.
+    share = engine.box_shares(given)
     index = torch.multinomial(share.exp(), n, replacement=True, generator=generator).sort().values
     counts = torch.bincount(index, minlength=len(parts)).tolist()
-    found = [
-        _draw_box(inference.joint, min(_BLOCK, count - start), box, generator)
+    drawn_boxes = [
+        _draw_box(engine.joint, min(_BLOCK, count - start), box, generator)
         for box, count in zip(parts, counts, strict=True)
         for start in range(0, count, _BLOCK)
     ]
     order = torch.randperm(n, generator=generator, device=generator.device)
-    return {name: torch.cat([part[name] for part in found])[order] for name in inference.joint.variables}
+    return {name: torch.cat([part[name] for part in drawn_boxes])[order] for name in engine.joint.variables}
 
 
 def _draw_box(joint: Any, n: int, box: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
-    regions = {name: known for name, known in box.items() if isinstance(known, Region)}
-    for name, known in box.items():
+    regions = {name: value for name, value in box.items() if isinstance(value, Region)}
+    for name, value in box.items():
         if name not in regions:
-            drawn[name] = known.to(generator.device).expand(n, *known.shape)
+            drawn[name] = value.to(generator.device).expand(n, *value.shape)
     free = [name for name in joint.variables if name not in box]
     if free:
         rho, _ = infer(joint, free, box)
@@ -129,33 +129,31 @@ class Imputer:
         self.rows: Table = engine.schema.encode(self.raw)
 
     def _missing(self, column: Column) -> Array:
-        """Numbers of the rows that lack a cell of the column; none where the frame lacks the column."""
+        """Numbers of the rows that lack a cell of the column; none if the frame lacks the column."""
         raw = self.raw.columns.get(column.name)
         return np.flatnonzero(raw.missing) if raw is not None else np.array([], dtype=np.int64)
 
     # ---- three ways to fill in
 
     def expected(self) -> Any:
-        """Every cell by its own distribution given the observed cells of the row."""
+        """Every cell by its expectation given the observed cells of the row."""
         filled = {}
         for column in self.engine.columns.values():
             index = self._missing(column)
             if len(index):
                 parts = self.rows.take(torch.from_numpy(index)).blocks(BLOCK)
-                found = [self.engine.posterior(column, part).typical() for part in parts]
-                filled[column.name] = np.concatenate(found)
+                cells = [self.engine.posterior(column, part).typical() for part in parts]
+                filled[column.name] = np.concatenate(cells)
         return self._frame(filled)
 
     def most_probable(self) -> Any:
         """All cells of a row together by the most probable values."""
         if not self.raw.n_rows:
             return self._frame({})
-        found: dict[str, list[Tensor]] = {name: [] for name in self.rows.columns}
-        for block in self.rows.blocks(BLOCK):
-            values = self.engine.joint.mode(observed=block.observed, **block.columns).values
-            for name in found:
-                found[name].append(values[name].cpu())
-        return self._frame(self._decoded({name: torch.cat(parts) for name, parts in found.items()}))
+        joint, blocks = self.engine.joint, self.rows.blocks(BLOCK)
+        modes = [joint.mode(observed=block.observed, **block.columns).values for block in blocks]
+        values = {name: torch.cat([mode[name].cpu() for mode in modes]) for name in self.rows.columns}
+        return self._frame(self._decoded(values))
 
     def drawn(self, generator: torch.Generator) -> Any:
         """All cells of a row together, drawn from their distribution given the observed cells.

@@ -1,1 +1,1 @@
-"""What a column is, and how its cells become events of kernels and come back."""
+"""Kinds of columns, and codecs between their cells and events of kernels."""

@@ -20,11 +20,11 @@ _LIST_VALUES = 256
 _LIST_ROWS_PER_VALUE = 20
 _LIST_MEDIAN_ROWS = 5
 _LIST_OCCUPANCY = 0.25
-# A value is an atom where it has so many rows, so large a share, and stands out against its neighbours.
+# An atom has at least this many rows and this share of them, and stands out against its neighbours.
 _ATOM_ROWS = 8
 _ATOM_SHARE = 0.001
 _MOST_ATOMS = 100
-# Cells are masses where the middle half of the numbers spans at most this many; finer ones are densities.
+# Cells are masses if the middle half of the numbers spans at most this many; finer ones are densities.
 _MOST_CELLS = 20_000
 # float32 holds whole numbers up to here.
 _EXACT = float(1 << 24)
@@ -97,7 +97,7 @@ def _cells(counts: Counts, grid: Resolution | None) -> float:
 
 
 def resolution(counts: Counts, digits: int) -> Resolution | None:
-    """The decimal grid of the numbers, None where they have as many digits as their dtype.
+    """The decimal grid of the numbers, None if they have as many digits as their dtype.
 
     A common step other than a power of ten counts only if many numbers share it: five numbers may be even by
     chance.
@@ -165,7 +165,7 @@ def _rows_beside(counts: Counts, grid: Resolution | None, skipped: np.ndarray) -
 
 
 def find_bounds(counts: Counts, is_atom: np.ndarray) -> tuple[float, float]:
-    """The least and the greatest number that the column may have, ±∞ where nothing is known.
+    """The least and the greatest number that the column may have, ±∞ if there is no bound.
 
     Bounds are 0 for numbers of one sign, 1 or 100 for shares that come near them, and a frequent value at an
     end of the data (a cap).

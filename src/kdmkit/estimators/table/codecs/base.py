@@ -1,4 +1,4 @@
-"""What a column's cells are as events of kernels, and back."""
+"""Codecs: the cells of a column as events of kernels, and back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts import Events, Known, Part
+from kdmkit.estimators.table.codecs.parts import Events, Part, PartEvidence
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
 
-__all__ = ["Cells", "Codec", "Known", "LeftOutCodec"]
+__all__ = ["Cells", "Codec", "LeftOutCodec", "PartEvidence"]
 
 
 class Cells(NamedTuple):
@@ -25,9 +25,9 @@ class Cells(NamedTuple):
 
     Attributes:
         parts: one tensor `(rows, *event)` for each part of the column.
-        observed: False where a cell is missing, or outside of what the column was fitted to.
-        log_offset: what to add to the log-density of each row, so that it is in the user's units and counts
-            cells outside of the column's levels or support.
+        observed: False if a cell is missing, or outside of what the column was fitted to.
+        log_offset: added to the log-density of each row: it converts to the user's units and counts cells
+            outside of the column's levels or support.
     """
 
     parts: tuple[Tensor, ...]
@@ -35,8 +35,8 @@ class Cells(NamedTuple):
     log_offset: Float[Tensor, " rows"]
 
 
-#: What is known of every part of a column.
-Box = tuple[Known, ...]
+#: Evidence on every part of a column.
+Box = tuple[PartEvidence, ...]
 
 
 class Codec(ABC):
@@ -70,12 +70,12 @@ class Codec(ABC):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """A short name for every part, `("",)` where there is only one."""
+        """A short name for every part, `("",)` if there is only one."""
         return ("",)
 
     @property
     def levels(self) -> Sequence[Any] | None:
-        """The values by code, where a column has finitely many (then its only part holds codes), or None."""
+        """The values by code, if a column has finitely many (then its only part holds codes), or None."""
         return None
 
     @property
@@ -87,7 +87,7 @@ class Codec(ABC):
         """The kernel of every part.
 
         Args:
-            n_components: where bandwidths are one per component, the number of components.
+            n_components: the number of components, if each has a bandwidth.
         """
         return tuple(part.kernel(n_components) for part in self.parts)
 
@@ -138,19 +138,19 @@ class Codec(ABC):
     def event(self, value: Any) -> tuple[Tensor, ...]:
         """The event of one value: tensors `(*event,)`, one for each part.
 
-        Raises a ValueError that names the column where the value is none of it: an unknown level (the nearest
-        is suggested), a text where numbers are, a date that does not parse.
+        A value that the column cannot have raises a ValueError that names the column: an unknown level (the
+        nearest is suggested), a text in place of a number, a date that does not parse.
         """
 
     def region(self, value: Any) -> list[Box]:
-        """What a question says about the column, as disjoint boxes.
+        """Evidence on the column as disjoint boxes.
 
         Args:
             value: a value; a pair `(low, high)`, a closed range with None for an open end (ordered columns);
                 a list or a set, one of these; or None, unknown.
 
         Returns:
-            A list of boxes; each holds for every part what is known of it. The question is their union.
+            A list of boxes, each with evidence on every part. The question is their union.
         """
         if value is None:
             return [(None,) * len(self.parts)]
@@ -178,7 +178,7 @@ class Codec(ABC):
         raise self._no_value("one value", ends)
 
     def stack(self, boxes: Sequence[Box]) -> tuple[Tensor | Region | None, ...]:
-        """What is known of every part in L boxes, with a leading dimension L; None where it is nothing."""
+        """Evidence on every part in L boxes, with a leading dimension L; None for no evidence."""
         return tuple(
             None if all(box[i] is None for box in boxes) else part.stack([box[i] for box in boxes])
             for i, part in enumerate(self.parts)
@@ -192,7 +192,7 @@ class Codec(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What was found, in a few words."""
+        """The codec in a few words."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:

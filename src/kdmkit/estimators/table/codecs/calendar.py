@@ -27,12 +27,12 @@ _CLOCKS = (*(60_000_000 * minutes for minutes in (60, 30, 15, 10, 5, 1)), 1_000_
 
 @dataclass(frozen=True)
 class Calendar:
-    """How a date is written in digits. The digits of a later date are greater, read from the first one.
+    """Dates as digits. The digits of a later date are greater, read from the first one.
 
     Attributes:
         digits: names of the digits: the first of year, month, day, week and season is not bounded.
         sizes: how many values each digit has; 0 for the first one.
-        clock: microseconds of one unit of the time of day; 0 where dates have none.
+        clock: microseconds of one unit of the time of day; 0 if dates have none.
     """
 
     digits: tuple[str, ...]
@@ -44,7 +44,7 @@ class Calendar:
         """The digits for dates `datetime64[us]` without missing ones.
 
         Dates that all fall on one day of the month are months. Otherwise there are the week and the weekday,
-        or only the day where dates span less than eight weeks or more than thirty years. Spans of two to
+        or only the day if dates span less than eight weeks or more than thirty years. Spans of two to
         thirty years have seasons: a year of 52 weeks, the week in it, and the weekday. Dates that have a time
         of day have it as their last digit.
         """
@@ -189,16 +189,16 @@ _UNITS = ("Y", "M", "D", "h", "m", "s", "us")
 def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
     """The first and the last microsecond that a date means: a day, "2024-05" the whole month.
 
-    Text has the form of ISO 8601. Raises a ValueError where it does not parse.
+    Text has the form of ISO 8601. Raises a ValueError if it does not parse.
 
     >>> [str(end) for end in parse_span("2024-02")]
     ['2024-02-01T00:00:00.000000', '2024-02-29T23:59:59.999999']
     """
     if isinstance(value, str):
-        found = _ISO.match(value.strip())
-        if found is None:
+        match = _ISO.match(value.strip())
+        if match is None:
             raise ValueError(value)
-        unit = _UNITS[sum(group is not None for group in found.groups()) - 1]
+        unit = _UNITS[sum(group is not None for group in match.groups()) - 1]
         text = value.strip().removesuffix("Z").replace(" ", "T")
         start = np.datetime64(text).astype(f"datetime64[{unit}]")
     elif isinstance(value, np.datetime64):
@@ -252,29 +252,29 @@ class DateFormat:
 
     @classmethod
     def find(cls, column: RawColumn) -> DateFormat:
-        """The format of all texts of a column. Raises a ValueError where there is none, or more than one."""
-        found = cls.matching(column)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            got = f"texts that are dates both as {found[0].pattern} and as {found[1].pattern}"
+        """The format of all texts of a column. Raises a ValueError if there is none, or more than one."""
+        formats = cls.matching(column)
+        if len(formats) == 1:
+            return formats[0]
+        if formats:
+            got = f"texts that are dates both as {formats[0].pattern} and as {formats[1].pattern}"
             raise ValueError(bad_argument(f"column {column.name!r}", "dates of one meaning", got))
         raise ValueError(bad_argument(f"column {column.name!r}", "dates", _first_that_is_none(column)))
 
     @classmethod
     def matching(cls, column: RawColumn) -> list[DateFormat]:
-        """The formats in which all texts are written: one, none, or two where day and month may swap."""
+        """The formats in which all texts are written: one, none, or two if day and month may swap."""
         texts = list(dict.fromkeys(column.present.tolist()))
-        found = [
+        formats = [
             cls(pattern)
             for pattern in PATTERNS
             if all(cls(pattern).read_one(text) is not None for text in texts)
         ]
-        ambiguous = {form.pattern for form in found} in _AMBIGUOUS
-        return found if ambiguous else found[:1]
+        ambiguous = {form.pattern for form in formats} in _AMBIGUOUS
+        return formats if ambiguous else formats[:1]
 
     def read_one(self, text: str) -> np.datetime64 | None:
-        """The date of a text, None where it is written otherwise."""
+        """The date of a text; None if it has another format."""
         try:
             date = datetime.datetime.strptime(text.strip(), self.pattern)
         except ValueError:
@@ -283,19 +283,19 @@ class DateFormat:
 
     def read(self, column: RawColumn) -> np.ndarray:
         """Dates of a column of texts. Raises a ValueError that names the first one that does not parse."""
-        known: dict[str, np.datetime64] = {}
+        by_text: dict[str, np.datetime64] = {}
         dates = np.full(len(column.values), np.datetime64("NaT"), "datetime64[us]")
         for row in np.flatnonzero(~column.missing):
             text = column.values[row]
-            if text not in known:
+            if text not in by_text:
                 date = self.read_one(text)
                 if date is None:
                     wanted = f"dates written as {self.pattern}"
                     raise ValueError(
                         bad_argument(f"column {column.name!r}", wanted, f"{text!r} in row {row}")
                     )
-                known[text] = date
-            dates[row] = known[text]
+                by_text[text] = date
+            dates[row] = by_text[text]
         return dates
 
     def write(self, dates: np.ndarray) -> np.ndarray:
@@ -333,20 +333,20 @@ def zone_of(name: str) -> datetime.tzinfo:
     return datetime.timezone(delta if sign == "+" else -delta)
 
 
-def between_zones(dates: np.ndarray, own: str, wanted: str) -> np.ndarray:
-    """Times of clocks in zone `own` as times of clocks in zone `wanted`.
+def between_zones(dates: np.ndarray, source: str, target: str) -> np.ndarray:
+    """Times of clocks in one zone as times of clocks in another.
 
     >>> between_zones(np.array(["2024-07-01T12:00"], "M8[us]"), "UTC", "Europe/Berlin")
     array(['2024-07-01T14:00:00.000000'], dtype='datetime64[us]')
     """
-    source, target = zone_of(own), zone_of(wanted)
+    from_zone, to_zone = zone_of(source), zone_of(target)
     distinct, place = np.unique(dates, return_inverse=True)
     clocks = [
-        date and date.replace(tzinfo=source).astimezone(target).replace(tzinfo=None)
+        date and date.replace(tzinfo=from_zone).astimezone(to_zone).replace(tzinfo=None)
         for date in distinct.tolist()
     ]
-    found: np.ndarray = np.array(clocks, "datetime64[us]")[place.reshape(-1)]
-    return found
+    times: np.ndarray = np.array(clocks, "datetime64[us]")[place.reshape(-1)]
+    return times
 
 
 def in_zone(value: Any, zone: str) -> Any:

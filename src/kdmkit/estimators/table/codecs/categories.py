@@ -55,11 +55,11 @@ class LevelsCodec(Codec):
     def fit(cls, column: RawColumn, kind: str) -> LevelsCodec:
         """Levels are those that a dtype declares, then the other ones in ascending order."""
         storage, present = column.storage, column.present
-        found, counts = _count(present)
+        values, counts = _count(present)
         declared = list(storage.categories or ())
         if kind == "boolean" and storage.base == "boolean":
             declared = [False, True]
-        levels = declared + sorted(set(found) - set(declared))
+        levels = declared + sorted(set(values) - set(declared))
         ordered = (kind == "ordinal") or (kind == "boolean" and storage.base != "string")
         closed = storage.ordered or storage.base == "boolean"
         share = 0.0 if closed else (sum(count == 1 for count in counts) + 0.5) / (len(present) + 1)
@@ -86,14 +86,14 @@ class LevelsCodec(Codec):
         return self._cells([events], column.missing)
 
     def _look_up_texts(self, column: RawColumn) -> np.ndarray:
-        """Codes by how values are written: where levels are texts and the column is not, or the reverse."""
+        """Codes by the text of values: the levels are texts and the values are not, or the reverse."""
         codes = {_written(level): code for level, code in self._codes.items()}
         written = np.array([_written(value) for value in column.values.tolist()], dtype=object)
-        found = _look_up(written, column.missing, codes)
-        if (found < 0).all():
+        looked_up = _look_up(written, column.missing, codes)
+        if (looked_up < 0).all():
             wanted = f"values like {self._levels[0]!r}"
             raise TypeError(bad_argument(f"column {self.name!r}", wanted, column.example))
-        return found
+        return looked_up
 
     def decode(self, *parts: Tensor) -> np.ndarray:
         levels = np.empty(len(self._levels), dtype=object)
@@ -169,15 +169,16 @@ def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:
         for value in values:
             counts[value] = counts.get(value, 0) + 1
         return list(counts), list(counts.values())
-    found, rows = np.unique(values, return_counts=True)
-    return found.tolist(), rows.tolist()
+    distinct, rows = np.unique(values, return_counts=True)
+    return distinct.tolist(), rows.tolist()
 
 
 def _look_up(values: np.ndarray, missing: np.ndarray, codes: Mapping[Any, int]) -> np.ndarray:
-    """The code of every value, −1 where it has none."""
+    """The code of every value, −1 if it has none."""
     if values.dtype == object:
-        found = np.fromiter((codes.get(value, -1) for value in values), np.int64, len(values))
+        looked_up = np.fromiter((codes.get(value, -1) for value in values), np.int64, len(values))
     else:
         distinct, place = np.unique(values, return_inverse=True)
-        found = np.array([codes.get(value, -1) for value in distinct.tolist()], np.int64)[place.reshape(-1)]
-    return np.where(missing, -1, found)
+        by_level = np.array([codes.get(value, -1) for value in distinct.tolist()], np.int64)
+        looked_up = by_level[place.reshape(-1)]
+    return np.where(missing, -1, looked_up)

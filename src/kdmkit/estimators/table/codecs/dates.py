@@ -25,17 +25,17 @@ from kdmkit.estimators.table.codecs.calendar import (
     in_zone,
     parse_span,
 )
-from kdmkit.estimators.table.codecs.parts import Events, Known, Part, part_from_config, stack_numbers
+from kdmkit.estimators.table.codecs.parts import Events, Part, PartEvidence, part_from_config, stack_numbers
 from kdmkit.estimators.table.frames.storage import RawColumn, microseconds, time_of_day
 from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
 
 Span = tuple[np.datetime64, np.datetime64]
-# Digits with so many values have levels: always, and where every value has rows enough.
+# Digits have levels if they have at most the first number of values, or at most the second and rows enough.
 _FEW_VALUES = 60
 _MANY_VALUES = 288
 _ROWS_PER_VALUE = 50
 _MICROSECOND = np.timedelta64(1, "us")
-# κ that learning starts from, where the layer does not set it.
+# The initial κ, unless the layer sets it.
 _KAPPA = 10.0
 
 
@@ -66,7 +66,7 @@ class CirclePart(Part):
         numbers = events.detach().cpu().double().squeeze(-1).numpy()
         return np.mod(np.round(numbers), self.period) if rounded else numbers
 
-    def interval(self, low: float, high: float) -> Known:
+    def interval(self, low: float, high: float) -> PartEvidence:
         low, high = max(low, 0.0), min(high, self.period - 1.0)
         if low > high:
             raise ValueError(bad_argument("range", f"numbers from 0 to {self.period - 1}", (low, high)))
@@ -74,11 +74,11 @@ class CirclePart(Part):
             return None
         return Interval(torch.tensor([low - 0.5]).double(), torch.tensor([high + 0.5]).double())
 
-    def one_of(self, events: Sequence[Tensor]) -> list[Known]:
+    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
         return list(events)
 
-    def stack(self, known: Sequence[Known]) -> Tensor | Region:
-        return stack_numbers(known, (-0.5, self.period - 0.5))
+    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
+        return stack_numbers(cases, (-0.5, self.period - 0.5))
 
     def describe(self) -> str:
         return f"0…{self.period - 1}, periodic"
@@ -91,8 +91,8 @@ class DateCodec(Codec):
         calendar: how dates are written in digits.
         parts: how every digit is an event.
         share: the probability of a date that the column cannot have.
-        text: how dates are written, where the frame holds texts.
-        zone: the time zone whose clocks show the dates, where the frame has one.
+        text: the format of dates, if the frame holds texts.
+        zone: the time zone whose clocks show the dates, if the frame has one.
     """
 
     codec = "dates"
@@ -154,10 +154,9 @@ class DateCodec(Codec):
 
     def event(self, value: Any) -> tuple[Tensor, ...]:
         boxes = self.region(value)
-        known = boxes[0]
-        if len(boxes) > 1 or not all(isinstance(case, Tensor) for case in known):
+        if len(boxes) > 1 or not all(isinstance(digit, Tensor) for digit in boxes[0]):
             raise self._no_value(f"one date ({self.describe()})", value)
-        return tuple(case for case in known if isinstance(case, Tensor))
+        return tuple(digit for digit in boxes[0] if isinstance(digit, Tensor))
 
     def _span(self, value: Any) -> Span:
         try:
@@ -239,7 +238,7 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
     return merged
 
 
-def known_digit(part: Part, digit: tuple[float, float] | None) -> Known:
+def known_digit(part: Part, digit: tuple[float, float] | None) -> PartEvidence:
     if digit is None:
         return None
     if digit[0] == digit[1]:
@@ -251,10 +250,10 @@ def known_digit(part: Part, digit: tuple[float, float] | None) -> Known:
 
 
 def digit_part(digits: np.ndarray, size: int) -> Part:
-    """The first digit is a number. Others have a level for each value, or go round where values are many."""
+    """The first digit is a number. Others have a level for each value, or go round if values are many."""
     digits = digits.astype(np.float64)
     if not size:
-        # Not levels, also where they are few: there will be later dates.
+        # Not levels, even if they are few: there will be later dates.
         return number_part(count(digits), Resolution(1.0, 0.0), bounded=False)
     if size <= _FEW_VALUES or (size <= _MANY_VALUES and len(digits) >= _ROWS_PER_VALUE * size):
         return code_part(np.arange(size, dtype=np.float64), len(digits))
@@ -262,7 +261,7 @@ def digit_part(digits: np.ndarray, size: int) -> Part:
 
 
 def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
-    """The column's dates as `datetime64[us]` of clocks in a zone, NaT where a cell is missing."""
+    """The column's dates as `datetime64[us]` of clocks in a zone, NaT for missing cells."""
     if column.missing.all():
         return np.full(len(column.missing), np.datetime64("NaT"), "datetime64[us]")
     if column.storage.base == "string":
@@ -270,8 +269,8 @@ def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
     if column.storage.base != "datetime":
         raise TypeError(bad_argument(f"column {column.name!r}", "dates", column.example))
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
-    own = column.storage.zone
-    return dates if not zone or not own or own == zone else between_zones(dates, own, zone)
+    source = column.storage.zone
+    return dates if not zone or not source or source == zone else between_zones(dates, source, zone)
 
 
 class TimeCodec(Codec):
@@ -343,7 +342,7 @@ class TimeCodec(Codec):
         return self._microseconds(value) // self.clock
 
     def _one_of(self, values: list[Any]) -> list[Box]:
-        return [(known,) for known in self.part.one_of([self.event(value)[0] for value in values])]
+        return [(region,) for region in self.part.one_of([self.event(value)[0] for value in values])]
 
     def _range(self, ends: tuple[Any, Any]) -> list[Box]:
         """From the first to the last; a range that ends before it starts goes over midnight."""

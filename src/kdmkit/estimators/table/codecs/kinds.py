@@ -1,4 +1,4 @@
-"""What a column is taken for, and why."""
+"""The kind of a column, and the codec of every kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = (
 _LEFT_OUT = ("identifier", "text", "empty")
 # With fewer rows, different values in all rows are no sign of an identifier.
 _FEWEST_ROWS = 20
-# Texts are levels where at least half of the rows share their text with another row.
+# Texts are levels if at least half of the rows share their text with another row.
 _MOST_SINGLE = 0.5
 _ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
 # Numbers in the order of the rows that mean a time.
@@ -49,7 +49,7 @@ _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 
 class Decision(NamedTuple):
-    """What a column is taken for, and why."""
+    """The kind of a column, and why."""
 
     kind: str
     why: str
@@ -120,7 +120,7 @@ def _rows_with_single_values(present: np.ndarray) -> float:
 
 
 def _hint(column: RawColumn) -> str:
-    """What to do about texts that are numbers, or look like them."""
+    """Advice about texts that are numbers, or look like them."""
     try:
         as_numbers(column)
     except ValueError:

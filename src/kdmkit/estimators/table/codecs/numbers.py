@@ -100,7 +100,7 @@ class NumberCodec(Codec):
 
     def _one_of(self, values: list[Any]) -> list[Box]:
         numbers = sorted({self._number(number) for number in values})
-        return [(known,) for known in self.part.one_of([self.event(number)[0] for number in numbers])]
+        return [(region,) for region in self.part.one_of([self.event(number)[0] for number in numbers])]
 
     def _range(self, ends: tuple[Any, Any]) -> list[Box]:
         low = -math.inf if ends[0] is None else self._number(ends[0])
@@ -135,7 +135,7 @@ class NumberCodec(Codec):
 
 
 def as_numbers(column: RawColumn) -> np.ndarray:
-    """The column's numbers in float64, NaN where a cell is missing. Texts are read as numbers."""
+    """The column's numbers in float64, NaN for missing cells. Texts are read as numbers."""
     base = column.storage.base
     if column.missing.all():
         return np.full(len(column.missing), np.nan)

@@ -30,17 +30,17 @@ from kdmkit.kernels import (
 
 # Numbers that differ by less, relative to the units of the model, may be one in single precision.
 _TINY = 2.0**-21
-#: What is known of one part of a column: a point, a region, or nothing.
-Known = Tensor | Region | None
+#: Evidence on one part of a column: a point, a region, or None.
+PartEvidence = Tensor | Region | None
 
 
 class Events(NamedTuple):
     """Numbers as events.
 
     Attributes:
-        values: `(rows, *event)`, anything valid where a number is outside.
-        inside: False where the part cannot have the number.
-        log_offset: what the log-density of each number in the user's units has more than that of its event.
+        values: `(rows, *event)`, anything valid if a number is outside.
+        inside: False if the part cannot have the number.
+        log_offset: log-density of each number in the user's units minus that of its event.
     """
 
     values: Tensor
@@ -56,7 +56,7 @@ class Part(ABC):
 
     @abstractmethod
     def kernel(self, n_components: int | None) -> Kernel:
-        """The variable's kernel; with a number, one bandwidth per component, where it has bandwidths."""
+        """The variable's kernel; a number of components gives each its bandwidth, if there are bandwidths."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class Part(ABC):
 
     @property
     def values(self) -> tuple[float, ...] | None:
-        """The number of every code, where events are codes."""
+        """The number of every code, if events are codes."""
         return None
 
     @abstractmethod
@@ -73,15 +73,15 @@ class Part(ABC):
 
     @abstractmethod
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
-        """Numbers of events `(*lead, *event)`, on the grid of the column where `rounded`."""
+        """Numbers of events `(*lead, *event)`, on the grid of the column if `rounded`."""
 
     @abstractmethod
-    def interval(self, low: float, high: float) -> Known:
-        """That a number lies in [low, high]; None where that says nothing. Empty ranges raise."""
+    def interval(self, low: float, high: float) -> PartEvidence:
+        """Evidence that a number lies in [low, high]; None if all numbers do. Empty ranges raise."""
 
     @abstractmethod
-    def one_of(self, events: Sequence[Tensor]) -> list[Known]:
-        """That an event is one of those given: one set, or one point for each where there are no masses."""
+    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
+        """Evidence that an event is one of some: one set, or one point for each if there are no masses."""
 
     def beside(self, number: float, up: bool) -> float:
         """The end of a closed range that begins just above a number (`up`), or ends just below it.
@@ -95,29 +95,29 @@ class Part(ABC):
         return _TINY * (abs(number) + 1)
 
     @abstractmethod
-    def stack(self, known: Sequence[Known]) -> Tensor | Region:
-        """What is known in L cases as one tensor or region with a leading dimension L."""
+    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
+        """Evidence in L cases as one tensor or region with a leading dimension L."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What was found, in a few words."""
+        """The part in a few words."""
 
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `part_from_config` makes an equal part."""
         return {"part": self.kind, **asdict(self)}
 
 
-def stack_codes(known: Sequence[Known], n: int) -> Tensor | Region:
+def stack_codes(cases: Sequence[PartEvidence], n: int) -> Tensor | Region:
     """Codes and sets of codes of L cases, as one tensor or one `OneOf` of sets of one size."""
-    if all(isinstance(case, Tensor) for case in known):
-        return torch.stack([case for case in known if isinstance(case, Tensor)])
-    sets = [_codes(case, n) for case in known]
+    if all(isinstance(case, Tensor) for case in cases):
+        return torch.stack([case for case in cases if isinstance(case, Tensor)])
+    sets = [_codes(case, n) for case in cases]
     size = max(map(len, sets))
     # A code that is listed twice counts once.
     return OneOf(torch.tensor([codes + codes[:1] * (size - len(codes)) for codes in sets]))
 
 
-def _codes(case: Known, n: int) -> list[int]:
+def _codes(case: PartEvidence, n: int) -> list[int]:
     if case is None:
         return list(range(n))
     values = case.values if isinstance(case, OneOf) else case
@@ -125,17 +125,17 @@ def _codes(case: Known, n: int) -> list[int]:
     return [int(code) for code in values.reshape(-1)]
 
 
-def stack_numbers(known: Sequence[Known], whole: tuple[float, float]) -> Tensor | Region:
+def stack_numbers(cases: Sequence[PartEvidence], whole: tuple[float, float]) -> Tensor | Region:
     """Points, sets or intervals of L cases with a leading dimension; `whole` are the ends of all events."""
-    if all(isinstance(case, Tensor) for case in known):
-        return torch.stack([case for case in known if isinstance(case, Tensor)])
-    if all(isinstance(case, OneOf) for case in known):  # one question in L cases: sets of one size
-        return OneOf(torch.stack([case.values for case in known if isinstance(case, OneOf)]))
-    ends = [_ends(case, whole) for case in known]
+    if all(isinstance(case, Tensor) for case in cases):
+        return torch.stack([case for case in cases if isinstance(case, Tensor)])
+    if all(isinstance(case, OneOf) for case in cases):  # one question in L cases: sets of one size
+        return OneOf(torch.stack([case.values for case in cases if isinstance(case, OneOf)]))
+    ends = [_ends(case, whole) for case in cases]
     return Interval(*(torch.stack(end) for end in zip(*ends, strict=True)))
 
 
-def _ends(case: Known, whole: tuple[float, float]) -> tuple[Float[Tensor, " 1"], Float[Tensor, " 1"]]:
+def _ends(case: PartEvidence, whole: tuple[float, float]) -> tuple[Float[Tensor, " 1"], Float[Tensor, " 1"]]:
     if isinstance(case, Interval):
         return case.low, case.high
     if isinstance(case, Tensor):
@@ -143,11 +143,11 @@ def _ends(case: Known, whole: tuple[float, float]) -> tuple[Float[Tensor, " 1"],
     return torch.tensor(whole[:1]).double(), torch.tensor(whole[1:]).double()
 
 
-def nearest(known: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The place of the known number, of ascending ones, that is nearest to each number."""
-    above = np.clip(np.searchsorted(known, numbers), 0, len(known) - 1)
+def nearest(grid: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The place in an ascending grid that is nearest to each number."""
+    above = np.clip(np.searchsorted(grid, numbers), 0, len(grid) - 1)
     below = np.maximum(above - 1, 0)
-    return np.where(np.abs(known[below] - numbers) < np.abs(known[above] - numbers), below, above)
+    return np.where(np.abs(grid[below] - numbers) < np.abs(grid[above] - numbers), below, above)
 
 
 def listed(texts: Sequence[str], most: int) -> str:
@@ -161,7 +161,7 @@ def listed(texts: Sequence[str], most: int) -> str:
 
 @dataclass(frozen=True)
 class CodePart(Part):
-    """Few numbers, each a level of its own.
+    """Few numbers, each a level.
 
     Attributes:
         numbers: the number of every code, ascending.
@@ -184,37 +184,37 @@ class CodePart(Part):
         return self.numbers
 
     def encode(self, numbers: np.ndarray) -> Events:
-        known = np.array(self.numbers)
-        code = nearest(known, numbers)
-        gap = np.min(np.diff(known)) if len(known) > 1 else 1.0
-        inside = np.abs(known[code] - numbers) <= 1e-6 * gap
+        levels = np.array(self.numbers)
+        code = nearest(levels, numbers)
+        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
+        inside = np.abs(levels[code] - numbers) <= 1e-6 * gap
         return Events(torch.from_numpy(code), inside, np.zeros(len(code)))
 
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
         return np.array(self.numbers)[events.detach().cpu().long().numpy()]
 
-    def interval(self, low: float, high: float) -> Known:
-        known = np.array(self.numbers)
-        codes = np.flatnonzero((known >= low) & (known <= high))
+    def interval(self, low: float, high: float) -> PartEvidence:
+        levels = np.array(self.numbers)
+        codes = np.flatnonzero((levels >= low) & (levels <= high))
         if not len(codes):
             raise ValueError(
                 bad_argument("range", f"one that holds a value ({self.describe()})", (low, high))
             )
-        if len(codes) == len(known):
+        if len(codes) == len(levels):
             return None
         return OneOf(codes) if len(codes) != 1 else torch.tensor(int(codes[0]))
 
-    def one_of(self, events: Sequence[Tensor]) -> list[Known]:
+    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
         return [OneOf(torch.stack(list(events)))]
 
-    def stack(self, known: Sequence[Known]) -> Tensor | Region:
-        return stack_codes(known, len(self.numbers))
+    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
+        return stack_codes(cases, len(self.numbers))
 
     def describe(self) -> str:
         return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
 
 
-# σ of the transformed numbers that learning starts from, where the layer does not set it.
+# The initial σ of the transformed numbers, unless the layer sets it.
 _SIGMA = 0.5
 
 
@@ -222,14 +222,14 @@ _SIGMA = 0.5
 class NumberPart(Part):
     """Numbers of a continuous quantity, perhaps recorded to a resolution, with frequent values as atoms.
 
-    Events are (number − shift)/scale, which float32 holds without loss where the table needs it.
+    Events are (number − shift)/scale: float32 holds them without loss.
 
     Attributes:
         knots, scores: of the quantile-normal transform, in events.
-        step, origin: numbers are origin + k·step; 0 where there is no grid.
+        step, origin: numbers are origin + k·step; 0 if there is no grid.
         masses: whether numbers are learned as masses of their rounding cells; otherwise as densities.
         low, high: the least and the greatest number that the column may have.
-        atoms: numbers with a probability of their own.
+        atoms: numbers with a probability.
     """
 
     kind = "numbers"
@@ -258,7 +258,7 @@ class NumberPart(Part):
         return Inflated(kernel, [self._event(atom) for atom in self.atoms]) if self.atoms else kernel
 
     def _bounds(self) -> tuple[float, float]:
-        """The ends of the support: half a cell further out where cells have masses."""
+        """The ends of the support: half a cell further out if cells have masses."""
         half = 0.5 * self.step if self.masses else 0.0
         return self.low - half, self.high + half
 
@@ -310,7 +310,7 @@ class NumberPart(Part):
         off = np.abs(near - numbers)
         return np.where(off <= 2.0**-22 * (np.abs(numbers - self.shift) + self.step), near, numbers)
 
-    def interval(self, low: float, high: float) -> Known:
+    def interval(self, low: float, high: float) -> PartEvidence:
         if low <= self.low and high >= self.high:
             return None
         if low > self.high or high < self.low or self._between_points(low, high):
@@ -332,17 +332,17 @@ class NumberPart(Part):
     def _half_step(self, number: float) -> float:
         return 0.5 * self.step or self.scale * super()._half_step(self._event(number))
 
-    def one_of(self, events: Sequence[Tensor]) -> list[Known]:
+    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
         return [OneOf(torch.cat(list(events)))] if self.masses else list(events)
 
-    def stack(self, known: Sequence[Known]) -> Tensor | Region:
-        return stack_numbers(known, (-math.inf, math.inf))
+    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
+        return stack_numbers(cases, (-math.inf, math.inf))
 
     def describe(self) -> str:
         ends = (f"{number:g}" if math.isfinite(number) else "" for number in (self.low, self.high))
         words = ["…".join(ends)] if math.isfinite(self.low) or math.isfinite(self.high) else []
-        told = self.masses or self.step > 1e-6 * self.scale * (self.knots[-1] - self.knots[0])
-        words += [f"step {self.step:g}"] if self.step and told else []
+        is_coarse = self.masses or self.step > 1e-6 * self.scale * (self.knots[-1] - self.knots[0])
+        words += [f"step {self.step:g}"] if self.step and is_coarse else []
         if self.atoms:
             shown = listed([f"{atom:g}" for atom in self.atoms], 5)
             words.append(f"{len(self.atoms)} frequent value{'s' if len(self.atoms) > 1 else ''}: {shown}")

@@ -225,8 +225,8 @@ def _from_series(name: str, series: Any) -> RawColumn:
     """A column of narwhals; see `Storage` for what is kept of its type."""
     nw = need("narwhals.stable.v2")
     plain = series.to_native()
-    dtype, own = series.dtype, getattr(plain, "dtype", None) or plain.type
-    native = str(own)
+    dtype, native_type = series.dtype, getattr(plain, "dtype", None) or plain.type
+    native = str(native_type)
     missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if type(dtype).__name__ in ("Categorical", "Enum"):
         return _from_categorical(name, series, missing, native)
@@ -237,8 +237,8 @@ def _from_series(name: str, series: Any) -> RawColumn:
         storage = Storage("datetime", native, unit=dtype.time_unit, zone=zone)
         return RawColumn(name, column.values, column.missing, storage)
     if isinstance(dtype, nw.Decimal):
-        own = getattr(own, "pyarrow_dtype", own)  # pandas keeps Arrow's type inside of its own
-        storage = Storage("float", native, "Decimal", scale=own.scale, precision=own.precision)
+        number = getattr(native_type, "pyarrow_dtype", native_type)  # pandas wraps Arrow's type
+        storage = Storage("float", native, "Decimal", scale=number.scale, precision=number.precision)
         values = np.array([0.0 if cell is None else float(cell) for cell in series.to_list()])
         return RawColumn(name, values, missing, storage)
     fill = _FILLS.get(dtype.__class__.__name__.rstrip("0123456789"))
@@ -259,9 +259,10 @@ def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) 
     plain = series.to_native()
     accessor: Any = getattr(plain, "cat", None)
     if hasattr(accessor, "codes"):  # pandas: categories of any type
-        known, codes = from_numpy(name, np.asarray(accessor.categories)), np.asarray(accessor.codes)
-        values = known.values[np.where(codes < 0, 0, codes)] if len(known.values) else codes.astype(object)
-        return _categorical(known, values, missing, native, ordered=bool(accessor.ordered))
+        categories, codes = from_numpy(name, np.asarray(accessor.categories)), np.asarray(accessor.codes)
+        cells = categories.values
+        values = cells[np.where(codes < 0, 0, codes)] if len(cells) else codes.astype(object)
+        return _categorical(categories, values, missing, native, ordered=bool(accessor.ordered))
     if hasattr(plain, "unify_dictionaries"):  # Arrow
         whole = plain.unify_dictionaries()
         listed = whole.chunk(0).dictionary.to_pylist() if whole.num_chunks else []
@@ -271,19 +272,19 @@ def _from_categorical(name: str, series: Any, missing: np.ndarray, native: str) 
         ordered = bool(listed)
     values = np.array(series.to_list(), dtype=object)
     source = np.array(listed, dtype=object) if listed else values
-    known = from_objects(name, source, np.array([cell is None for cell in source], bool), "")
+    categories = from_objects(name, source, np.array([cell is None for cell in source], bool), "")
     if not listed:
-        return RawColumn(name, known.values, missing, replace(known.storage, native=native))
-    return _categorical(known, values, missing, native, ordered=ordered)
+        return RawColumn(name, categories.values, missing, replace(categories.storage, native=native))
+    return _categorical(categories, values, missing, native, ordered=ordered)
 
 
 def _categorical(
-    known: RawColumn, values: np.ndarray, missing: np.ndarray, native: str, *, ordered: bool
+    declared: RawColumn, values: np.ndarray, missing: np.ndarray, native: str, *, ordered: bool
 ) -> RawColumn:
-    """A column with declared categories, which `known` holds. Categories such as intervals are texts."""
-    categories, storage = tuple(known.present.tolist()), known.storage
+    """A column with declared categories, which `declared` holds. Categories such as intervals are texts."""
+    categories, storage = tuple(declared.present.tolist()), declared.storage
     if storage.base == "other":
         categories, storage = tuple(map(str, categories)), replace(storage, base="string")
         values = np.array([str(value) for value in values], dtype=object)
     storage = replace(storage, native=native, ordered=ordered, categories=categories)
-    return RawColumn(known.name, values, missing, storage)
+    return RawColumn(declared.name, values, missing, storage)

@@ -35,7 +35,7 @@ def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any
 
 
 def to_objects(column: RawColumn) -> list[Any]:
-    """Python values, None where a cell is missing."""
+    """Python values, None for missing cells."""
     values = _python_values(column.values, column.storage)
     return [None if gone else value for value, gone in zip(values, column.missing, strict=True)]
 
@@ -81,7 +81,7 @@ def numpy_values(column: RawColumn) -> np.ndarray:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """The dtype of that name, None where numpy has none."""
+    """The dtype of that name, None if numpy has none."""
     try:
         return np.dtype(name) if name else None
     except TypeError:
@@ -111,9 +111,8 @@ def pandas_series(column: RawColumn, index: Any) -> Any:
     storage, missing = column.storage, column.missing
     if storage.native == "category":
         categories = _pandas_categories(storage)
-        known = RawColumn("", column.values, missing, storage)
         named = dict(zip(storage.categories or (), categories, strict=True))
-        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(known)]
+        plain = [None if cell is None else named.get(cell, cell) for cell in to_objects(column)]
         return pd.Series(pd.Categorical(plain, categories, storage.ordered), index=index)
     if storage.base == "datetime" and not storage.objects:
         wall = pd.Series(column.values.astype("datetime64[us]"), index=index).mask(missing)
@@ -149,7 +148,7 @@ def _interval(text: str) -> Any:
 
 
 def _cast(series: Any, native: str) -> Any:
-    """The series in the named dtype, or as it is where pandas does not make that dtype from its name."""
+    """The series in the named dtype, or as it is if pandas does not make that dtype from its name."""
     if not native or native == "object":
         return series
     try:
@@ -293,12 +292,12 @@ def _put_pandas(column: Any, missing: np.ndarray, whole: Any) -> Any:
 
 
 def _declared(column: RawColumn) -> RawColumn:
-    """The column with all of its values among its categories, where it has categories."""
-    known = column.storage.categories
-    if known is None:
+    """The column with all of its values among its categories, if it has categories."""
+    categories = column.storage.categories
+    if categories is None:
         return column
-    new = tuple(dict.fromkeys(value for value in column.values.tolist() if value not in set(known)))
-    return replace(column, storage=replace(column.storage, categories=known + new))
+    new = tuple(dict.fromkeys(value for value in column.values.tolist() if value not in set(categories)))
+    return replace(column, storage=replace(column.storage, categories=categories + new))
 
 
 def _fill_polars(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
@@ -308,9 +307,9 @@ def _fill_polars(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
         column = frame.native[name]
         if name in filled:
             whole = polars_series(name, _declared(filled[name]))
-            known = pl.Series(~raw.missing)
+            present = pl.Series(~raw.missing)
             new = _is_new(raw, filled[name])
-            column = whole if new else column.cast(whole.dtype).zip_with(known, whole)
+            column = whole if new else column.cast(whole.dtype).zip_with(present, whole)
         columns.append(column)
     return pl.DataFrame(columns)
 
@@ -343,9 +342,9 @@ def _fill_mapping(frame: RawFrame, filled: Mapping[str, RawColumn]) -> Any:
 def _put_numpy(column: Any, raw: RawColumn, filled: RawColumn) -> np.ndarray:
     if _is_new(raw, filled) or not isinstance(column, np.ndarray):
         return numpy_values(filled)
-    known = np.array(np.ma.getdata(column))
-    known[raw.missing] = to_cells(filled, raw.missing, known.dtype)
-    return known
+    cells = np.array(np.ma.getdata(column))
+    cells[raw.missing] = to_cells(filled, raw.missing, cells.dtype)
+    return cells
 
 
 def to_cells(filled: RawColumn, rows: np.ndarray, dtype: np.dtype[Any]) -> Any:

@@ -32,7 +32,7 @@ class Storage:
 
     Attributes:
         base: what the values are, one of `BASES`.
-        native: the frame's own name of the dtype.
+        native: the frame's name of the dtype.
         objects: the Python type of values that a frame keeps as objects: str, bool, date, Decimal, …
         unit: of date-times and durations: s, ms, us, ns; D for dates.
         zone: the time zone of date-times. Values are wall-clock times of that zone.
@@ -88,8 +88,8 @@ class RawColumn:
 
     Attributes:
         name: the column's name as text.
-        values: of the dtype of `BASES[storage.base]`, anything where a cell is missing.
-        missing: True where a cell is missing.
+        values: of the dtype of `BASES[storage.base]`, anything for missing cells.
+        missing: True for missing cells.
         storage: how the frame stores the column.
     """
 
@@ -178,7 +178,7 @@ def microseconds(time: datetime.time) -> int:
 
 
 def time_of_day(microseconds: int) -> datetime.time:
-    """The time so many microseconds after midnight."""
+    """The time of day, from microseconds since midnight."""
     return (datetime.datetime.min + datetime.timedelta(microseconds=microseconds)).time()
 
 
