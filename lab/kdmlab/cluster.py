@@ -44,7 +44,7 @@ _LARGEST_DIFFERENCE = 1e-5
 
 @dataclass(frozen=True)
 class Question:
-    """What rows are asked.
+    """A question to rows.
 
     Args:
         what, options: those of `kdmkit.BatchFunction`.

@@ -54,7 +54,7 @@ class Method:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is not the estimator's default."""
+        """Options that differ from the estimator's defaults."""
         chosen = {"estimator": repr(self.estimator)}
         return chosen if self.grid is None else {**chosen, **self.grid, "inner_folds": INNER_FOLDS}
 

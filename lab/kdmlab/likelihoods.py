@@ -1,4 +1,4 @@
-"""What experiments with the likelihood of whole rows share: scores of a fit, means of log-densities."""
+"""Parts that experiments with the likelihood of whole rows share: scores of a fit, means of log-densities."""
 
 from __future__ import annotations
 

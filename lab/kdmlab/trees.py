@@ -122,7 +122,7 @@ def tasks(
 
 
 def best_rates(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
-    """By model and size, the learning rate of the line that is best on the validation rows."""
+    """The learning rate that is best on the validation rows, by model and size."""
     ordered = sorted(rows, key=lambda row: row["validation_log_likelihood"])
     return {(row["model"], row["components"]): row["rate"] for row in ordered}
 
@@ -212,7 +212,7 @@ def measure(
 
 
 def fit_options(n: int, steps: int, **changes: Any) -> FitOptions:
-    """A constant rate, and averaged weights: how long a fit lasts is its own matter, within the limit."""
+    """A constant rate and averaged weights. Early stopping decides the length, at most `steps`."""
     epochs = tree_options(n, steps=steps).max_epochs
     patience = max(1, math.ceil(_PATIENCE / steps * epochs))
     averaging = min(1.0, _HORIZON / steps)

@@ -14,6 +14,7 @@ from kdmkit.ops.background import attend_beside
 from kdmkit.ops.blocks import block_order
 
 N, M, D = 37, 300, 5
+LOG_BACKGROUND = torch.tensor(0.1, dtype=torch.float64).log()
 
 
 def _problem(dtype: torch.dtype, values: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -35,15 +36,9 @@ def _expected(sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("values", [1, 3])
 @pytest.mark.parametrize("sigma", [2.0, 0.3, 0.02])
-def test_averages_and_coverage(
-    monkeypatch: pytest.MonkeyPatch, sigma: float, values: int, dtype: torch.dtype
-) -> None:
-    for module in (background, near_pairs):
-        monkeypatch.setattr(module, "_QUERIES", 16)
-    monkeypatch.setattr(background, "_COMPONENTS", 64)
-    monkeypatch.setattr(near_pairs, "BLOCK", 64)
+def test_averages_and_coverage(sigma: float, values: int, dtype: torch.dtype) -> None:
     x, c, log_weights, v = _problem(dtype, values)
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, torch.tensor(0.1, dtype=torch.float64).log())
+    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(16, 64))
     accuracy = 1e-5 if dtype == torch.float32 else 1e-8
     torch.testing.assert_close(
         [part.double() for part in found],
@@ -54,9 +49,10 @@ def test_averages_and_coverage(
     assert all(part.dtype == dtype for part in found)
 
 
-def _assert_exact(sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor) -> None:
-    log_background = torch.tensor(0.1, dtype=torch.float64).log()
-    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, log_background)
+def _assert_exact(
+    sigma: float, x: Tensor, c: Tensor, log_weights: Tensor, v: Tensor, block: int = near_pairs.BLOCK
+) -> None:
+    found = attend_beside(RBF(sigma).term(x, c), log_weights, v, LOG_BACKGROUND, block=(1024, block))
     accuracy = 1e-5 if x.dtype == torch.float32 else 1e-8
     torch.testing.assert_close(
         [part.double() for part in found],
@@ -76,11 +72,10 @@ def _calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
 
 
 def test_blocks_far_below_the_background_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_pairs, "BLOCK", 32)
     computed = _calls(monkeypatch, near_pairs, "product_into")
     c = torch.arange(320.0).unsqueeze(1)
     mean, coverage = attend_beside(
-        RBF(0.1).term(torch.tensor([[50.0]]), c), torch.zeros(320), c, torch.tensor(0.0)
+        RBF(0.1).term(torch.tensor([[50.0]]), c), torch.zeros(320), c, torch.tensor(0.0), block=(1024, 32)
     )
     # In float32, and again in float64: most groups of this small block have a pair that counts.
     assert [left.dtype for _, left, *_ in computed] == [torch.float32, torch.float64]
@@ -91,11 +86,10 @@ def test_blocks_far_below_the_background_are_left_out(monkeypatch: pytest.Monkey
 def test_a_block_is_compared_with_near_queries_only(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(near_pairs, "BLOCK", 32)
     computed = _calls(monkeypatch, near_pairs, "product_into")
     c = torch.arange(320, dtype=dtype).unsqueeze(1)
     x = torch.tensor([[16.0], [31.5], [150.0], [1e6]], dtype=dtype)
-    _assert_exact(0.5, x, c, torch.zeros(320, dtype=dtype), c)
+    _assert_exact(0.5, x, c, torch.zeros(320, dtype=dtype), c, 32)
     # The second query is near two blocks, the last one near none.
     assert [len(left) for _, left, *_ in computed if left.dtype == dtype] == [2, 1, 1]
 
@@ -105,14 +99,13 @@ def test_a_block_is_compared_with_near_queries_only(
 def test_the_order_of_components_does_not_matter(
     monkeypatch: pytest.MonkeyPatch, sigma: float, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(near_pairs, "BLOCK", 32)
     x, c, log_weights, v = _problem(dtype)
     order = block_order(c, 32)
     computed = _calls(monkeypatch, near_pairs, "product_into")
     pairs = []
     for some in (torch.arange(M), order):
         computed.clear()
-        _assert_exact(sigma, x, c[some], log_weights[some], v[some])
+        _assert_exact(sigma, x, c[some], log_weights[some], v[some], 32)
         pairs.append(sum(len(left) * right.shape[1] for _, left, right in computed))
     # Sorted blocks are compared with fewer queries.
     assert pairs[1] < 0.8 * pairs[0]
@@ -147,13 +140,12 @@ def _long(*, ordered: bool) -> tuple[Tensor, float]:
 def test_every_way_to_sum_a_block(
     monkeypatch: pytest.MonkeyPatch, path: str, points: Callable[[], tuple[Tensor, float]]
 ) -> None:
-    monkeypatch.setattr(near_pairs, "BLOCK", 128)
     torch.manual_seed(0)
     c, sigma = points()
     x = c[::3] + 0.3 * sigma * torch.randn(128, c.shape[1])
     ways = {"float32": "_weighted", "pairs": "_of_pairs", "float64": "_exact_scores"}
     calls = {way: _calls(monkeypatch, near_pairs._NearPairs, name) for way, name in ways.items()}
-    _assert_exact(sigma, x, c, torch.randn(384), torch.randn(384, 2))
+    _assert_exact(sigma, x, c, torch.randn(384), torch.randn(384, 2), 128)
     # Scores in float64 are weighted like the others.
     wanted = {"float32", "float64"} if path == "float64" else {path}
     assert {way for way, made in calls.items() if made} == wanted
@@ -192,13 +184,12 @@ def test_queries_that_are_not_finite_are_nan_and_others_keep_their_answers(odd: 
 
 
 @pytest.mark.parametrize("m", [300, 256])
-def test_views(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
+def test_views(m: int) -> None:
     """Tensors with strides of their own, with and without components to fill up the last block."""
-    monkeypatch.setattr(near_pairs, "BLOCK", 64)
     x, c, log_weights, v = _problem(torch.float32)
     c, v = c[:m].mT.contiguous().mT, v[:m].expand(m, 3)
     log_weights = log_weights[:m].repeat_interleave(2)[::2]
-    _assert_exact(0.02, x.mT.contiguous().mT, c, log_weights, v)
+    _assert_exact(0.02, x.mT.contiguous().mT, c, log_weights, v, 64)
 
 
 def test_a_component_that_is_nan_is_not_left_out() -> None:

@@ -1,6 +1,7 @@
 """`log_mix_given` in every implementation: values and gradients are those of two exact reductions."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,19 +18,10 @@ from ops.cases import TERMS, Draw, make_case
 Given = Callable[[Sequence[Term], Sequence[Term], Tensor], tuple[Tensor, Tensor]]
 
 
-def in_small_blocks(
-    terms: Sequence[Term], more: Sequence[Term], log_weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "_PAIRS", {"cpu": 6})
-        patch.setattr(chunked, "_COLUMNS", {"cpu": 3})
-        return chunked.reduce_given(terms, more, log_weights)
-
-
 IMPLEMENTATIONS: dict[str, Given] = {
     "auto": log_mix_given,
     "dense": dense.reduce_given,
-    "chunked": in_small_blocks,
+    "chunked": partial(chunked.reduce_given, block=(2, 3)),
 }
 
 
@@ -98,7 +90,7 @@ def test_vmap_in_blocks() -> None:
     weights = torch.stack([one.log_weights, one.log_weights.flip(0)])
 
     def total(log_weights: Tensor) -> Tensor:
-        return in_small_blocks(one.terms, other.terms, log_weights)[1].sum()
+        return IMPLEMENTATIONS["chunked"](one.terms, other.terms, log_weights)[1].sum()
 
     got = torch.func.vmap(torch.func.grad(total))(weights)
     torch.testing.assert_close(got, torch.stack([torch.func.grad(total)(row) for row in weights]))

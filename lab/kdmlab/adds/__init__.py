@@ -1,4 +1,4 @@
-"""What the KDM adds: paired differences between a KDM and another head, from lines of other experiments."""
+"""Paired differences between a KDM and another head, from lines of other experiments."""
 
 from kdmlab.adds.run import summarize
 

@@ -72,7 +72,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much the KDM is better, for every pair of runs."""
+    """The differences in favour of the KDM, for every pair of runs."""
 
     subject: str
     heads: str

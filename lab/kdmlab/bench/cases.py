@@ -1,4 +1,4 @@
-"""What is measured: quantities at several sizes, and the implementations that can compute them."""
+"""Cases of the benchmark: quantities at several sizes, and the implementations that can compute them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def epoch_cases() -> list[EpochCase]:
 
 
 def _estimator(X: Any, y: Any, m: int, repetitions: int) -> list[float]:
-    """What one epoch more costs: fits differ in nothing else."""
+    """The cost of one more epoch: fits differ in nothing else."""
     model = KDMClassifier(trend=None, n_components=m, device="cpu", random_state=0)
     few, many = 1, 4
     model.set_params(max_epochs=few).fit(X, y)

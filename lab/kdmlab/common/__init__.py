@@ -1,4 +1,4 @@
-"""What all experiments share: the runner, lines of results, means, claims, tables and the hardware probe."""
+"""Shared by all experiments: the runner, lines of results, means, claims, tables and the hardware probe."""
 
 from kdmlab.common.choices import chosen_device, some_of
 from kdmlab.common.claims import Claim, claims_table

@@ -1,4 +1,4 @@
-"""What the options of a command choose."""
+"""Choices of a command's options: devices, and some of several names."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class NormalizedTrained(Trained):
 
 
 class Calibration(NamedTuple):
-    """What is fitted to held-out images: a temperature, and of a KDM the factor of its bandwidths."""
+    """Parameters fitted to held-out images: a temperature, and for a KDM the factor of its bandwidths."""
 
     model: DenseModel | KDMModel
     width: float

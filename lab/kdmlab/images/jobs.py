@@ -49,7 +49,7 @@ from kdmlab.images.store import M, Store
 
 @dataclass(frozen=True)
 class Place:
-    """Where data is, where weights are kept, and what computes."""
+    """Folders of data and weights, and the device."""
 
     data_dir: Path
     work_dir: Path
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its weights are kept."""
+        """The folder of its weights."""
         words = [self.dataset, self.encoder, str(self.seed)]
         words += ["validation"] if self.held_out else []
         words += [] if self.half is None else [f"half{self.half}"]

@@ -43,7 +43,7 @@ class Vectors(NamedTuple):
 
     @property
     def weights(self) -> Float[Tensor, " d"]:
-        """What columns are multiplied by: the latent vector counts as much as all other parts together.
+        """The factor of every column: the latent vector counts as much as all other parts together.
 
         The squares have the mean 1.
         """
@@ -56,7 +56,7 @@ class Vectors(NamedTuple):
 
 
 def vectors(encoder: nn.Sequential, x: UInt8[Tensor, "n c s s"]) -> dict[str, Vectors]:
-    """What scores look at: the latent vector, and with "all layers" those before it as well.
+    """The vectors that are scored: the latent vector; with "all layers" also those before it.
 
     A classifier's latent vector forgets most of what tells a foreign image. A layer with positions is
     represented by the mean and the standard deviation of every channel over positions. Like the latent

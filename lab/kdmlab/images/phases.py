@@ -46,7 +46,7 @@ _CANDIDATES = 20_000
 
 @dataclass(frozen=True)
 class Setting:
-    """What all phases of a run share."""
+    """Settings that all phases of a run share."""
 
     recipe: Recipe
     seed: int

@@ -62,7 +62,7 @@ Means = dict[tuple[str, Cell], Mean]
 
 
 def means(rows: Sequence[Row]) -> Means:
-    """By method and cell."""
+    """Mean AUC by method and cell."""
     values: dict[tuple[str, Cell], list[float]] = {}
     for row in rows:
         low, high = row["interval"]

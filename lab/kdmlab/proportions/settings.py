@@ -145,7 +145,7 @@ def settings(
 
 
 def _chosen(method: str, dataset: str, bag_size: int) -> Mapping[str, float]:
-    """What the search found best."""
+    """The settings that are best in the search."""
     method = AS.get(method, method)
     smallest = CHOSEN_FOR_8.get(method, {})
     return smallest[dataset] if bag_size == 8 and dataset in smallest else CHOSEN[method][dataset]

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """What the random bags and test rows of a trial depend on."""
+    """A trial: its random bags and test rows depend on these fields."""
 
     dataset: str
     interval: Interval
@@ -42,7 +42,7 @@ class Trial:
         ]
 
     def draw(self, data: Dataset) -> tuple[TrainingBags, Array, Array]:
-        """What methods may see, the features of the test rows, and which rows these are."""
+        """The training bags, the features of the test rows, and the numbers of these rows."""
         rng = np.random.default_rng(self.seed)
         pool, test = data.split(rng)
         bags = draw_bags(data.y[pool], total=data.total, size=self.bag_size, interval=self.interval, rng=rng)

@@ -58,7 +58,7 @@ def interval_scores(table: KDMTable, test: Mapping[str, Array]) -> dict[str, Any
 
 
 def _means(others: Array) -> dict[str, float]:
-    """Of what was inside and of what was claimed, where there are such cells."""
+    """Means of the observed and of the claimed coverage, if there are such cells."""
     if not others.shape[1]:
         return {}
     return dict(zip(("coverage_other", "claimed_other"), others.mean(1).tolist(), strict=True))
@@ -104,7 +104,7 @@ def _questions(
 
 
 def _condition(column: Array, row: int, rng: np.random.Generator) -> Any:
-    """What is known of a column: in half of the cases the cell of a row, else a set or a range around it."""
+    """Evidence about a column: in half of the cases the cell of a row, else a set or a range around it."""
     cell = column[row]
     if column.dtype == object:
         return str(cell) if rng.random() < 0.5 else sorted({str(cell), str(rng.choice(column))})

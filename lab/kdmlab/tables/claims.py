@@ -1,4 +1,4 @@
-"""What the table model should reach, what it reaches, and what was published."""
+"""Targets of the table model, its scores, and published scores."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def paired(rows: Sequence[Row], what: str, first: dict[str, str], second: dict[s
 
 
 def mean_ranks(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """By table and method, the mean rank over NRMSE and accuracy, of means over seeds; 1 is best."""
+    """The mean rank over NRMSE and accuracy (means over seeds) by table and method; 1 is best."""
     found: dict[tuple[str, str], list[float]] = {}
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         for what, sign in (("nrmse", 1), ("accuracy", -1)):
@@ -127,7 +127,7 @@ def claims(every: Sequence[Row], dataset: str, target: Target) -> list[Claim]:
     claimed = [row["coverage"] - row["claimed"] for row in select(held, **mine) if "claimed" in row]
 
     def seconds(device: str) -> list[float]:
-        """Of fits that had the machine for themselves."""
+        """Seconds of fits that had the machine for themselves."""
         return values(every, "fit_seconds", part="generation", device=device, processes=1, **mine)
 
     return [

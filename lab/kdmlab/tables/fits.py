@@ -123,7 +123,7 @@ def remove(fit: Fit, work_dir: Path) -> None:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """What a line of results says about the fit behind it."""
+    """The facts of a fit that a line of results records."""
     found = json.loads((folder / "fit.json").read_text("utf-8"))
     names = ("fit_seconds", "draw_seconds", "parameters", "epochs", "fitted_rows", "processes")
     return {

@@ -46,7 +46,7 @@ _FIT_OF_TARGETS: dict[str, float] = {
 
 
 def settings(method: str) -> dict[str, Any]:
-    """What outdates a line of a method when it changes; peers have their defaults."""
+    """Settings of a method: a line with other settings is outdated. Peers have their defaults."""
     if method not in (*TABLES, TARGETS):
         return {}
     table = {**_FIT, **(_FIT_OF_TARGETS if method == TARGETS else {})}

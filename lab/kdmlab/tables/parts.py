@@ -23,7 +23,7 @@ BOOSTING = "boosting"
 
 @dataclass(frozen=True)
 class Job:
-    """What one task measures, and where its files are.
+    """A task: the part, table, method and seed that it measures, and the folders of its files.
 
     Args:
         part: what is measured.
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What identifies the line."""
+        """The fields that identify the line."""
         fitted = {"device": self.device} if self.fit else {}
         rows = {} if self.rows is None else {"most_rows": self.rows}
         settings = {**PARTS[self.part].settings, **methods.settings(self.method), **rows}

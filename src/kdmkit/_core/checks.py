@@ -24,13 +24,13 @@ def bad_argument(argument: str, wanted: str, got: object) -> str:
     return f"{argument}: expected {wanted}, got {got}"
 
 
-def did_you_mean(value: object, known: Iterable[object]) -> str:
-    """A hint to add to an error: the known value that was probably meant, or nothing.
+def did_you_mean(value: object, options: Iterable[object]) -> str:
+    """A hint to add to an error: the option that was probably meant, or nothing.
 
     >>> did_you_mean("carrat", ["price", "carat"])
     " (did you mean 'carat'?)"
     """
-    words = {str(word).casefold(): word for word in known}
+    words = {str(word).casefold(): word for word in options}
     close = difflib.get_close_matches(str(value).casefold(), words, n=1)
     return f" (did you mean {words[close[0]]!r}?)" if close else ""
 
@@ -62,7 +62,7 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bo
 
 
 def _writable(array: Any) -> Any:
-    """An array that shares its memory with a tensor without warnings or errors: a copy where it must be."""
+    """An array that shares its memory with a tensor without warnings or errors: a copy if necessary."""
     return array if array.flags.writeable and all(step >= 0 for step in array.strides) else array.copy()
 
 
@@ -144,7 +144,7 @@ def check_log_weights(argument: str, log_weights: Tensor) -> None:
 
 
 def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _Choice:
-    """The choice that a value is."""
+    """The choice that equals a value."""
     options = list(choices)
     if value not in options:
         raise ValueError(bad_argument(argument, "one of " + ", ".join(map(repr, options)), repr(value)))
@@ -152,7 +152,7 @@ def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _C
 
 
 def check_count(argument: str, value: object, wanted: str | None = None, *, least: int = 1) -> int:
-    """A whole number of any type, as a Python int; `wanted` is what the message says instead."""
+    """A whole number of any type, as a Python int; `wanted` replaces the text of the message."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(bad_argument(argument, wanted or f"a whole number ≥ {least}", repr(value)))
     return int(value)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-#: What turns natural logarithms into those of base 2.
+#: The factor from natural logarithms to those of base 2.
 LOG2_E = math.log2(math.e)
 
 
@@ -50,7 +50,7 @@ def log_add(parts: Sequence[Tensor]) -> Tensor:
 
 
 def exp_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times where results underflow."""
+    """e^x in place, by powers of two: on a CPU `torch.exp` is slower, many times if results underflow."""
     return x.mul_(LOG2_E).exp2_()
 
 

@@ -30,10 +30,11 @@ _NOTHING = -1e4
 
 
 class Inflated(Around):
-    """With probability p₀ a draw of the inner kernel, with p_a the number a: zeros, caps, frequent values.
+    """p(x | c) = p₀·f(x) + Σ_a p_a·[x = a]: masses of zeros, caps or frequent values beside a density f.
 
-    A component is [logits of (continuous, atom 1 … A), inner component]; p is their softmax. `log_prob` is a
-    log mass at atoms and a log-density elsewhere. NaN may be an atom: missing as a state.
+    f is the density of the inner kernel. A component is [logits of (continuous, atom 1 … A), inner
+    component]; p is the softmax of the logits. `log_prob` is a log mass at atoms and a log-density elsewhere.
+    NaN may be an atom: missing as a state.
 
     With a `Rounded` inner kernel every number has a mass. The mass of an atom is then p_a plus p₀ times the
     mass of its cell, so that all masses sum to 1.

@@ -127,9 +127,9 @@ def choose_backend(
     Without `log_weights` the answer is by shape alone, never `"triton"`.
 
     Args:
-        terms: of the reduction.
+        terms: the terms of the reduction.
         log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
-        values: of `attend`, of shape `(m, v)`; None for `log_mix`.
+        values: the values of `attend`, of shape `(m, v)`; None for `log_mix`.
 
     Returns:
         The name of a backend.
@@ -185,8 +185,8 @@ def log_mix_given(
     exceeds every conditional log-probability. Here the largest score is taken out first.
 
     Args:
-        terms: of what is known.
-        more: of what is asked for.
+        terms: of the evidence.
+        more: of the target.
         log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
 
     Returns:
@@ -251,5 +251,5 @@ def _reduce(
 
 
 def _summands(terms: Sequence[Term]) -> list[Term]:
-    """The summands of all terms; what is no term is left for `Reduction.check` to refuse."""
+    """The summands of all terms; `Reduction.check` refuses objects that are no terms."""
     return [part for term in terms for part in (term.summands() if isinstance(term, Term) else [term])]

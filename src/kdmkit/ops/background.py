@@ -1,9 +1,9 @@
 """Averages beside a background: a component with the same score for every query, and the value 0.
 
-Scores of squared distances have an upper bound, the largest log-weight, and what is far below the background
-does not count. So exponentials need no maximum of their query. Where points are near the origin, they need no
-squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors leave the sum. Where
-kernels are narrow, pairs that are far from each other are left out (`near_pairs`).
+Scores of squared distances have an upper bound, the largest log-weight, and scores far below the background
+do not count. So no maximum per query has to be subtracted before the exponential. If points are near the
+origin, sums need no squares either: e^{−‖x − c‖²} = e^{−‖x‖²}·e^{2 x·c}·e^{−‖c‖²}, and the outer factors
+leave the sum. If kernels are narrow, pairs that are far from each other are left out (`near_pairs`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from torch import Tensor
 from kdmkit._core.logspace import LOG2_E
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.api import attend
-from kdmkit.ops.near_pairs import FLOAT32_REACH, sums_of_near_pairs
+from kdmkit.ops.blocks import Block
+from kdmkit.ops.near_pairs import BLOCK, FLOAT32_REACH, sums_of_near_pairs
 from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints, ScoreBlocks
 from kdmkit.ops.terms import SquaredDistance, Term
 
-# Queries and components per block: their scores stay in the caches of a CPU.
-_QUERIES, _COMPONENTS = 1024, 512
 # The largest 2·‖s x‖·‖s c‖ + log-weight for which sums of e^{2 x·c} are finite in float32. Components whose
 # constants underflow are so far away then that they contribute less than 1e-13.
 _LARGEST_PRODUCT = 64.0
@@ -36,12 +35,15 @@ def attend_beside(
     log_weights: Float[Tensor, " m"],
     values: Float[Tensor, "m v"],
     log_background: Float[Tensor, ""],
+    *,
+    block: Block = (1024, BLOCK),
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
     """Σ_j e^{s_ij}·v_j / (b + Σ_j e^{s_ij}) with s_ij = log_weights_j + score_ij, and Σ_j e^{s_ij} / (b + …).
 
     Args:
         term, log_weights, values: as in `attend`.
         log_background: log b.
+        block: queries and components per block, whose scores stay in the caches of a CPU.
 
     Returns:
         Averages, and the coverage: the components' share of the sum.
@@ -55,7 +57,7 @@ def attend_beside(
     """
     if _is_simple(term, log_weights, values, log_background):
         assert isinstance(term, SquaredDistance)
-        return _in_blocks(term, log_weights - log_background, values)
+        return _in_blocks(term, log_weights - log_background, values, block)
     averages, log_total = attend(term, log_weights, values)
     coverage = (log_total - log_background).sigmoid().to(averages.dtype).unsqueeze(-1)
     return coverage * averages, coverage
@@ -74,7 +76,7 @@ def _is_simple(term: Term, log_weights: Tensor, values: Tensor, log_background: 
 
 
 def _in_blocks(
-    term: SquaredDistance, log_weights: Float[Tensor, " m"], values: Float[Tensor, "m v"]
+    term: SquaredDistance, log_weights: Float[Tensor, " m"], values: Float[Tensor, "m v"], block: Block
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
     """`attend_beside` with log-weights relative to the background."""
     dtype = Reduction([term], log_weights, values).dtype
@@ -84,22 +86,25 @@ def _in_blocks(
     largest_product = 2 * points.factor * math.prod(points.lengths)
     if largest_product + max(0.0, log_weights.amax().item()) <= _LARGEST_PRODUCT:
         # e^{2 x·c} with the constants of components in the values, and those of queries in the sums.
-        sums = _sums(points.c, twice, kept * bias.exp()).mul_(row.double().exp())
+        sums = _sums(points.c, twice, kept * bias.exp(), block).mul_(row.double().exp())
     elif points.reach <= FLOAT32_REACH:
         left = torch.cat([points.c, torch.ones_like(points.c[:, :1]), LOG2_E * bias.unsqueeze(1)], 1)
         right = torch.cat([twice, LOG2_E * row.unsqueeze(1), torch.ones_like(twice[:, :1])], 1)
-        sums = _sums(left, right, kept)
+        sums = _sums(left, right, kept, block)
     else:
-        sums = sums_of_near_pairs(term, log_weights, kept)
+        sums = sums_of_near_pairs(term, log_weights, kept, block)
     shares = (sums / (1 + sums[-1])).mT.to(dtype)
     return shares[:, :-1], shares[:, -1:]
 
 
 def _sums(
-    components: Float[Tensor, "m p"], queries: Float[Tensor, "n p"], kept: Float[Tensor, "v m"]
+    components: Float[Tensor, "m p"],
+    queries: Float[Tensor, "n p"],
+    kept: Float[Tensor, "v m"],
+    block: Block,
 ) -> Float[Tensor, "v n"]:
     """Σ_j kept_j·2^(components_j · queries_i) in float64."""
-    blocks = ScoreBlocks(components, queries, (_COMPONENTS, _QUERIES))
+    blocks = ScoreBlocks(components, queries, block[::-1])
     sums = torch.zeros(len(kept), len(queries), dtype=torch.float64)
     for some in blocks.columns():
         for rows in blocks.rows():

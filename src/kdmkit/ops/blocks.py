@@ -46,17 +46,13 @@ def run_in_memory(block: Block, run: Callable[[Block], T]) -> tuple[T, Block]:
 def block_order(points: Float[Tensor, "m d"], size: int, *, parts: int = 8) -> Int[Tensor, " m"]:
     """Numbers of the points in an order whose blocks `[i·size, (i + 1)·size)` are compact.
 
-    All points are sorted along the dimension in which they vary most and cut into parts, each part along its
-    own widest dimension, and so on down to blocks: the leaves of a k-d tree.
+    All points are sorted along the dimension in which they vary most and cut into parts. Each part is sorted
+    along the dimension in which it varies most, and so on down to blocks: the leaves of a k-d tree.
 
     Args:
-        points: to put in order.
         size: the number of points of a block.
-        parts: about the number of parts of a group. Few parts are slower, and better where columns have few
+        parts: about the number of parts of a group. Few parts are slower, and better if columns have few
             distinct values.
-
-    Returns:
-        A permutation of 0 … m−1.
 
     >>> block_order(torch.tensor([[5.0], [1.0], [6.0], [2.0]]), 2)
     tensor([1, 3, 0, 2])

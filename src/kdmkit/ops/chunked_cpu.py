@@ -101,9 +101,9 @@ class _BufferedSums(Recomputed):
                 slopes = torch.addmm(slopes, by_averages[rows], values[columns].mT)
             slopes = weights.mul_(slopes)
             by_weights = slopes.sum(0) if needs[0] else None
-            found = by_weights, by_values, *points.block(rows, columns).gradients(slopes, needs[2:])
+            gained = by_weights, by_values, *points.block(rows, columns).gradients(slopes, needs[2:])
             places = columns, columns, rows, columns, slice(None)
-            for target, place, gradient in zip(grads, places, found, strict=True):
+            for target, place, gradient in zip(grads, places, gained, strict=True):
                 if target is not None and gradient is not None:
                     target[place] += gradient
         return [None if g is None else g.to(x.dtype) for g, x in zip(grads, inputs, strict=True)]
@@ -158,11 +158,11 @@ def reduce_per_component(reduction: Reduction) -> Result:
     if not bool(lossy.any()):
         return None, _by_products(reduction, x - centre, c - centre, scales, log_weights)
     # Narrow components far from the centre.
-    found = _by_differences(x, c[lossy], scales[lossy], log_weights[lossy], rows, width)
+    lse = _by_differences(x, c[lossy], scales[lossy], log_weights[lossy], rows, width)
     if not bool(lossy.all()):
         others = c[~lossy] - centre, scales[~lossy], log_weights[~lossy]
-        found = torch.logaddexp(found, _by_products(reduction, x - centre, *others).double())
-    return None, found.to(reduction.dtype)
+        lse = torch.logaddexp(lse, _by_products(reduction, x - centre, *others).double())
+    return None, lse.to(reduction.dtype)
 
 
 def _by_products(reduction: Reduction, x: Tensor, c: Tensor, scales: Tensor, log_weights: Tensor) -> Tensor:

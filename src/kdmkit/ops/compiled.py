@@ -34,7 +34,7 @@ def reduce_given_in_blocks(
     return chunked.reduce_given(terms, more, log_weights)
 
 
-#: Whether Triton works is found out once, by trying, and does not change.
+#: Whether Triton works is tried once and does not change.
 find_reason_once = torch.compiler.assume_constant_result(find_reason)
 
 fused = torch.library.custom_op(

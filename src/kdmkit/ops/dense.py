@@ -19,7 +19,7 @@ from kdmkit.ops.terms import Term
 
 # Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
 LARGEST_ON_CPU, LARGEST_ELSEWHERE = 1 << 22, 1 << 24
-# Matrices of a batch with at least this many numbers are computed one by one: a call takes less time.
+# Matrices of a batch with at least this many numbers are computed one by one: they take longer than calls.
 _LARGE = 1 << 12
 
 
@@ -133,7 +133,7 @@ def score_matrix(
     them block by block (`term.queries(rows)`).
 
     Args:
-        terms: whose scores add, all for the same queries and components.
+        terms: terms of the same queries and components, whose scores add.
         log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
 
     Returns:
@@ -157,18 +157,6 @@ def log_posterior(
     """log softmax_j(log_weights_j + Σ_terms scores_ij), a row of −∞ where all scores of a query are −∞.
 
     Scores are normalised before they are rounded. Memory is as in `score_matrix`.
-
-    Args:
-        terms: whose scores add, all for the same queries and components.
-        log_weights: ℓ, of shape `(m,)` or `(*lead, m)`.
-
-    Returns:
-        Of shape `(*lead, n, m)`; the exponentials of a row sum to 1.
-
-    >>> from kdmkit.ops import SquaredDistance
-    >>> term = SquaredDistance(torch.zeros(1, 1), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
-    >>> log_posterior([term], torch.tensor([0.5, 0.5]).log()).exp()
-    tensor([[0.7311, 0.2689]])
     """
     dtype = Reduction(terms, log_weights).dtype
     return log_normalize(sum_scores([term.prepared() for term in terms], log_weights)).to(dtype)
@@ -176,15 +164,15 @@ def log_posterior(
 
 @dataclass(frozen=True)
 class RelativeScores:
-    """`score_matrix` in two parts that have to be added: relative scores, and the largest of every query.
+    """`score_matrix` in two parts that add up to it: the largest score of every query, and relative scores.
 
     Far from all components the largest score is much larger than the differences between scores, which
     rounding would lose.
 
     Args:
-        terms: whose scores add.
+        terms: terms whose scores add.
         log_weights: added to them, `(m,)`, or per query.
-        factor: the components' part of products that give all scores, where there are such.
+        factor: the components' part of products that give all scores, if there are such products.
         dtype: of the results.
 
     >>> from kdmkit.ops import SquaredDistance
@@ -201,7 +189,7 @@ class RelativeScores:
 
     @classmethod
     def of(cls, terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]) -> RelativeScores:
-        """With everything computed that the queries share."""
+        """Prepared: everything that queries share is computed here."""
         dtype = Reduction(terms, log_weights).dtype
         terms = tuple(term.prepared() for term in terms)
         # Queries share the weights: `(m,)`, or `(*lead, 1, m)`.
@@ -214,7 +202,7 @@ class RelativeScores:
         return cls(terms, log_weights, factor, dtype)
 
     def queries(self, rows: slice) -> RelativeScores:
-        """Those of some queries; log-weights are shared by all."""
+        """The scores of some queries; log-weights are shared by all."""
         return replace(self, terms=tuple(term.queries(rows) for term in self.terms))
 
     def compute(self) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"]]:
@@ -243,12 +231,12 @@ class RelativeScores:
         a, b = (
             part.expand(*lead, *part.shape[-2:]).reshape(flat, *part.shape[-2:]) for part in (left, factor)
         )
-        tops, *found = _RelativeProducts.apply(self.dtype, a, b)
-        return found, tops.reshape(*lead, left.shape[-2])
+        tops, *matrices = _RelativeProducts.apply(self.dtype, a, b)
+        return matrices, tops.reshape(*lead, left.shape[-2])
 
 
 def _has_large_matrices(term: Term) -> bool:
-    """Whether one matrix of a batch after the other takes no longer than all at once: on a CPU, if large."""
+    """Whether a batch of matrices is as fast one by one as all at once: on a CPU, if they are large."""
     lead, n, m = term.shape
     return math.prod(lead) == 1 or (n * m >= _LARGE and term.tensors[0].device.type == "cpu")
 
@@ -264,16 +252,16 @@ class _RelativeProducts(torch.autograd.Function):
         ctx: Any, dtype: torch.dtype, a: Float[Tensor, "b n p"], b: Float[Tensor, "b m p"]
     ) -> tuple[Tensor, ...]:
         tops = torch.empty(a.shape[:-1], dtype=dtype, device=a.device)
-        found = []
+        matrices = []
         for one, other, top in zip(a, b, tops, strict=True):
             product = torch.mm(one, other.mT)
             largest = finite_max(product)
             relative = torch.empty(product.shape, dtype=dtype, device=a.device)
-            found.append(torch.sub(product, largest, out=relative))
+            matrices.append(torch.sub(product, largest, out=relative))
             top.copy_(largest.squeeze(-1))
         ctx.save_for_backward(a, b)
         ctx.mark_non_differentiable(tops)
-        return tops, *found
+        return tops, *matrices
 
     @staticmethod
     def backward(ctx: Any, _: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:

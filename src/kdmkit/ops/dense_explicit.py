@@ -1,13 +1,13 @@
 """Backend `torch` for a squared distance and other terms: all scores at once, with explicit gradients.
 
-Training consists of this reduction. `dense` computes the same by differentiable operations, for second
+Training steps consist of this reduction. `dense` computes the same by differentiable operations, for second
 derivatives, forward mode, `torch.func` and the compiler. Here one matrix of exponentials serves the forward
-and the backward pass, and products are in float64 only where the spread of the data requires it.
+and the backward pass, and products are in float64 only if the spread of the data requires it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import at_least_float32, full_precision
 from kdmkit.ops.dense import add_row, log_ratio, reduce_scores, reduce_scores_given, sum_rows, sum_scores
+from kdmkit.ops.recomputed import differentiable_gradients
 from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import (
     ScaledPoints,
@@ -91,9 +92,8 @@ class _DenseSums(torch.autograd.Function):
         inputs, points, (averages, weights, total) = _saved(ctx, 5)
         needs, values = ctx.needs_input_grad[1:], inputs[4]
         if torch.is_grad_enabled():
-            return differentiable_gradients(
-                _differentiable_reduce, ctx, ctx.dtype, inputs, grad_averages, grad_lse
-            )
+            outputs, upstream = _differentiable_reduce(ctx.dtype, *inputs), (grad_averages, grad_lse)
+            return None, *differentiable_gradients(outputs, inputs, needs, upstream)
         with full_precision(weights.device.type):
             inverse_total, grad_values = divide_by_total(1.0, total), None
             slopes = None if grad_lse is None else grad_lse.unsqueeze(-1)
@@ -153,9 +153,8 @@ class _DenseRatio(torch.autograd.Function):
         inputs, points, (weights, total, others, other_total) = _saved(ctx, 6)
         (extra, codes), needs = inputs[4:], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return differentiable_gradients(
-                _differentiable_given, ctx, ctx.dtype, inputs, grad_lse, grad_conditional
-            )
+            outputs, upstream = _differentiable_given(ctx.dtype, *inputs), (grad_lse, grad_conditional)
+            return None, *differentiable_gradients(outputs, inputs, needs, upstream)
         with full_precision(weights.device.type):
             by_lse = 0.0 if grad_lse is None else grad_lse
             if ctx.by_code:
@@ -213,9 +212,9 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Gradients by query, components, scale and bias, from those by the scores (`slopes`)."""
     by_bias = slopes.sum_to_size(inputs[3].shape) if needs[3] else None
-    # Sums in float32 are no good for points in float64.
-    is_known = by_bias is not None and by_bias.ndim == 1 and slopes.dtype == points.x.dtype
-    gradients = [*points.gradients(slopes, needs[:3], by_bias if is_known else None), by_bias]
+    # Sums in float32 are not exact enough for points in float64.
+    has_sums = by_bias is not None and by_bias.ndim == 1 and slopes.dtype == points.x.dtype
+    gradients = [*points.gradients(slopes, needs[:3], by_bias if has_sums else None), by_bias]
     return [g if g is None else g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
 
 
@@ -252,21 +251,3 @@ def _differentiable_given(dtype: torch.dtype, *inputs: Any) -> Result:
     together = scores + _select_by_code(at_least_float32(extra), codes)
     lse, conditional = reduce_scores_given(scores, together)
     return add_row(lse, term.row()).to(dtype), conditional.to(dtype)
-
-
-def differentiable_gradients(
-    function: Callable[..., Sequence[Tensor | None]],
-    ctx: Any,
-    option: Any,
-    inputs: Sequence[Any],
-    *upstream: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    """Gradients of function(option, *inputs) that can be differentiated again."""
-    wanted = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
-    pairs = zip(function(option, *inputs), upstream, strict=True)
-    outputs, given = zip(*((o, g) for o, g in pairs if o is not None and g is not None), strict=True)
-    found = torch.autograd.grad(
-        outputs, [inputs[i] for i in wanted], given, create_graph=True, allow_unused=True
-    )
-    gradients = dict(zip(wanted, found, strict=True))
-    return None, *(gradients.get(i) for i in range(len(inputs)))

@@ -1,7 +1,7 @@
 """log p(label | x) on a CPU: one distance, one table of labels, one function with explicit gradients.
 
-Training steps of classifiers consist of it. Small ones take as long as the number of operations, so there
-are few. Whatever is unusual is left to `log_mix_given`, which computes the same.
+Training steps of classifiers consist of it. The time of small steps is that of the calls, so there are few
+operations. `log_mix_given` computes the same for all other arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops import dense
-from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY, differentiable_gradients
+from kdmkit.ops.dense_explicit import MAX_LABELS, MIN_LABEL_PROBABILITY
+from kdmkit.ops.recomputed import differentiable_gradients
 from kdmkit.ops.scaled_points import ScaledPoints, narrow_product_transposed
 from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
 
@@ -35,9 +36,8 @@ def log_labels_given(
         log_weights: of shape `(m,)`.
 
     Returns:
-        None where the arguments are not usual, or float32 loses digits.
+        None if the arguments are not usual, or float32 loses digits.
 
-    >>> from kdmkit.ops import SquaredDistance
     >>> x = SquaredDistance(torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]), torch.ones(1, 1))
     >>> labels = Amplitudes(torch.tensor([[1]]), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
     >>> log_labels_given(x, labels, torch.zeros(2)).exp()  # 0.7311·0.64
@@ -48,27 +48,24 @@ def log_labels_given(
     are_amplitudes, codes = isinstance(labels, Amplitudes), labels.codes
     table = labels.amplitudes if isinstance(labels, Amplitudes) else labels.table
     query, components = distance.query, distance.components
-    # First: while a compiler traces, comparisons of sizes would become conditions.
-    if not only_reverse_mode() or not distance.plain or not _are_matrices(query, components, table, codes):
-        return None
-    if log_weights.ndim != 1 or log_weights.dtype != torch.float32:
+    is_usual = (
+        # First: while a compiler traces, comparisons of sizes would become conditions.
+        only_reverse_mode()
+        and query.dtype == components.dtype == table.dtype == log_weights.dtype == torch.float32
+        and query.device.type == components.device.type == table.device.type == "cpu"
+        and query.ndim == components.ndim == distance.scale.ndim == table.ndim == codes.ndim == 2
+        and log_weights.ndim == 1
+        and not distance.metric
+        and table.shape[1] <= MAX_LABELS
+        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
+        and not torch.is_autocast_enabled("cpu")
+    )
+    if not is_usual:
         return None
     log_probs: Tensor | None = _LogLabels.apply(
         are_amplitudes, query, components, distance.scale, log_weights, table, codes
     )
     return log_probs
-
-
-def _are_matrices(query: Tensor, components: Tensor, table: Tensor, codes: Tensor) -> bool:
-    """Whether all are matrices on a CPU, in float32, and few enough for whole matrices of scores."""
-    return (
-        query.dtype == components.dtype == table.dtype == torch.float32
-        and query.device.type == components.device.type == table.device.type == "cpu"
-        and table.ndim == codes.ndim == 2
-        and table.shape[1] <= MAX_LABELS
-        and 0 < query.shape[0] * components.shape[0] <= dense.LARGEST_ON_CPU
-        and not torch.is_autocast_enabled("cpu")
-    )
 
 
 class _LogLabels(torch.autograd.Function):
@@ -105,7 +102,8 @@ class _LogLabels(torch.autograd.Function):
         points, (*inputs, likelihood, norms, weights, probs) = ScaledPoints.saved(ctx)
         needs, (table, codes) = ctx.needs_input_grad[1:], inputs[4:]
         if torch.is_grad_enabled():
-            return differentiable_gradients(_differentiable, ctx, norms is not None, inputs, gradient)
+            outputs = _differentiable(norms is not None, *inputs)
+            return None, *differentiable_gradients(outputs, inputs, needs, (gradient,))
         by_chosen, by_table = (gradient / probs).unsqueeze(-1), None
         chosen = weights.new_zeros(len(probs), table.shape[1]).scatter_(1, codes, by_chosen)
         with full_precision("cpu"):
@@ -119,7 +117,7 @@ class _LogLabels(torch.autograd.Function):
 
 
 def _by_table(by_likelihood: Tensor, likelihood: Tensor, norms: Tensor | None, table: Tensor) -> Tensor:
-    """The gradient by log-probabilities, or, where there are norms, by amplitudes a: likelihood a²/norm."""
+    """The gradient by log-probabilities, or, with norms, by amplitudes a: the likelihood is a²/norm."""
     if norms is None:
         return by_likelihood.mul_(likelihood)
     mean = (by_likelihood * likelihood).sum(-1, keepdim=True)

@@ -1,8 +1,8 @@
 """Sums of overlaps over pairs that are near each other, for narrow kernels on a CPU.
 
-Consecutive components form blocks with bounding boxes. A block is compared with the queries that are near its
-box, about its own centre: what cancels in ‖x‖² − 2 x·c + ‖c‖² is small there. Any order of the components
-gives the same sums; in the order of `block_order` boxes are small and most pairs are left out.
+Consecutive components form blocks with bounding boxes. A block is compared with the queries near its box.
+Distances are expanded about the centre of the box, so that little cancels in ‖x‖² − 2 x·c + ‖c‖². Any order
+of components gives the same sums; in the order of `block_order` boxes are small and most pairs are left out.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.logspace import LOG2_E
-from kdmkit.ops.blocks import slices
+from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.scaled_points import product_into
 from kdmkit.ops.terms import SquaredDistance
 
 #: Components per block, a multiple of `_GROUP`.
 BLOCK = 512
-# The largest scores of this many components are found at a time: the number that torch reduces fastest.
+# The number of components whose largest scores torch finds fastest.
 _GROUP = 32
-# Queries at a time: their scores beside a block stay in the caches of a CPU.
-_QUERIES = 1024
 #: The largest (‖s x‖ + ‖s c‖)² for which float32 products give averages that are exact to 1e-5.
 FLOAT32_REACH = 512.0
 # The rounding of a float32 score relative to that.
 _ROUNDING = 1e-6
 # Up to this share of a block's pairs, single pairs by differences are faster than a float64 product.
 _FEW = 0.03
-# With more than this share of groups that have such a pair, pairs are not counted.
+# If more than this share of groups have such a pair, pairs are not counted.
 _FEW_GROUPS = 0.5
 # Single pairs at a time.
 _PAIRS = 8192
-# Smaller powers of two are as good as 0.
+# Smaller powers of two count as 0.
 _LEAST_POWER = -100.0
 # All components together, each with a score this far below the background, change averages by less than 1e-9.
 _NEGLIGIBLE = 1e-9
@@ -46,18 +44,21 @@ _Part = tuple[Int[Tensor, " k"], Float[Tensor, "v k"]]
 
 
 def sums_of_near_pairs(
-    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"]
+    term: SquaredDistance, log_weights: Float[Tensor, " m"], kept: Float[Tensor, "v m"], block: Block
 ) -> Float[Tensor, "v n"]:
     """Σ_j kept_j·e^{s_ij} with s_ij = log_weights_j + score_ij, in float64.
 
-    Pairs that count less than 1e-9 all together are left out where a block's box shows it. Sums of queries
+    Pairs that contribute less than 1e-9 all together are left out if a block's box shows it. Sums of queries
     with a coordinate that is not finite are NaN.
+
+    Args:
+        block: queries and components per block; the components are a multiple of 32.
     """
     query, components, scale = (tensor.to(kept.dtype) for tensor in term.tensors)
-    blocks = _BoxedBlocks.of(components, scale, log_weights.to(kept.dtype), kept)
+    blocks = _BoxedBlocks.of(components, scale, log_weights.to(kept.dtype), kept, block[1])
     least = math.log(_NEGLIGIBLE / len(components))
     sums = torch.zeros(len(kept), len(query), dtype=torch.float64)
-    for some in slices(len(query), _QUERIES):
+    for some in slices(len(query), block[0]):
         _add(sums[:, some], blocks, query[some], least)
     return sums
 
@@ -67,9 +68,9 @@ def _add(sums: Float[Tensor, "v n"], blocks: _BoxedBlocks, x: Float[Tensor, "n d
     finite = x.isfinite().all(1)
     # Not ≥, which is false for NaN.
     near = (blocks.bounds(x) < least).logical_not_().logical_and_(finite)
-    for queries, found in _NearPairs(blocks, x, near, least).parts():
+    for queries, partial_sums in _NearPairs(blocks, x, near, least).parts():
         # Row by row: `index_add_` of a matrix is many times slower.
-        for row, of_row in zip(sums, found.double(), strict=True):
+        for row, of_row in zip(sums, partial_sums.double(), strict=True):
             row.index_add_(0, queries, of_row)
     sums.masked_fill_(~finite, math.nan)
 
@@ -82,8 +83,7 @@ class _BoxedBlocks:
         components: c.
         log_weights, kept: of the components, and of those that fill up the last block.
         scale: of shape `(1, d)` or `(1, 1)`.
-        low, high: opposite corners of the boxes.
-        centre: of the boxes.
+        low, high, centre: opposite corners of the boxes, and their middles.
         right: the components' side of the products that give scores.
         radii: the largest ‖s c‖ about the centre.
     """
@@ -99,9 +99,11 @@ class _BoxedBlocks:
     radii: Float[Tensor, " b"]
 
     @classmethod
-    def of(cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor) -> _BoxedBlocks:
+    def of(
+        cls, components: Tensor, scale: Tensor, log_weights: Tensor, kept: Tensor, size: int
+    ) -> _BoxedBlocks:
         m, d = components.shape
-        size = min(BLOCK, m + -m % _GROUP)
+        size = min(size, m + -m % _GROUP)
         if missing := -m % size:
             log_weights = torch.cat([log_weights, log_weights.new_full((missing,), -math.inf)])
             kept = torch.cat([kept, kept.new_zeros(len(kept), missing)], 1)
@@ -118,7 +120,7 @@ class _BoxedBlocks:
     def bounds(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "b n"]:
         """The largest score that a query may have with a component of a block.
 
-        Corners of boxes are coordinates of components, so gaps are rounded by their own size only.
+        Corners of boxes are coordinates of components: rounding errors of gaps are relative to the gaps.
         """
         bounds = self.log_weights.view(-1, self.size).amax(1, keepdim=True).repeat(1, len(x))
         gap, above = torch.empty_like(bounds), torch.empty_like(bounds)
@@ -238,9 +240,9 @@ def _scale_columns(
     scale: Float[Tensor, "1 s"],
     log_weights: Float[Tensor, "b size"],
 ) -> Float[Tensor, "b size"]:
-    """Makes of `_columns` the components' side of products that give scores, in units of log 2.
+    """Turns `_columns` into the components' side of products that give scores, in units of log 2.
 
-    With the rows of `_left` they are 2 x·c − ‖x‖² + (log-weight − ‖c‖²).
+    Products with the rows of `_left` are 2 x·c − ‖x‖² + (log-weight − ‖c‖²).
 
     Returns:
         ‖s c‖² about the centre.
@@ -258,7 +260,7 @@ def _scale_columns(
 
 
 def _few(scores: Float[Tensor, "k size"], least: float) -> tuple[Tensor, Tensor] | None:
-    """Rows and columns of the scores that are not below `least`, None where they are many.
+    """Rows and columns of the scores that are not below `least`, None if they are many.
 
     Comparing all of them is slow: groups first. Not ≥, which is false for NaN.
     """

@@ -3,11 +3,11 @@
 A block has a sum of weights and an upper bound of its scores for the queries of a box. Weight times the
 exponential of the bound is the most that the block can contribute. For a few near queries at a time:
 
-1. The blocks of the largest bounds are summed, so many that all others have at most half of all bounds.
-   The sum is a lower bound of the answer, query by query.
+1. The blocks with the largest bounds are summed, until the other blocks have at most half of all bounds. The
+   sum is a lower bound of the answer, query by query.
 2. Blocks that together have at most a quarter of the allowed error are left out.
-3. The others are bounded again, by every single query. Those with the largest bounds relative to an answer
-   are summed, until the others have at most three quarters of the allowed error, for every query.
+3. The other blocks are bounded again for every single query. Those with the largest bounds relative to an
+   answer are summed, until the rest has at most three quarters of the allowed error, for every query.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kdmkit.ops.api import log_mix
 from kdmkit.ops.blocks import block_order, slices
 from kdmkit.ops.terms import Term
 
-# Queries that share a choice of blocks: fewer where there are few, since these are far from each other.
+# Queries that share a choice of blocks: at most, and at least; and the number of choices to aim for.
 _QUERIES, _FEWEST, _CHOICES = 32, 8, 256
 # Components that are summed at a time.
 _COMPONENTS = 1 << 18
-# With more blocks than this share, gathering them takes longer than it saves.
+# If a larger share of the blocks is needed, gathering them takes longer than it saves.
 _MANY = 0.4
 # Lower bounds of an answer are less than it by this many units in the last place.
 _ULPS = 8.0
@@ -77,14 +77,14 @@ class PrunedSum:
         step = min(_QUERIES, max(_FEWEST, len(query) // _CHOICES))
         for part in block_order(places, step).split(step):
             result[part] = self._near(query[part], places[part], rtol)
-        # Marked by NaN: most blocks matter to them.
+        # NaN marks queries to which most blocks matter.
         rest = result.isnan().nonzero().squeeze(1)
         if len(rest):
             result[rest] = log_mix(self.term(query[rest], slice(None)), self.log_weights).to(result)
         return result
 
     def _near(self, query: Tensor, places: Tensor, rtol: float) -> Float[Tensor, " q"]:
-        """The sums of a few queries that are near each other; NaN where most blocks have to be summed."""
+        """The sums of a few queries that are near each other; NaN if most blocks have to be summed."""
         low, high = places.amin(0, keepdim=True), places.amax(0, keepdim=True)
         most, order = (self.totals + self.bounds(low, high, slice(None))[0]).sort(descending=True)
         rest = _tails(most)
@@ -92,16 +92,16 @@ class PrunedSum:
         unknown = torch.full_like(places[:, 0], torch.nan)
         if first > _MANY * len(order):
             return unknown
-        found = self._sum(query, order[:first])
-        least = found - _ULPS * torch.finfo(found.dtype).eps * (1 + found.abs()).nan_to_num(posinf=0)
+        sums = self._sum(query, order[:first])
+        least = sums - _ULPS * torch.finfo(sums.dtype).eps * (1 + sums.abs()).nan_to_num(posinf=0)
         enough = int((rest > least.amin() + math.log(rtol / 4)).sum())
         order = order[first:enough]
         if len(order):
             more = self._needed(places, order, least.to(places), 0.75 * rtol)
             if len(more) + first > _MANY * len(self.totals):
                 return unknown
-            found = torch.logaddexp(found, self._sum(query, more)) if len(more) else found
-        return found.to(places)
+            sums = torch.logaddexp(sums, self._sum(query, more)) if len(more) else sums
+        return sums.to(places)
 
     def _needed(self, places: Tensor, blocks: Int[Tensor, " b"], least: Tensor, rtol: float) -> Tensor:
         """The blocks without which an error may exceed rtol times the least answer of a query."""

@@ -1,4 +1,4 @@
-"""Reductions whose backward pass computes the scores again, as functions with gradients."""
+"""Reductions whose backward pass computes the scores again, block by block, as functions with gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kdmkit.ops.terms import Term, total_shape
 Tensors = Sequence[Any]
 #: Which inputs need a gradient.
 Needs = Sequence[bool]
-#: By the inputs, None where none is needed.
+#: Gradients by the inputs, None if none is needed.
 Gradients = Sequence[Tensor | None]
 
 
@@ -29,7 +29,7 @@ class Recomputed(ABC):
     Attributes hold what is not a tensor.
     """
 
-    #: How error messages call it.
+    #: Its name in error messages.
     backend: ClassVar[str] = "chunked"
 
     @abstractmethod
@@ -38,11 +38,11 @@ class Recomputed(ABC):
 
     @abstractmethod
     def backward(self, needs: Needs, inputs: Tensors, outputs: Tensors, upstream: Tensors) -> Gradients:
-        """Gradients by the inputs, None where none is needed.
+        """Gradients by the inputs, None if none is needed.
 
         Args:
             inputs, outputs: of `forward`.
-            upstream: the derivatives by the outputs, None where nothing depends on them.
+            upstream: the derivatives by the outputs, None if nothing depends on them.
         """
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
@@ -66,8 +66,8 @@ class _Outputs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad[1:]
-        found = iter(_Gradients.apply(ctx.function, needs, *ctx.saved_tensors, *upstream))
-        return None, *(next(found) if need else None for need in needs)
+        gradients = iter(_Gradients.apply(ctx.function, needs, *ctx.saved_tensors, *upstream))
+        return None, *(next(gradients) if need else None for need in needs)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], function: Recomputed, *inputs: Any) -> tuple[Any, Any]:
@@ -102,6 +102,24 @@ class _Gradients(torch.autograd.Function):
     ) -> tuple[Any, Any]:
         apply = partial(_Gradients.apply, function, needs)
         return vmap_one_by_one(apply, info.batch_size, in_dims[2:], tensors)
+
+
+def differentiable_gradients(
+    outputs: Sequence[Tensor | None], inputs: Tensors, needs: Needs, upstream: Tensors
+) -> list[Tensor | None]:
+    """Gradients by the inputs that need one, which can be differentiated again.
+
+    Args:
+        outputs: computed from the inputs by differentiable operations.
+        upstream: the derivatives by the outputs, None if nothing depends on them.
+    """
+    wanted = [i for i, need in enumerate(needs) if need]
+    pairs = [(o, by) for o, by in zip(outputs, upstream, strict=True) if o is not None and by is not None]
+    used, by_used = zip(*pairs, strict=True)
+    chosen = [inputs[i] for i in wanted]
+    computed = torch.autograd.grad(used, chosen, by_used, create_graph=True, allow_unused=True)
+    gradients = dict(zip(wanted, computed, strict=True))
+    return [gradients.get(i) for i in range(len(inputs))]
 
 
 def vmap_one_by_one(
@@ -162,7 +180,7 @@ def summed(blocks: Sequence[Term]) -> Tensor:
 
 
 class TermGradients:
-    """Sums of the gradients by every tensor of some terms, None where no gradient is needed."""
+    """Sums of the gradients by every tensor of some terms, None if no gradient is needed."""
 
     def __init__(self, terms: Sequence[Term], tensors: Sequence[Tensor], needs: Sequence[bool]) -> None:
         self.terms, self.needs = terms, needs
@@ -199,8 +217,8 @@ class TermGradients:
         # The weights may have leading dimensions that the terms lack.
         slopes = [slopes.sum_to_size(scores.shape).to(scores.dtype) for scores, slopes in pairs]
         scores = [scores for scores, _ in pairs]
-        found = torch.autograd.grad(scores, [leaves[i] for i in wanted], slopes, allow_unused=True)
-        for i, gradient in zip(wanted, found, strict=True):
+        gradients = torch.autograd.grad(scores, [leaves[i] for i in wanted], slopes, allow_unused=True)
+        for i, gradient in zip(wanted, gradients, strict=True):
             target = self.gradients[i]
             if gradient is None or target is None:
                 continue

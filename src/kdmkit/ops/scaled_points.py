@@ -17,7 +17,7 @@ from kdmkit.ops.terms import robust_centre
 
 # (‖s x‖ + ‖s c‖)² times the rounding of float32 bounds the error of a score: up to here it is below 2e-5.
 _FLOAT32_REACH = 256.0
-# Beyond it squares of points in units of their own may underflow.
+# Beyond it, squares of points that are not scaled may underflow.
 _LARGEST_FACTOR = 1e24
 # Up to here it is below 2e-6 about the origin, and the points need not be moved.
 _ORIGIN_REACH = 24.0
@@ -50,7 +50,7 @@ class ScaledPoints:
 
     @classmethod
     def of(cls, query: Tensor, components: Tensor, scale: Tensor, dtype: torch.dtype) -> ScaledPoints:
-        """In `dtype`; on a CPU in float64 where float32 products would lose too many digits."""
+        """In `dtype`; on a CPU in float64 if float32 products would lose too many digits."""
         if dtype == torch.float32 and query.device.type == "cpu":
             near = cls.near(query, components, scale)
             if near is not None:
@@ -60,7 +60,7 @@ class ScaledPoints:
 
     @classmethod
     def near(cls, query: Tensor, components: Tensor, scale: Tensor) -> ScaledPoints | None:
-        """In float32, None where its products would lose too many digits."""
+        """In float32, None if its products would lose too many digits."""
         points, limit = cls.about(None, query, components, scale, torch.float32), _FLOAT32_REACH
         if points.reach <= min(limit, _ORIGIN_REACH):
             return points
@@ -144,7 +144,7 @@ class ScaledPoints:
         """Gradients by queries, components and scale, from those by the scores (`slopes`).
 
         Args:
-            by_column: the sums of the slopes of every component, where they are known.
+            by_column: the sums of the slopes of every component, if the caller has them.
             rows_cancel: whether the slopes of every query add up to 0.
         """
         need_x, need_c, need_scale = needs
@@ -173,7 +173,7 @@ class ScaledPoints:
     def _moments(
         self, by_row: Float[Tensor, " n"] | None, by_column: Float[Tensor, " m"], pulled: Float[Tensor, "m d"]
     ) -> Float[Tensor, "*d"]:
-        """Σ_ij slopes_ij (x_i − c_j)² of every dimension, or of all together where they share one scale.
+        """Σ_ij slopes_ij (x_i − c_j)² of every dimension, or of all together if they share one scale.
 
         With p_j = Σ_i slopes_ij (x_i − c_j), which is `pulled`, it is
         Σ_i by_row_i x_i² − Σ_j by_column_j c_j² − 2 Σ_j p_j c_j. All sums have the same rounded slopes.
@@ -261,19 +261,19 @@ def finite_top(scores: Float[Tensor, "*lead n m"]) -> Float[Tensor, "*lead n 1"]
 def exponentials(
     scores: Float[Tensor, "*lead n m"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "*lead n m"], Float[Tensor, "*lead n"], Float[Tensor, "*lead n"]]:
-    """exp(scores − top), their sums, and top. Writes over the scores where the dtype allows."""
+    """exp(scores − top), their sums, and top. Writes over the scores if the dtype allows."""
     top = finite_top(scores)
     weights = exp_(scores.sub_(top).to(dtype))
     return weights, weights.sum(-1), top.squeeze(-1)
 
 
 def divide_by_total(gradient: Tensor | float, total: Tensor) -> Float[Tensor, "n 1"]:
-    """gradient / total; where a total is 0 the result is finite, since the weights it multiplies are 0."""
+    """gradient / total; finite if a total is 0, since the weights that it multiplies are 0."""
     return (gradient / total.clamp_min(torch.finfo(total.dtype).tiny)).unsqueeze(-1)
 
 
 def narrow_product(a: Float[Tensor, "n m"], b: Float[Tensor, "m v"]) -> Float[Tensor, "n v"]:
-    """a·b; where b has few columns, on a CPU, by the product of the transposes: in a third of the time.
+    """a·b; on a CPU, if b has few columns, by the product of the transposes: in a third of the time.
 
     >>> import torch
     >>> narrow_product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))

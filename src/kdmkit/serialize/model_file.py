@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,11 +47,12 @@ def write_model(path: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -
     tensor_bytes = len(data) - 8 - header
     _check_length("model", header, tensor_bytes)
     parse("model", text, tensor_bytes)
-    try:
-        with replacing(file) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise ValueError(bad_argument("path", "a place where files can be written", error)) from error
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(replacing(file))
+        except OSError as error:
+            raise ValueError(bad_argument("path", "a place where files can be written", error)) from error
+        temporary.write_bytes(data)
 
 
 def _check_replaceable(file: Path) -> None:

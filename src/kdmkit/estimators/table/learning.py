@@ -126,7 +126,7 @@ class TableEstimator(KDMEstimator):
             validation_fraction=self.validation_fraction,
             seed=self._seed,
             options=self._settings(self._seed, n),
-            identity=self._identity(tuple(rows.columns.values())),
+            identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
         )
 

@@ -56,11 +56,6 @@ class Change(nn.Module):
         return [cast("Step", step) for step in self.steps]
 
     @property
-    def transform(self) -> Transform:
-        """T as a `torch.distributions` transform."""
-        return ComposeTransform([step.transform for step in self._chain])
-
-    @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the steps, with a minus sign for an inverse."""
         return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self._chain)

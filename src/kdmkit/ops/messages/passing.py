@@ -82,16 +82,15 @@ def collect(
     """log Σ exp(all scores and edges) over the states of all nodes but one, for each state of that one.
 
     Args:
-        parents: by node, its parent; −1 for node 0, the root. Parents come before their children.
-        scores: by node, `(*lead, k)`, or `Indexed` where few rows differ, or None. The root's hold
+        parents: the parent of every node; −1 for node 0, the root. Parents come before their children.
+        scores: of every node, `(*lead, k)`, or `Indexed` if few rows differ, or None. The root's hold
             log p(z_root).
         tables: log p(z_v | z_parent). A leaf without scores is left out, since rows sum to 1.
         to: the node whose states are kept.
 
     Returns:
-        Values `(*lead, k)` and a shift `(*lead,)`: the answer is their sum. The shift holds the maxima that
-        were taken out of the messages, and is a constant for autograd. −∞ is a legal score, with zero
-        gradient.
+        Values `(*lead, k)` and a shift `(*lead,)`: the answer is their sum. The shift has the maxima of the
+        messages, which were taken out; it is a constant for autograd. A score may be −∞, with zero gradient.
 
     >>> root, child = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, -torch.inf]])
     >>> tables = Tables.of([torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()])
@@ -113,7 +112,7 @@ def collect(
 
 
 def collect_all(parents: Sequence[int], scores: Scores, tables: Tables) -> list[Float[Tensor, "..."] | None]:
-    """By node, its scores plus the messages from its children, up to a constant per row; no gradients.
+    """The scores of every node plus the messages from its children, up to a constant per row; no gradients.
 
     None for a node without scores at or below it.
     """
@@ -136,15 +135,14 @@ def collect_everywhere(
         parents, scores, tables: as in `collect`; tables have no batch.
 
     Returns:
-        By node, values `(*lead, k)`, each up to a constant per row, and a shift `(*lead,)`, which belongs to
-        the values of the root.
+        Values of every node, `(*lead, k)`, up to a constant per row; and a shift `(*lead,)` of the root's.
     """
     scores, tables = _in_one_dtype([expanded(score) for score in scores], tables)
     steps = _steps(parents, scores, tables, 0)
     with torch.no_grad(), full_precision(_device_type(scores)):
         rows, lead = _all_rows(scores)
-        found, shift = pass_both_ways(parents, steps, rows, tables)
-    return [_with_lead(values, lead) for values in found], _with_lead(shift, lead).squeeze(-1)
+        all_values, shift = pass_both_ways(parents, steps, rows, tables)
+    return [_with_lead(values, lead) for values in all_values], _with_lead(shift, lead).squeeze(-1)
 
 
 def maximize(
@@ -162,9 +160,9 @@ def maximize(
         score if score is not None else torch.zeros_like(tables.log_table(node)[:1])
         for node, score in enumerate(rows)
     ]
-    value, found = max_product(steps, filled, tables.logs)
+    value, states = max_product(steps, filled, tables.logs)
     n = lead.numel()
-    return value.expand(n), [state.expand(n) for state in found]
+    return value.expand(n), [state.expand(n) for state in states]
 
 
 def _steps(
@@ -180,7 +178,7 @@ def _steps(
 
 
 def _is_plain(tables: Tables) -> bool:
-    """Whether only differentiable operations serve: tables have a batch, or a transform is active."""
+    """Whether only differentiable operations will do: tables have a batch, or a transform is active."""
     return any(stack.ndim > 3 for stack in tables.stacks) or not only_reverse_mode()
 
 

@@ -1,14 +1,14 @@
 """Sums of products over a tree, with explicit gradients: one matrix product per edge and direction.
 
 A message from node s to node t is μ_i = log Σ_j M_ij exp(β_j). The largest β_j is taken out, so that the
-exponentials e_j have the maximum 1 and the sum S = e Mᵀ is at least M_{i, argmax β}. Where no entry of M is
-below `smallest_sum`, nothing underflows. Elsewhere (row, state) pairs whose sum underflows are computed again
+exponentials e_j have the maximum 1 and the sum S = e Mᵀ is at least M_{i, argmax β}. If no entry of M is
+below `smallest_sum`, nothing underflows. Otherwise (row, state) pairs whose sum underflows are computed again
 as a logsumexp.
 
 With G = ∂L/∂β_t the gradients are ∂L/∂M = (G/S)ᵀe, ∂L/∂log M = M ∘ ∂L/∂M and ∂L/∂β_s = e ∘ ((G/S) M).
 
-A node without messages to it may have few distinct rows of scores: its message is computed for these, and
-each row takes its own.
+A node that receives no messages may have few distinct rows of scores: its message is computed for these and
+then copied to the rows.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from kdmkit._core.tensors import full_precision
 from kdmkit.ops.blocks import slices
 from kdmkit.ops.messages.edge_tables import MessageStep, Tables, smallest_sum
 from kdmkit.ops.messages.plain import collect_plainly
+from kdmkit.ops.recomputed import differentiable_gradients
 
-# Numbers that exist at once where sums are computed again.
+# Numbers in memory at once when sums are computed again.
 _EXACT_NUMBERS = 1 << 22
 
 
 @dataclass
 class Sent:
-    """What the backward pass of one step needs.
+    """Tensors that the backward pass of one step needs.
 
     Args:
         linear: e = exp(β_s − max), `(n, r, k_source)`.
         total: S, `(n, r, k_target)`; never 0.
-        relative: β_s − max, where sums were computed again.
-        redone: which sums were computed again.
+        relative: β_s − max, if sums were computed again.
+        redone: the sums that were computed again.
     """
 
     linear: Float[Tensor, "n r k_source"]
@@ -56,32 +57,32 @@ def pass_messages(
     weights: Sequence[Float[Tensor, "..."]],
     sent: list[Sent] | None = None,
 ) -> tuple[list[Any], Float[Tensor, "r 1"] | float]:
-    """β of every node, the scores plus all messages to it, and what was taken out of the messages.
+    """β of every node, the scores plus all messages to it, and the sum of the maxima taken out of messages.
 
     Args:
-        index: by node, which of its scores each row has; None: scores are those of the rows, or of all. A
-            node without messages to it keeps them so.
+        index: for every node, the row of its scores that each row has; None if it has scores of all rows, or
+            one for all. Nodes that receive no messages keep their rows.
         weights: `tables.weights`.
-        sent: a list that gets what the backward pass needs.
+        sent: a list to which tensors for the backward pass are added.
     """
     beta: list[Any] = list(scores)
     shift: Tensor | float = 0.0
-    own = set()
+    receiving = set()
     for step in steps:
         messages, tops, kept = send(step, beta, tables.stacks[step.stack], weights[step.stack])
         for message, top, source, target in zip(messages, tops, step.sources, step.targets, strict=True):
-            of_source = None if source in own else index[source]
+            of_source = None if source in receiving else index[source]
             message, top = _of_rows(message, of_source), _of_rows(top, of_source)
             shift = shift + top
             if beta[target] is None:
                 beta[target] = message
-            elif target in own and beta[target].shape == message.shape:
+            elif target in receiving and beta[target].shape == message.shape:
                 beta[target].add_(message)
-            elif target in own:
+            elif target in receiving:
                 beta[target] = beta[target] + message
             else:
                 beta[target] = _of_rows(beta[target], index[target]) + message
-            own.add(target)
+            receiving.add(target)
         if sent is not None:
             sent.append(kept)
     return beta, shift
@@ -94,7 +95,7 @@ def _of_rows(values: Float[Tensor, "u k"], index: Int[Tensor, " r"] | None) -> F
 def send(
     step: MessageStep, beta: Sequence[Any], stack: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Sent]:
-    """Messages of one step, what was taken out of each, and what the backward pass needs."""
+    """Messages of one step, the maxima taken out of them, and tensors for the backward pass."""
     b = _stack([beta[source] for source in step.sources])
     top = finite_max(b)
     relative = b - top
@@ -138,16 +139,16 @@ def _oriented(
 def _log_sums(relative: Tensor, logs: Tensor, low: Tensor) -> Float[Tensor, " pairs"]:
     """log Σ_j exp(relative_j + log M_ij) of chosen pairs, in blocks."""
     edge, row, state = low.nonzero(as_tuple=True)
-    found = relative.new_empty(len(edge))
+    sums = relative.new_empty(len(edge))
     for part in slices(len(edge), max(1, _EXACT_NUMBERS // relative.shape[-1])):
-        found[part] = safe_logsumexp(relative[edge[part], row[part]] + logs[edge[part], state[part]])
-    return found
+        sums[part] = safe_logsumexp(relative[edge[part], row[part]] + logs[edge[part], state[part]])
+    return sums
 
 
 class Collect(torch.autograd.Function):
-    """(steps, root, index, tables, *scores, *stacks) → β of the root, and what was taken out, no gradient.
+    """(steps, root, index, tables, *scores, *stacks) → β of the root, and the shift, which has no gradient.
 
-    `index` is that of `pass_messages`; the stacks belong into the empty place that `tables` has for them.
+    `index` is that of `pass_messages`; `tables` comes without its stacks.
     """
 
     @staticmethod
@@ -162,12 +163,12 @@ class Collect(torch.autograd.Function):
         ctx.steps, ctx.root, ctx.index, ctx.tables = steps, root, index, tables
         kept = [part for one in sent for part in (one.linear, one.total, one.relative, one.redone)]
         ctx.save_for_backward(*tensors, *weights, *kept)
-        found = beta[root]
+        values = beta[root]
         if not steps:
-            found = _of_rows(found, index[root]) if index[root] is not None else found.clone()
-        taken_out = shift if isinstance(shift, Tensor) else found.new_zeros(1, 1)
-        ctx.mark_non_differentiable(taken_out)
-        return found, taken_out
+            values = _of_rows(values, index[root]) if index[root] is not None else values.clone()
+        shift = shift if isinstance(shift, Tensor) else values.new_zeros(1, 1)
+        ctx.mark_non_differentiable(shift)
+        return values, shift
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, _: Any) -> Any:
@@ -177,12 +178,17 @@ class Collect(torch.autograd.Function):
         weights, kept = saved[n + n_stacks : n + 2 * n_stacks], saved[n + 2 * n_stacks :]
         tables = replace(ctx.tables, stacks=stacks)
         if torch.is_grad_enabled():
-            found = _differentiable_gradients(ctx, scores, tables, needs, upstream)
-            return None, None, None, None, *found
+            rows = [
+                score if index is None else score.index_select(0, index)
+                for score, index in zip(scores, ctx.index, strict=True)
+            ]
+            beta, _ = collect_plainly(ctx.steps, ctx.root, rows, tables.logs)
+            gradients = differentiable_gradients([beta], [*scores, *stacks], needs, [upstream])
+            return None, None, None, None, *gradients
         sent = [Sent(*kept[i : i + 4]) for i in range(0, len(kept), 4)]
         with full_precision(upstream.device.type):
-            found = _gradients(ctx, scores, tables, weights, sent, upstream)
-        return None, None, None, None, *found
+            gradients = _gradients(ctx, scores, tables, weights, sent, upstream)
+        return None, None, None, None, *gradients
 
 
 def _gradients(
@@ -229,17 +235,17 @@ def _gradients(
         if by_stack[step.stack] is not None:
             for slot, gradient in zip(step.slots, more.mT if step.downward else more, strict=True):
                 by_stack[step.stack][slot] += gradient
-    own = [
+    by_scores = [
         None
         if gradient is None or score is None
         else _sum_rows(gradient, len(score), index[node] if node in receiving or node == ctx.root else None)
         for node, (gradient, score) in enumerate(zip(by_node, scores, strict=True))
     ]
-    return [*own, *by_stack]
+    return [*by_scores, *by_stack]
 
 
 def _buffer(i: int, stack: Tensor, steps: Sequence[MessageStep]) -> Tensor:
-    """Room for the gradient of a stack of tables; zeros where some edges carry no message."""
+    """Memory for the gradient of a stack of tables; zeros if some edges carry no message."""
     used = sum(len(step.slots) for step in steps if step.stack == i)
     return torch.empty_like(stack) if used == stack.shape[0] else torch.zeros_like(stack)
 
@@ -273,24 +279,6 @@ def _sum_rows(gradient: Tensor, rows: int, index: Int[Tensor, " r"] | None) -> T
     if index is not None:
         return gradient.new_zeros(rows, gradient.shape[-1]).index_add_(0, index, gradient)
     return gradient if gradient.shape[0] == rows else gradient.sum(0, keepdim=True)
-
-
-def _differentiable_gradients(
-    ctx: Any, scores: Sequence[Any], tables: Tables, needs: Sequence[bool], upstream: Tensor
-) -> list[Any]:
-    """Gradients that can be differentiated again."""
-    inputs = [*scores, *tables.stacks]
-    wanted = [i for i, need in enumerate(needs) if need]
-    rows = [
-        score if index is None else score.index_select(0, index)
-        for score, index in zip(scores, ctx.index, strict=True)
-    ]
-    beta, _ = collect_plainly(ctx.steps, ctx.root, rows, tables.logs)
-    found = torch.autograd.grad(
-        beta, [inputs[i] for i in wanted], upstream, create_graph=True, allow_unused=True
-    )
-    gradients = dict(zip(wanted, found, strict=True))
-    return [gradients.get(i) for i in range(len(inputs))]
 
 
 def pass_both_ways(

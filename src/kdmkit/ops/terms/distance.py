@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.runtime import is_exporting, only_reverse_mode
-from kdmkit._core.tensors import at_least_float32, compute_dtype
+from kdmkit._core.tensors import at_least_float32
 from kdmkit.ops.terms.base import Roles, Term, common_dtype
 
 _CENTRE_SAMPLE = 32
@@ -71,7 +71,7 @@ def score_dtype(x: Tensor, components: Tensor) -> torch.dtype:
     apart: float32 changes probabilities by .03). Float64 on a CPU costs little beside the exponentials that
     follow, at most a factor of 2 in hundreds of dimensions. Scores are never in half precision.
     """
-    dtype = compute_dtype(torch.promote_types(x.dtype, components.dtype))
+    dtype = torch.promote_types(torch.promote_types(x.dtype, components.dtype), torch.float32)
     if dtype == torch.float32 and x.device.type == "cpu":
         return torch.float64
     return dtype
@@ -211,7 +211,7 @@ class ComponentDistance(Term):
         return -(at_least_float32(self.scales).unsqueeze(-3) * difference).square().sum(-1)
 
     def component_factor(self) -> Float[Tensor, "*lead m p"] | None:
-        # Queries of a batch have components of their own.
+        # Every query of a batch has its components.
         alike = self.query.ndim == self.components.ndim == self.scales.ndim
         if not alike or score_dtype(self.query, self.components) != torch.float64:
             return None

@@ -104,7 +104,7 @@ def _warn(reason: str) -> None:
 
 
 def supports(reduction: Reduction) -> str | None:
-    """What this backend expects and the reduction has instead, or None if it can compute the reduction."""
+    """Why this backend cannot compute a reduction, or None."""
     terms, log_weights, values = reduction.terms, reduction.log_weights, reduction.values
     term = terms[0]
     if len(terms) != 1 or not isinstance(term, SquaredDistance):
@@ -129,7 +129,7 @@ def supports(reduction: Reduction) -> str | None:
 
 
 def reduce(reduction: Reduction) -> Result:
-    """The reduction, where `supports` returns None; raises if Triton does not work here."""
+    """A reduction for which `supports` returns None; raises if Triton does not work here."""
     term, values = reduction.terms[0], reduction.values
     assert isinstance(term, SquaredDistance)
     reason = why_unusable(reduction.device_type)
@@ -178,7 +178,7 @@ def run_forward(metric: bool, query: Tensor, *operands: Any) -> Outputs:
 def run_backward(*arguments: Any) -> list[Tensor]:
     """(*operands, *outputs, by_averages, by_lse, needs) → the gradients that are needed.
 
-    `needs` says for query, components, log-weights, values and scale whether there has to be one.
+    `needs` has a flag for each of query, components, log-weights, values and scale.
     """
     operands, outputs = arguments[:6], arguments[6:10]
     by_averages, by_lse, needs = arguments[10:]

@@ -192,7 +192,7 @@ class _Backward:
         """Adds the gradients by points or components x, and by the scale.
 
         Args:
-            target, place: where the gradient by x belongs.
+            target, place: the gradient by x, and the rows to add to.
             raw: Σ g·(the other end of each pair), or with direct kernels the sums of differences.
             sums: Σ g.
         """

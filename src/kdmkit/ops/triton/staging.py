@@ -23,8 +23,8 @@ from kdmkit.ops.triton.staging_kernels import COPIES, GROUP, LOG2E, stage_kernel
 SEGMENT_BYTES = 24 << 20
 # Bytes of points that are staged at a time; more points take several calls.
 POINT_BYTES = 64 << 20
-# Up to this many dimensions differences are cheap. Products about one centre lose digits where points lie
-# close together but many bandwidths from it, which is common in few dimensions.
+# Up to this many dimensions differences are cheap. Products about one centre lose digits if points lie close
+# together but many bandwidths from it, which is common in few dimensions.
 DIRECT_DIMENSIONS = 16
 DIRECT_VALUES = 16
 # Dimensions that shared memory holds at once.
@@ -103,7 +103,7 @@ def padded(n: int) -> int:
 
 @dataclass(frozen=True)
 class Staged:
-    """Padded rows, split into halves: see `kernels`. Fields that a use does not need hold any tensor."""
+    """Padded rows, split into halves: see `staging_kernels`. Fields that are not used hold any tensor."""
 
     rows: int
     high: Tensor
@@ -202,7 +202,7 @@ class Whitening:
         return torch.matmul(raw, self.scale) if self.metric else raw * self.scale
 
     def scale_gradient(self, raw: Tensor, centred: Tensor) -> Tensor:
-        """Of Σ raw·apply(centred) by the scale."""
+        """The gradient of Σ raw·apply(centred) by the scale."""
         if self.metric:
             return torch.matmul(raw.mT, centred)
         return (raw * centred).sum(0, keepdim=True).sum_to_size(self.scale.shape)
@@ -211,14 +211,14 @@ class Whitening:
     def direct_unit(self) -> Float[Tensor, ""]:
         """The unit in which points are staged for differences, in bandwidths: between 1/2 and 2.
 
-        Where all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact:
-        no digits are lost, however far from the centre the points are.
+        If all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact: no
+        digits are lost, however far from the centre the points are.
         """
         return self.scale.reshape(()) / self._power if self._is_exact else torch.ones_like(self.centre[0])
 
     @property
     def direct_factor(self) -> Float[Tensor, ""]:
-        """What squared distances are multiplied by, in that unit and in units of log 2."""
+        """The factor of squared distances in `direct_unit`, in units of log 2."""
         return self.direct_unit.square() * LOG2E.value
 
     @property
@@ -232,7 +232,7 @@ class Whitening:
         return torch.ldexp(torch.ones_like(self.centre[0]), exponent)
 
     def before_unit(self, x: Tensor) -> Tensor:
-        """x where the whitening is s ∘ (x − any centre); with a metric L(x − centre), whose unit is 1."""
+        """x if the whitening is s ∘ (x − any centre); with a metric L(x − centre), in units of 1."""
         return self.apply(self.centred(x)) if self.metric else x
 
     def stage(self, x: Tensor, plan: Plan, offset: Tensor | None = None) -> Staged:

@@ -39,7 +39,7 @@ def power_of_two(exponent):
 @triton.jit
 @no_type_check
 def add_exactly(total, lost, shrink, more):
-    """total·shrink + more, and what rounding adds too much, to be taken off the next time (Kahan's sum).
+    """total·shrink + more, and its rounding error, to be subtracted the next time (Kahan's sum).
 
     Sums of millions of weights would lose three digits to rounding.
     """
@@ -72,7 +72,7 @@ def load_bias(bias, rows, WARPS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def load_halves(high, low, rows, columns, WIDTH: tl.constexpr, PASSES: tl.constexpr):
-    """A tile in halves; with one pass, where the low half is not used, the high one twice."""
+    """A tile in halves; with one pass, which does not use the low half, the high one twice."""
     tile = load_tile(high, rows, columns, WIDTH)
     return tile, load_tile(low, rows, columns, WIDTH) if PASSES == 3 else tile
 
