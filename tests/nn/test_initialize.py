@@ -246,11 +246,10 @@ def test_sigma_is_the_mean_distance():
 
 
 @pytest.mark.parametrize("kind", ["nearest", "mean"])
-def test_distances_by_blocks(monkeypatch, kind):
+def test_distances_by_blocks(kind):
     points = normal(50, 3, seed=0)
     wanted = typical_distance(points, kind)
-    monkeypatch.setattr("kdmkit.kernels.bandwidth._PAIRS", 70)
-    assert typical_distance(points, kind) == pytest.approx(wanted, rel=1e-12)
+    assert typical_distance(points, kind, pairs=70) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_distances_of_many_components_take_little_memory(monkeypatch):

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 import kdmkit as kdm
 from helpers import normal, seeded
-from kdmkit.estimators.classification.logits import Offsets, label_losses, layer_with_offsets
+from kdmkit.estimators.classification.logits import Offsets, label_losses
 from kdmkit.estimators.common.clusters import Clusters
 from kdmkit.estimators.common.cross_fit import CrossFitting, held_out
 from kdmkit.estimators.density.maximum_likelihood import Likelihood, kernel_of
@@ -114,7 +114,7 @@ def _cross_fitting(outputs: int, loss: Any, y: torch.Tensor) -> tuple[torch.nn.M
 
 def _offsets() -> tuple[torch.nn.Module, Any]:
     clusters, r = _clusters(3)
-    layer = layer_with_offsets(clusters, torch.full((4,), 3.0), min_sigma=1.0)
+    layer = clusters.layer(kdm.RBF(torch.full((4,), 3.0), sigma_min=1.0))
     return Offsets(layer, n_rows=40, generative_weight=1.0), (ROWS, r, LABELS, *clusters.without_row())
 
 
@@ -166,7 +166,7 @@ def test_averages_move_without_reading_the_count():
             with torch.no_grad():
                 for parameter in objective.ensemble.parameters():
                     parameter.fill_(step**0.5)
-            objective._move_average() if number else objective._move_average_on_device()
+            objective.move_average(on_device=number == 0)
     for one, other in zip(*(objective.averaged.parameters() for objective in ensembles), strict=True):
         assert torch.allclose(one, other, rtol=1e-5)
 

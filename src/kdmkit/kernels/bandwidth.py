@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument, check_choice, check_number, check_positive
@@ -23,9 +23,8 @@ _MANY = 1 << 12
 BOUND = 0.01
 #: Differences below this part of the values' size are rounding.
 ROUNDING = 1e-12
-# Distances are taken from about this many points, in blocks of this many pairs.
+# Distances are taken from about this many points.
 _SAMPLE = 2048
-_PAIRS = 1 << 22
 
 
 def positive_tensor(name: str, value: Any) -> Tensor:
@@ -86,16 +85,11 @@ class Bandwidth(nn.Module, ABC):
     def coordinates(self, index: Sequence[int]) -> FixedBandwidth:
         """The bandwidth of some dimensions; gradients flow back to this one."""
         one_for_all = not self.shape or self.shape[-1] == 1
-        value = self.value.clone() if one_for_all else self.value[..., list(index)]
-        return FixedBandwidth(self.name, value, validate=False)
+        return self.mapped(lambda value: value.clone() if one_for_all else value[..., list(index)])
 
-    def take(self, index: Int[Tensor, " k"] | slice) -> FixedBandwidth:
-        """The bandwidths of some components, if they differ."""
-        return FixedBandwidth(self.name, self.value[..., index, :], validate=False)
-
-    def arranged(self, place: Callable[[Tensor], Tensor]) -> FixedBandwidth:
-        """The bandwidth with other batch dimensions: `place` maps `(*batch, m, d)` to `(*other, m, d)`."""
-        return FixedBandwidth(self.name, place(self.value), validate=False)
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> FixedBandwidth:
+        """A function of the value as a bandwidth; gradients flow back to this one."""
+        return FixedBandwidth(self.name, function(self.value), validate=False)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Bandwidth:
         return copy_with_graph(self, memo)
@@ -285,7 +279,7 @@ def copy_with_graph(module: Any, memo: dict[Any, Any]) -> Any:
 # ---- lengths from which bandwidths start
 
 
-def typical_distance(points: Tensor, rule: str) -> float:
+def typical_distance(points: Tensor, rule: str, *, pairs: int = 1 << 22) -> float:
     """The distance of points `(n, *event)`: the median to the nearest neighbour, or the mean of all pairs.
 
     Coinciding points do not count; if all coincide, the answer is 1.
@@ -293,7 +287,8 @@ def typical_distance(points: Tensor, rule: str) -> float:
     Args:
         rule: `"nearest"`, `"mean"`, or `"scott"`, which multiplies the mean by n^(−1/(d + 4)): the order of
             the best bandwidth of a smooth density.
-        points: of which the distances are taken.
+        points: their distances are taken.
+        pairs: the number of distances that exist at once.
 
     Returns:
         A number > 0.
@@ -304,13 +299,13 @@ def typical_distance(points: Tensor, rule: str) -> float:
     check_choice("sigma", rule, ("nearest", "mean", "scott"))
     if rule == "scott":
         n, d = points.shape[0], points[0].numel()
-        return typical_distance(points, "mean") * n ** (-1 / (d + 4))
+        return typical_distance(points, "mean", pairs=pairs) * n ** (-1 / (d + 4))
     points = points.detach().double().flatten(1).cpu()
     some = points[:: max(1, points.shape[0] // _SAMPLE)]
     others = points if rule == "nearest" else some
     coincide = ROUNDING * float(points.abs().max())
     lengths = []
-    for block in some.split(max(1, _PAIRS // others.shape[0])):
+    for block in some.split(max(1, pairs // others.shape[0])):
         # The product form would put coinciding points 1e-7 apart.
         distances = torch.cdist(block, others, compute_mode="donot_use_mm_for_euclid_dist")
         apart = distances > coincide

@@ -44,7 +44,7 @@ class WithBandwidth(Kernel, ABC):
         return self.bandwidth.batch_shape
 
     def arranged(self, place: Callable[[Tensor], Tensor]) -> WithBandwidth:
-        return self.with_bandwidth(self.bandwidth.arranged(place)) if self.batch_shape else self
+        return self.with_bandwidth(self.bandwidth.mapped(place)) if self.batch_shape else self
 
     @property
     def learned_bandwidth(self) -> LearnedBandwidth:
@@ -195,7 +195,9 @@ class LocationScale(WithBandwidth, ABC):
 
     def take(self, index: Int[Tensor, " k"] | slice) -> LocationScale:
         """The kernel of some components."""
-        return self.with_bandwidth(self.bandwidth.take(index)) if self.per_component else self
+        if not self.per_component:
+            return self
+        return self.with_bandwidth(self.bandwidth.mapped(lambda value: value[..., index, :]))
 
     def joined(self, other: Kernel, sizes: tuple[int, int]) -> LocationScale:
         """One kernel for the components of both, one after the other.

@@ -178,7 +178,11 @@ class Phases(ABC):
         return self.latent_rows(rows)
 
     def minimize(
-        self, phase: str, objective: nn.Module, prepare: Callable[[Rows], Rows] = lambda rows: rows
+        self,
+        phase: str,
+        objective: nn.Module,
+        prepare: Callable[[Rows], Rows] = lambda rows: rows,
+        **changes: Any,
     ) -> None:
         """Fits an objective with the options of a phase and keeps the history.
 
@@ -186,9 +190,11 @@ class Phases(ABC):
             phase: the name in `histories`.
             objective: maps the tensors of a batch to one loss per row.
             prepare: maps the rows of `train`, and those of `validation`, to the rows of the objective.
+            changes: options that differ from those of the phase.
         """
         validation = None if self.validation is None else prepare(self.validation)
-        settings: dict[str, Any] = {"options": self.options_for(phase), "identity": self.identity}
+        options = replace(self.options_for(phase), **changes)
+        settings: dict[str, Any] = {"options": options, "identity": self.identity}
         self.histories[phase] = fit(objective, prepare(self.train), validation, description=phase, **settings)
 
 

@@ -46,7 +46,7 @@ class KDMClassifier(JointClassifier):
       fitted to held-out rows;
     - offsets c_j, which correct the logits about each component; they and the bandwidths learn from logits of
       members that have not seen the row;
-    - where rows nearly repeat, one more component for each of them, with its own label (`memory`).
+    - if rows nearly repeat, one more component for each of them, with the label of the row (`memory`).
 
     Without a trend (`trend=None`, other methods, behind an encoder) the π_j do not depend on x.
 
@@ -71,7 +71,7 @@ class KDMClassifier(JointClassifier):
             latent vectors.
         sigma: bandwidth, a length among standardised features. `"auto"` starts from typical distances
             (learned methods) or maximises the leave-one-out likelihood of the labels
-            (nonparametric, where `"loo"` means the same and `"scott"` and `"silverman"` are rules of thumb);
+            (nonparametric; `"loo"` means the same there, and `"scott"` and `"silverman"` are rules of thumb);
             a number is used as it is, by learned methods as the start.
         noise: standard deviation of noise on inputs in training without a trend, in units of standardised
             features.
@@ -89,7 +89,7 @@ class KDMClassifier(JointClassifier):
         validation_fraction: share of the rows to validate on; used only without a trend.
         max_rows: rows of earlier chunks that `partial_fit` keeps, at least one of every class; None keeps
             all.
-        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of everything random; an integer makes fits repeatable.
         verbose: whether to show progress.
@@ -98,7 +98,7 @@ class KDMClassifier(JointClassifier):
         classes_: the labels.
         joint_: the fitted `kdmkit.JointKDM` over `x` and `y` (behind an encoder: `x` is its latent space).
             With a trend, each component has the label distribution that the model gives at the component:
-            p(x) is exact, p(y|x) and p(x|y) are close to those of the model where components are narrow.
+            p(x) is exact, p(y|x) and p(x|y) are close to those of the model if components are narrow.
         history_: one entry per epoch. `pretraining_history_` (also of the trend), `head_history_` and
             `decoder_history_` are those of the other phases.
         module_: the fitted `kdmkit.nn.Predictor`.
@@ -254,7 +254,7 @@ class KDMClassifier(JointClassifier):
     # ---- answers
 
     def predict_log_proba(self, X: Any) -> Array:
-        """log p(y|x), exact where the probability underflows."""
+        """log p(y|x), exact even if the probability underflows."""
         return self._rowwise(lambda rows: self.module_(rows).logits, self._inputs(X))
 
     @property

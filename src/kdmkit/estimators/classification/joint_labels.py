@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler, make_linear
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
-from kdmkit.training import PhasedFit, Rows, fit
+from kdmkit.training import PhasedFit, Rows
 from kdmkit.training.objectives import DecoderObjective, DenseObjective
 
 
@@ -62,7 +60,7 @@ def fit_joint_labels(
         inputs,
         train,
         validation,
-        make_layer=lambda d: _first_layer(d, n_classes, m),
+        n_components=m,
         n_outputs=n_classes,
         wide=True,
         generative_weight=estimator._alpha(has_trend=False),
@@ -83,12 +81,6 @@ def fit_joint_labels(
     return Predictor.from_standardized(layer, scalers, encoder=encoder, decoder=decoder), phases.histories
 
 
-def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:
-    """A layer with one bandwidth per dimension."""
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
-
-
 def _place_components(phases: PhasedFit, estimator: Any, z: Tensor) -> None:
     """Puts components at the centres of each class's clusters."""
     layer, (_, labels), weights = phases.layer, phases.train.tensors, phases.train.weights
@@ -102,7 +94,7 @@ def _place_components(phases: PhasedFit, estimator: Any, z: Tensor) -> None:
 
 
 def _pretrain(phases: PhasedFit, x: Tensor, *, reconstruct: bool) -> None:
-    """Trains the encoder with a dense head, and with a linear map back to rows where asked."""
+    """Trains the encoder with a dense head, and if `reconstruct` with a linear map back to rows."""
     if not reconstruct:
         phases.pretrain()
         return
@@ -115,15 +107,13 @@ def _pretrain(phases: PhasedFit, x: Tensor, *, reconstruct: bool) -> None:
 
 
 def _fit_behind_fixed_encoder(phases: PhasedFit) -> None:
-    # The encoder separates the classes of its own rows too well: label distributions that learned from
+    # The encoder separates the classes of its training rows too well: label distributions that learned from
     # them would be too sure.
     labels = phases.layer.components["y"].requires_grad_(False)
     # Latent vectors cost nothing: larger batches are faster.
-    changes = {
-        "learning_rate": phases.options.learning_rate,
-        "batch_size": 2 * phases.options_for("joint").batch_size,
-    }
-    _minimize(phases, "joint", phases.head_objective(), phases.latent_rows, **changes)
+    options = phases.options
+    changes = {"learning_rate": options.learning_rate, "batch_size": 2 * options.batch_size}
+    phases.minimize("joint", phases.head_objective(), phases.latent_rows, **changes)
     labels.requires_grad_()
 
 
@@ -138,21 +128,5 @@ def _fit_decoder(phases: PhasedFit, parameter: Any, x: Tensor) -> nn.Module | No
     def decoder_rows(rows: Rows) -> Rows:
         return Rows((phases.encode(rows.tensors[0]).to(dtype), rows.tensors[0].to(dtype)), rows.weights)
 
-    _minimize(phases, "decoder", DecoderObjective(decoder), decoder_rows, weight_decay=0.0)
+    phases.minimize("decoder", DecoderObjective(decoder), decoder_rows, weight_decay=0.0)
     return decoder
-
-
-def _minimize(
-    phases: PhasedFit, phase: str, objective: nn.Module, prepare: Callable[[Rows], Rows], **changes: Any
-) -> None:
-    """`PhasedFit.minimize` with other options than those of the phase."""
-    validation = None if phases.validation is None else prepare(phases.validation)
-    options, identity = replace(phases.options_for(phase), **changes), phases.identity
-    phases.histories[phase] = fit(
-        objective,
-        prepare(phases.train),
-        validation,
-        options=options,
-        identity=identity,
-        description=phase,
-    )

@@ -149,7 +149,7 @@ def _fit_offsets(
     one_hot = nn.functional.one_hot(labels, logits.shape[1]).float()
     clusters = Clusters.of(z, one_hot, weights, m, estimator._seed).scaled(1 / unit.float())
     sigma = float(estimator._first_sigma(_FIRST_SIGMA * math.sqrt(d))) / unit.float().cpu()
-    layer = layer_with_offsets(clusters, sigma, min_sigma=math.sqrt(2))
+    layer = clusters.layer(RBF(sigma.clamp_min(1.05 * math.sqrt(2)), sigma_min=math.sqrt(2)))
     objective = Offsets(layer, n_rows=n, generative_weight=estimator._alpha(has_trend=True))
     tensors = (z / unit.float(), logits, labels, *clusters.without_row())
     rows = Rows(tensors, None if weights is None else weights.float())
@@ -166,7 +166,7 @@ class Offsets(nn.Module):
     learned. Normal priors on both prevent overfitting.
 
     Args:
-        layer: as `layer_with_offsets` makes it.
+        layer: of the clusters.
         n_rows: the number of rows in all.
         generative_weight: α.
     """
@@ -195,26 +195,6 @@ class Offsets(nn.Module):
             losses = losses - self.generative_weight * log_density
         prior = _PRIOR_OFFSETS * self.offsets.square().sum()
         return with_priors(losses, self.layer, self.first, prior, self.n_rows)
-
-
-def layer_with_offsets(clusters: Clusters, sigma: Float[Tensor, " d"], *, min_sigma: float) -> JointLayer:
-    """A layer whose components are the clusters.
-
-    Args:
-        sigma: the first bandwidths of x.
-        min_sigma: their lower bound.
-    """
-    layer = JointLayer(
-        clusters.x.shape[1],
-        clusters.r.shape[1],
-        len(clusters.x),
-        in_kernel=RBF(sigma.clamp_min(1.05 * min_sigma), sigma_min=min_sigma),
-        train_components=False,
-        train_weights=False,
-        dtype=torch.float32,
-        generator=torch.Generator(),
-    )
-    return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)
 
 
 # ---- draws

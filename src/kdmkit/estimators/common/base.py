@@ -35,8 +35,8 @@ from kdmkit.training import FitOptions, Rows, fit
 from kdmkit.training.checkpoint import fingerprint
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed, is_replayable
 
-# The default meanings of "auto" for `max_epochs` and `learning_rate`.
-_EPOCHS, RATE = 100, 1e-2
+# The default meanings of "auto".
+_AUTOMATIC = {"max_epochs": 100, "learning_rate": 1e-2}
 
 #: Maps rows on the device of the module to one tensor, or to several.
 TensorAnswer = Callable[[Tensor], Any]
@@ -46,8 +46,8 @@ TensorAnswer = Callable[[Tensor], Any]
 class KDMEstimator(BaseEstimator, ABC):
     """Base of the estimators: dataclasses, whose constructors only store.
 
-    They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks, and sets
-    `module_` at its end. The parameters here are those of all estimators; some have other defaults.
+    They compare and print as scikit-learn's estimators do: `eq=False, repr=False`. `fit` checks parameters
+    and sets `module_`. The parameters here are those of all estimators; some have other defaults.
     """
 
     n_components: Any = "auto"
@@ -71,9 +71,9 @@ class KDMEstimator(BaseEstimator, ABC):
     def _seeded(self) -> Iterator[None]:
         """Checks the options and sets the fit's seed.
 
-        Fits have generators of their own. Only a user's module may draw from torch's global one: it gets the
-        seed, and is as before afterwards. A fit learns by gradients, also inside the caller's `torch.no_grad`
-        or `torch.inference_mode`.
+        Fits have generators of their own. Only a user's module may draw from torch's global one: it is seeded
+        for the fit and restored afterwards. Gradients are on, also inside the caller's `torch.no_grad` or
+        `torch.inference_mode`.
         """
         if self.checkpoint_dir is not None and not isinstance(self.random_state, int | np.integer):
             wanted = "an integer beside checkpoint_dir: a killed fit resumes only with the same seed"
@@ -92,8 +92,9 @@ class KDMEstimator(BaseEstimator, ABC):
         return torch.Generator().manual_seed(self._seed)
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
+        """Keyword arguments of `FitOptions`."""
         names = ("max_epochs", "batch_size", "learning_rate", "patience", "checkpoint_dir", "device")
-        automatic = {"batch_size": automatic_batch(rows), "max_epochs": _EPOCHS, "learning_rate": RATE}
+        automatic = {**_AUTOMATIC, "batch_size": automatic_batch(rows)}
         given = {name: getattr(self, name) for name in names}
         # NumPy's numbers as Python's, as in `plain`: grids of parameters are full of them.
         settings = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
@@ -101,31 +102,21 @@ class KDMEstimator(BaseEstimator, ABC):
         return {**settings, "verbose": bool(self.verbose), "seed": seed}
 
     def _run(
-        self,
-        objective: nn.Module,
-        rows: Rows,
-        validation: Rows | None,
-        description: str,
-        *,
-        data: tuple[Tensor, ...] = (),
-        **changes: Any,
+        self, objective: nn.Module, rows: Rows, validation: Rows | None, description: str, **changes: Any
     ) -> list[dict[str, float]]:
-        """Minimises an objective with this estimator's settings and moves it back to the CPU.
-
-        Args:
-            data: tensors that the objective uses in addition to the rows; checkpoints depend on them.
-            changes: settings that differ from the estimator's.
-        """
+        """Minimises an objective with the estimator's settings and `changes`, then moves it to the CPU."""
         options = FitOptions(**{**self._settings(self._seed, len(rows)), **changes})
-        identity = self._identity(data)
-        history = fit(
-            objective, rows, validation, options=options, identity=identity, description=description
-        )
+        settings: dict[str, Any] = {"options": options, "identity": self._identity()}
+        history = fit(objective, rows, validation, description=description, **settings)
         objective.cpu()
         return history
 
-    def _identity(self, data: tuple[Tensor, ...]) -> dict[str, Any]:
-        """What a checkpoint of this fit depends on, in addition to the options and the rows."""
+    def _identity(self, *data: Tensor) -> dict[str, Any]:
+        """The identity of checkpoints of this fit, in addition to the options and the rows.
+
+        Args:
+            data: tensors that the objective uses beside the rows.
+        """
         if self.checkpoint_dir is None:
             return {}
         hidden = {"checkpoint_dir", "verbose", "device", "random_state"}
@@ -139,7 +130,7 @@ class KDMEstimator(BaseEstimator, ABC):
         }
 
     def _count_components(self, n: int, automatic: int) -> int:
-        """The number of components asked for; more than there are samples become as many, with a warning."""
+        """The number of components; more than samples become as many, with a warning."""
         if isinstance(self.n_components, str) and self.n_components == "auto":
             return min(automatic, n)
         wanted = check_count("n_components", self.n_components, "a whole number ≥ 1 or 'auto'")
@@ -149,15 +140,13 @@ class KDMEstimator(BaseEstimator, ABC):
         return min(wanted, n)
 
     def _keep(self, module: nn.Module) -> None:
-        """Keeps the fitted module, on the device that `device` says."""
+        """Keeps the fitted module, on the device of the fit."""
         self.module_ = prepare_layers(module.requires_grad_(False).eval().to(self._fit_device()))
 
     def _fit_device(self) -> torch.device:
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
-            raise ValueError(
-                bad_argument("device", "'cpu' or 'auto' where there is no CUDA device", "'cuda'")
-            )
+            raise ValueError(bad_argument("device", "'cpu' or 'auto' without a CUDA device", "'cuda'"))
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -173,7 +162,7 @@ class KDMEstimator(BaseEstimator, ABC):
     # ---- answering
 
     def _batch_answers(self) -> dict[str, BatchAnswer]:
-        """What `stream` answers, by name: functions of the rows of a batch and of keyword-only options."""
+        """The answers of `stream` by name: functions of the rows of a batch, with keyword-only options."""
         return {"score": self._score_batch}
 
     def _score_batch(self, rows: CheckedRows) -> Any:
@@ -215,7 +204,7 @@ class KDMEstimator(BaseEstimator, ABC):
             columns: the columns that hold the features, in their order; None takes those that the estimator
                 was fitted to by name, or all columns if it was fitted to an array. One column of lists may
                 hold all features.
-            keep: columns that answers repeat, in front of their own.
+            keep: columns of the batch that stand in front of the answers.
             options: those of `what`.
 
         Returns:
@@ -246,7 +235,7 @@ class KDMEstimator(BaseEstimator, ABC):
         """log p of every row."""
 
     def _answers(self) -> dict[str, TensorAnswer]:
-        """What the methods that can be exported compute from rows on the device, by name."""
+        """The methods that can be exported, by name: functions of rows on the device."""
         return {}
 
     def to_module(self, method: str) -> nn.Module:

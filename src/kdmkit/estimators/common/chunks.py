@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.checks import check_count
 from kdmkit.estimators.common.arrays import Array, checked_weights
 from kdmkit.nn import Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
@@ -20,7 +20,7 @@ from kdmkit.ops.blocks import block_order
 
 # Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
 _STREAM = 0x6B646D
-# Added to the uncertainty of labels, so that distances count where all labels are certain.
+# Added to the uncertainty of labels, so that distances count among rows of certain labels.
 _LEAST_UNCERTAINTY = 0.02
 # Points per block in which partners are searched for, and blocks that are searched at once.
 BLOCK_SIZE, _BLOCKS = 128, 256
@@ -115,10 +115,7 @@ def chunk_generator(estimator: Any, *numbers: int) -> np.random.Generator:
 
 def _stand_ins(estimator: Any, most: int | None) -> KeptRows:
     """Draws from a fitted model in place of the rows of its fit, which were not kept."""
-    n_seen = getattr(estimator, "n_samples_seen_", None)
-    if n_seen is None:
-        wanted = "an estimator that knows its number of rows: fit it again"
-        raise ValueError(bad_argument("partial_fit", wanted, "a file of an earlier version"))
+    n_seen: int = estimator.n_samples_seen_
     n = n_seen if most is None else min(n_seen, most)
     rng = np.random.default_rng(estimator._seed)
     X, y = estimator._draw_rows(n)
@@ -139,10 +136,10 @@ class Pairs:
     second: Int[Tensor, " p"]
     cost: Float[Tensor, " p"]
 
-    def cheapest(self, count: int) -> Pairs:
-        """The cheapest pairs: `count` of them, but no more than half of all."""
+    def cheapest(self, count: int) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+        """The points of the cheapest pairs: `count` of them, but no more than half of all."""
         chosen = slice(min(count, math.ceil(len(self.cost) / 2)))
-        return Pairs(self.first[chosen], self.second[chosen], self.cost[chosen])
+        return self.first[chosen], self.second[chosen]
 
 
 def partners(
@@ -229,8 +226,7 @@ def thinned(
     label, stays = torch.from_numpy(labels), torch.ones(len(rows), dtype=torch.bool)
     alive = torch.arange(len(rows))
     while len(alive) > most:
-        pairs = _pairs_of_classes(alive, points, label, weight, uncertainty).cheapest(len(alive) - most)
-        i, j = pairs.first, pairs.second
+        i, j = _pairs_of_classes(alive, points, label, weight, uncertainty).cheapest(len(alive) - most)
         total = weight[i] + weight[j]
         second_stays = torch.from_numpy(rng.random(len(i))) * total < weight[j]
         weight[torch.where(second_stays, j, i)] = total

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Scaler
 from kdmkit.nn.initialize import cluster
 from kdmkit.ops import score_matrix
@@ -70,13 +71,13 @@ class Clusters:
         )
         total, count = torch.bincount(member_of, w).to(x.device), torch.bincount(member_of).to(x.device)
         member_of, w = member_of.to(x.device), w.to(x.device)
-        # The weight of the other members; where they weigh next to nothing, total − w would be rounding.
+        # The weight of the other members; if they weigh next to nothing, total − w would be rounding.
         alone = (count[member_of] == 1) | (total[member_of] - w <= _LOST * total[member_of])
         rest = torch.where(alone, torch.zeros_like(w), total[member_of] - w)
         pull = (w / torch.where(alone, torch.ones_like(w), rest)).unsqueeze(1)
 
         def centres(values: Tensor) -> tuple[Tensor, Tensor]:
-            """Of all clusters, and of each row's cluster without the row."""
+            """The centres of all clusters, and of each row's cluster without the row."""
             centre = _sums(member_of, len(total), w.unsqueeze(1) * values.double()) / total.unsqueeze(1)
             return centre.float(), (centre[member_of] + pull * (centre[member_of] - values)).float()
 
@@ -87,6 +88,22 @@ class Clusters:
     def scaled(self, scale: Float[Tensor, " d"]) -> Clusters:
         """The same clusters of scale·x."""
         return replace(self, x=scale * self.x, x_without=scale * self.x_without)
+
+    def layer(self, in_kernel: RBF, out_kernel: RBF | None = None) -> JointLayer:
+        """A layer whose components are the clusters; only its bandwidths are trained."""
+        (m, d), outputs = self.x.shape, self.r.shape[1]
+        layer = JointLayer(
+            d,
+            outputs,
+            m,
+            in_kernel=in_kernel,
+            out_kernel=out_kernel,
+            train_components=False,
+            train_weights=False,
+            dtype=torch.float32,
+            generator=torch.Generator(),
+        )
+        return layer.assign({"x": self.x, "y": self.r}, self.log_weight)
 
     def without_row(self) -> tuple[Tensor, Tensor, Tensor]:
         """The tensors of every row that `scores_without_row` takes."""
@@ -189,7 +206,7 @@ def min_target_std(y: Float[Tensor, "n outputs"]) -> Float[Tensor, " outputs"]:
     for output, column in enumerate(y.mT):
         values = torch.unique(column)
         gaps = values.diff()
-        # Their own size, or the column's scale: one wild value says nothing about the others' rounding.
+        # Relative to the two values, not to the column: one wild value says nothing about rounding.
         size = values.abs()[:-1].maximum(values.abs()[1:]).clamp_min(float(bounds[output]))
         gaps = gaps[gaps > _ROUNDING * size]
         if len(gaps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from kdmkit._core.checks import bad_argument, check_count, check_flag, in_memory
 from kdmkit.nn import MLPEnsemble
@@ -32,7 +32,6 @@ _EPOCHS, _STEPS = 300, 4000
 # Where targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
 
-Tensors = tuple[Tensor, ...] | list[Tensor]
 #: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.
 MemberLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,64 +43,58 @@ class CrossFitting(nn.Module):
     loss of the mean answer of the members that hold it out, with exponentially averaged weights.
     """
 
+    n_steps: Tensor
+
     def __init__(self, ensemble: MLPEnsemble, loss: MemberLoss) -> None:
         super().__init__()
         self.ensemble, self.loss = ensemble, loss
-        self.average = AveragedModel(ensemble, multi_avg_fn=_move_averages).requires_grad_(False)
+        self.averaged = copy.deepcopy(ensemble).requires_grad_(False)
+        self.register_buffer("n_steps", torch.tensor(0))
 
-    @property
-    def averaged(self) -> MLPEnsemble:
-        ensemble = self.average.module
-        assert isinstance(ensemble, MLPEnsemble)
-        return ensemble
-
-    def forward(self, x: Float[Tensor, "n d"], y: Tensor, held: Bool[Tensor, "n k"]) -> Float[Tensor, " n"]:
+    def forward(
+        self, x: Float[Tensor, "n d"], y: Tensor, holds_out: Bool[Tensor, "n k"]
+    ) -> Float[Tensor, " n"]:
         if not self.training:
-            return self.loss(held_out_mean(self.averaged, x, held), y)
-        self._move_average()
+            return self.loss(held_out_mean(self.averaged, x, holds_out), y)
+        self.move_average(on_device=x.device.type != "cpu")
         losses = self.loss(self.ensemble(x), y.unsqueeze(1))
-        return mean_over(losses.unsqueeze(-1), ~held).squeeze(-1)
+        return mean_over(losses.unsqueeze(-1), ~holds_out).squeeze(-1)
 
-    def _move_average(self) -> None:
-        if self.average.n_averaged.device.type == "cpu":
-            self.average.update_parameters(self.ensemble)
-        else:
-            self._move_average_on_device()
+    def move_average(self, *, on_device: bool) -> None:
+        """Moves exponential means, whose decay starts lower: the first values count less.
 
-    @torch.no_grad()
-    def _move_average_on_device(self) -> None:
-        """The same without reading the number of steps, which would wait for the device."""
-        count: Tensor = self.average.n_averaged
+        Args:
+            on_device: whether not to read the number of steps, which would wait for a device.
+        """
         averages: list[Tensor] = list(self.averaged.parameters())
-        values: list[Tensor] = list(self.ensemble.parameters())
-        changes = list(torch._foreach_sub(values, averages))
-        torch._foreach_mul_(changes, 1 - (count / (count + 10)).clamp_max(_AVERAGE_DECAY))
-        torch._foreach_add_(averages, changes)
-        count += 1
-
-
-def _move_averages(averages: Tensors, values: Tensors, count: Tensor | int) -> None:
-    """Exponential means whose decay starts lower, so that the first values count less."""
-    decay = min(_AVERAGE_DECAY, int(count) / (int(count) + 10))
-    torch._foreach_lerp_(averages, values, 1 - decay)
+        values: list[Tensor] = [parameter.detach() for parameter in self.ensemble.parameters()]
+        if on_device:
+            changes = list(torch._foreach_sub(values, averages))
+            decay = (self.n_steps / (self.n_steps + 10)).clamp_max(_AVERAGE_DECAY)
+            torch._foreach_mul_(changes, 1 - decay)
+            torch._foreach_add_(averages, changes)
+        else:
+            count = int(self.n_steps)
+            torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
+        self.n_steps += 1
 
 
 def held_out_mean(
-    ensemble: MLPEnsemble, x: Float[Tensor, "n d"], held: Bool[Tensor, "n k"]
+    ensemble: MLPEnsemble, x: Float[Tensor, "n d"], holds_out: Bool[Tensor, "n k"]
 ) -> Float[Tensor, "n outputs"]:
     """The mean answer of the members that hold out a row."""
     if x.device.type != "cpu":
         # To find the rows of a member would wait for the device.
-        return mean_over(ensemble(x), held)
-    members, rows = held.mT.nonzero(as_tuple=True)
-    counts = held.sum(0)
+        return mean_over(ensemble(x), holds_out)
+    members, rows = holds_out.mT.nonzero(as_tuple=True)
+    counts = holds_out.sum(0)
     places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[members]
     # Row 0 fills up the members that hold out fewer rows.
     index = rows.new_zeros(ensemble.n_members, int(counts.max()))
     index[members, places] = rows
     answers = ensemble.of_members(x[index])[members, places]
     total = answers.new_zeros(len(x), answers.shape[1]).index_add_(0, rows, answers)
-    return total / held.sum(1, keepdim=True)
+    return total / holds_out.sum(1, keepdim=True)
 
 
 def mean_over(values: Float[Tensor, "n k outputs"], members: Bool[Tensor, "n k"]) -> Tensor:
@@ -116,13 +109,13 @@ class FittedEnsemble:
 
     ensemble: MLPEnsemble
     answers: Float[Tensor, "n k outputs"]
-    held: Bool[Tensor, "n k"]
+    holds_out: Bool[Tensor, "n k"]
     history: list[dict[str, float]]
 
     @property
     def held_out_mean(self) -> Float[Tensor, "n outputs"]:
         """The mean answer of the members that have not seen the row."""
-        return mean_over(self.answers, self.held)
+        return mean_over(self.answers, self.holds_out)
 
 
 def fit_ensemble(
@@ -152,14 +145,14 @@ def fit_ensemble(
     """
     with in_memory("n_members", n_members):
         first = _first_ensemble([x.shape[1], *_HIDDEN, len(start)], n_members, start, generator)
-        held = held_out(len(x), n_members, generator, labels, x.device)
-    rows = Rows((x, y, held), None if weights is None else weights.float())
+        holds_out = held_out(len(x), n_members, generator, labels, x.device)
+    rows = Rows((x, y, holds_out), None if weights is None else weights.float())
     objective = CrossFitting(first, loss)
     history = run(objective, rows, rows, weight_decay=_DECAY, min_improvement=_MIN_IMPROVEMENT)
     ensemble = objective.averaged.eval().to(x.device)
     with torch.no_grad():
         answers = torch.cat([ensemble(part) for part in x.split(BLOCK)])
-    return FittedEnsemble(ensemble.cpu(), answers, held, history)
+    return FittedEnsemble(ensemble.cpu(), answers, holds_out, history)
 
 
 def _first_ensemble(

@@ -20,10 +20,10 @@ from kdmkit.estimators.common.arrow import as_arrow, need
 _STANDARD_OUTPUT = "-"
 _BLOCK = 1 << 24
 _PARQUET = b"PAR1"
-#: Separators that a header may have; the first is taken where none occurs.
+#: Separators that a header may have; the first is the default.
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD = 1 << 16
-# Digits after a leading zero name something: a postal code, an account. So do more than an integer has.
+# Read as text: digits with a leading zero (postal codes), or 19 and more digits (accounts).
 _CODE = re.compile(r"0\d+|[+-]?\d{19,}")
 _INTEGERS = range(-(1 << 63), 1 << 63)
 _DECIMALS = {point: re.compile(rf"\s*[+-]?\d+\{point}\d+\s*") for point in ".,"}
@@ -43,8 +43,8 @@ def read_batches(
     """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; the file is never held in memory.
 
     Args:
-        types: Arrow types of the columns of a CSV file; None: those that hold all of its cells, which takes a
-            pass over the file where it is larger than one block.
+        types: Arrow types of the columns of a CSV file. None takes types that hold all of its cells, after a
+            pass over the file if it is larger than one block.
     """
     path = Path(path)
     n_rows = check_count("n_rows", n_rows)
@@ -111,7 +111,7 @@ def _read_csv(path: Path) -> Any:
 
 
 def _csv_types(path: Path) -> dict[str, Any]:
-    """Types of columns that hold all cells of a file; {} where the first block is the whole file."""
+    """Types of columns that hold all cells of a file; {} if the first block is the whole file."""
     arrow, csv = need("pyarrow"), need("pyarrow.csv")
     with _csv_errors(path), csv.open_csv(path, **_csv_options(path, None)) as reader:
         names = reader.schema.names
@@ -122,8 +122,8 @@ def _csv_types(path: Path) -> dict[str, Any]:
         file = io.BytesIO()
         csv.write_csv(batch, file)
         options = csv.ConvertOptions(strings_can_be_null=True, decimal_point=_decimal_point(path))
-        found = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
-        types = {field.name: _common_type(types.get(field.name), field.type) for field in found}
+        schema = csv.read_csv(io.BytesIO(file.getvalue()), convert_options=options).schema
+        types = {field.name: _common_type(types.get(field.name), field.type) for field in schema}
     return {**types, **_codes(path)}
 
 
@@ -176,7 +176,7 @@ def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _codes(path: Path) -> dict[str, Any]:
-    """Columns whose digits numbers would lose, by the first rows: after a leading zero, or too many."""
+    """Columns that have codes in the first rows, to be read as text."""
     header, cells = _first_rows(path)
     coded = {name for row in cells for name, cell in zip(header, row, strict=False) if _is_code(cell)}
     return dict.fromkeys(coded, need("pyarrow").string())
@@ -187,7 +187,7 @@ def _is_code(cell: str) -> bool:
 
 
 def _first_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the first rows of a text file; none where it is no CSV: reading it says so."""
+    """The header and the first rows of a text file; nothing if it is no CSV, which reading reports."""
     rows = text_rows.reader(_head(path).splitlines(keepends=True), delimiter=_delimiter(path))
     try:
         header, *cells = rows
@@ -197,7 +197,7 @@ def _first_rows(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _decimal_point(path: Path) -> str:
-    """A comma where cells are not separated by commas and more of the first numbers have one than a point."""
+    """A comma if cells are separated otherwise, and commas are more frequent than points in numbers."""
     if _delimiter(path) == ",":
         return "."
     cells = [cell for row in _first_rows(path)[1] for cell in row]
@@ -213,7 +213,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _head(path: Path) -> str:
-    """The beginning of a text file; whole lines, where it has more than one."""
+    """The beginning of a text file: whole lines, or a part of the only one."""
     with need("pyarrow").input_stream(str(path)) as stream:
         head = stream.read(_HEAD)
     try:
@@ -244,7 +244,7 @@ def _csv_errors(path: Path) -> Iterator[None]:
 
 
 def _ragged_row(path: Path) -> str | None:
-    """What is wrong with the first row whose number of cells is not that of the header."""
+    """A description of the first row that has more or fewer cells than the header."""
     with need("pyarrow").input_stream(str(path)) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
         rows = text_rows.reader(text, delimiter=_delimiter(path))

@@ -18,8 +18,10 @@ from kdmkit._core.checks import bad_argument, check_number
 from kdmkit.estimators.common.arrays import Array, CheckedRows
 from kdmkit.estimators.common.arrow import BatchAnswer, answer_rows
 from kdmkit.estimators.common.base import KDMEstimator, TensorAnswer
+from kdmkit.kernels import RBF, Kernel
 from kdmkit.nn import MLP, JointLayer, Predictor, Scaler, make_linear
 from kdmkit.nn.initialize import Sigma
+from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.predictor import dtype_of
 from kdmkit.training import FitOptions, PhasedFit, Rows, encode_rows
 
@@ -147,8 +149,9 @@ def start_phases(
     train: Rows,
     validation: Rows | None,
     *,
-    make_layer: Callable[[int], JointLayer],
+    n_components: int,
     n_outputs: int,
+    out_kernel: Kernel | None = None,
     wide: bool = False,
     batch_size: int | None = None,
     **settings: Any,
@@ -159,8 +162,9 @@ def start_phases(
         estimator: its parameters are the settings.
         x: the inputs among which components are placed.
         train, validation: rows of the objectives.
-        make_layer: makes the layer for latent vectors of this length; the caller places its components.
-        n_outputs: of the dense head.
+        n_components: of the layer; the caller places them.
+        n_outputs: of the dense head and of the layer.
+        out_kernel: of the layer's y; None is that of labels.
         wide: whether the encoder `"mlp"` is the wide one.
         batch_size: None is the estimator's.
         settings: `generative_weight`, `noise`, `loss` and `head_epochs`, as in `PhasedFit`.
@@ -174,14 +178,17 @@ def start_phases(
     if encoder is not None:
         d = encode_rows(encoder, x[:2], estimator._fit_device()).shape[1]
         dense = make_linear(d, n_outputs, generator)
+    first: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+    kernels = {"in_kernel": RBF(torch.ones(d)), "out_kernel": out_kernel}
+    layer = JointLayer(d, n_outputs, n_components, **kernels, **first)
     phases = PhasedFit(
         encoder,
-        make_layer(d),
+        layer,
         train,
         validation,
         options=FitOptions(**options),
         dense=dense,
-        identity=estimator._identity((x,)),
+        identity=estimator._identity(x),
         **settings,
     )
     phases.generator = generator

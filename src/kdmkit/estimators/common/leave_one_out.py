@@ -81,7 +81,8 @@ def _in_two_parts(
 
 # ---- bandwidths
 
-RULES = ("scott", "silverman", "loo")
+#: The values of a parameter `sigma`, for error messages.
+SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
 # The number of rows that are left out of the density of all, about.
 _ROWS = 1024
 # One in this many rows makes the first choice from the grid, if rows are many.
@@ -113,9 +114,7 @@ def choose_sigma(
         most_pairs: with more pairs of rows, every sixteenth row makes a first choice from the grid.
     """
     if not is_rule(sigma):
-        return check_number(
-            "sigma", sigma, "'auto', a number > 0, 'scott', 'silverman' or 'loo'", positive=True
-        )
+        return check_number("sigma", sigma, SIGMA, positive=True)
     x = x.double()
     n, d = effective_rows(w), x.shape[1]
     factor = (n * (d + 2) / 4 if sigma == "silverman" else n) ** (-1 / (d + 4))
@@ -125,7 +124,7 @@ def choose_sigma(
 
 def is_rule(sigma: Any) -> bool:
     """Whether a parameter names a rule."""
-    return isinstance(sigma, str) and sigma in RULES
+    return isinstance(sigma, str) and sigma in ("scott", "silverman", "loo")
 
 
 def _spread(x: Tensor, w: Tensor) -> float:

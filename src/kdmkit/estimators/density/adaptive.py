@@ -17,24 +17,21 @@ from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, Scaler
 from kdmkit.nn.layer import LayerOptions
 
-# In more dimensions than this bandwidths exceed the steps of rounded columns, and are not mixed.
-FEW = 4
-# Leave-one-out is of at most so many rows, under the density of at most so many; neighbours are looked for
-# among at most so many: in few dimensions, where bandwidths matter most, and in many.
+# In more dimensions than this, bandwidths exceed the steps of rounded columns, and are not mixed.
+_FEW_DIMENSIONS = 4
+# Subsample sizes, in few dimensions and in many: rows left out, rows of the density, candidate neighbours.
 _LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
-# With more pairs of rows and neighbours than this, neighbours are looked for among fewer.
+# The largest number of pairs of rows and candidate neighbours, and rows per block of them.
 PAIRS, _BLOCK = 1 << 27, 512
-# With this many times the rows that are left out, all of them are left out at once.
+# If the density has this many times the rows that are left out, all of them are left out at once.
 _ENOUGH = 4
-# How bandwidths follow the distance to neighbours: not at all, like its root, in proportion.
+# Exponents of the distance to neighbours in the bandwidth.
 EXPONENTS = (0.0, 0.5, 1.0)
-# Steps of log2(bandwidth).
-_STEPS = (1.0, 0.5)
-_WIDEST, _NARROWEST = 2.0, -20.0
-# Factors of the bandwidth that are mixed, and the gain per dimension, in nats, that mixing them has to bring.
-_SCALES, _LEAST_GAIN = (0.5, 1.0, 2.0, 4.0), 0.02
-_LEAST_SHARE = 0.01
-# How far a value may be from most others, in units of their range, before it counts as an outlier.
+# Steps and range of log2(bandwidth).
+_STEPS, _WIDEST, _NARROWEST = (1.0, 0.5), 2.0, -20.0
+# Factors of the bandwidth to mix, the least gain of the mixture (nats per dimension), a factor's least share.
+_SCALES, _LEAST_GAIN, _LEAST_SHARE = (0.5, 1.0, 2.0, 4.0), 0.02, 0.01
+# Outliers are farther than this from most values, in units of the range of these.
 _REACH = 10.0
 # A lower bound on a row's log-likelihood per dimension: a row far from all others must not decide alone.
 LEAST = -1e3
@@ -48,7 +45,7 @@ def automatic_density(
     """p(x) = Σ_j p_j·Σ_k a_k·N(x; x_j, diag(s_jk²)) with s_jki = max(h·f_k·r_j^b·s_i, g_i/2).
 
     s_i is the standard deviation of column i, r_j the distance of row j to its neighbours relative to that
-    of other rows (heavy tails: where rows are far apart, components are wide), and g_i the step between the
+    of other rows (heavy tails: components are wide where rows are far apart), and g_i the step between the
     values of a rounded column. Leave-one-out likelihood chooses h, the exponent b and the shares a_k of the
     factors f_k.
 
@@ -58,7 +55,7 @@ def automatic_density(
     """
     share, d = w / w.sum(), x.shape[1]
     generator = torch.Generator().manual_seed(0)
-    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > FEW]]
+    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > _FEW_DIMENSIONS]]
     scaler = scaler_without_outliers(x, w, sample)
     if len(x) < 2:
         return layer_of_rows(x, w, math.sqrt(2) * scaler.scale)
@@ -68,8 +65,8 @@ def automatic_density(
     chosen = Choice(z[sample], share[sample], floor, relative[sample], verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
     ratio = (effective_rows(share) / chosen.size) ** (-1 / (d + 4))
-    # A mixture has a component for every factor: where rows are many, neighbours have to do.
-    is_mixed = d <= FEW and len(z) == len(sample)
+    # A mixture has a component for every factor: too many if rows are many.
+    is_mixed = d <= _FEW_DIMENSIONS and len(z) == len(sample)
     factors, shares = chosen.mix() if is_mixed else (torch.ones(1), torch.ones(1, dtype=torch.float64))
     if len(factors) == 1 and chosen.exponent == 0:
         return layer_of_rows(x, w, math.sqrt(2) * floor.clamp_min(ratio * chosen.width) * scaler.scale)
@@ -97,7 +94,7 @@ def scaler_without_outliers(x: Tensor, w: Tensor, sample: Tensor) -> Scaler:
 def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     """The step between the values of a rounded column: the distance of most values to the nearest other one.
 
-    0 where these distances differ, as they do in a column that is not rounded.
+    0 if these distances differ, as they do in a column that is not rounded.
 
     >>> rounding_step(torch.tensor([3.0, 4.0, 5.0, 5.0, 8.0]), torch.full((5,), 0.2))
     tensor(1.)
@@ -121,22 +118,22 @@ def neighbour_distance(
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample of m rows, over its geometric mean.
 
-    k is the larger of 5 and m^(1/max(2, d)), and at most m − 1. Where all distances are too small or too
-    large to be told apart, they count as equal.
+    k is the larger of 5 and m^(1/max(2, d)), and at most m − 1. Distances count as equal if all of them are
+    too small or too large to compare.
     """
     d = z.shape[1]
-    sample = sample[: max(256, min(_NEIGHBOURS[d > FEW], PAIRS // len(z)))]
+    sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW_DIMENSIONS], PAIRS // len(z)))]
     m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
-    inside = torch.zeros(len(z), dtype=torch.long)
-    inside[sample] = 1
-    others, found = z[sample], []
+    in_sample = torch.zeros(len(z), dtype=torch.long)
+    in_sample[sample] = 1
+    others, parts = z[sample], []
     squares = others.square().sum(1)
-    for rows, own in zip(z.split(_BLOCK), inside.split(_BLOCK), strict=True):
-        # One more neighbour where the row itself is in the sample.
+    for rows, is_one in zip(z.split(_BLOCK), in_sample.split(_BLOCK), strict=True):
+        # A row of the sample is its own nearest neighbour, which does not count.
         nearest = torch.addmm(squares, rows, others.mT, alpha=-2).topk(k + 1, largest=False).values
-        found.append(rows.square().sum(1) + nearest.gather(1, (k - 1 + own).unsqueeze(1)).squeeze(1))
-    distance = torch.cat(found).clamp_min(0).sqrt()
+        parts.append(rows.square().sum(1) + nearest.gather(1, (k - 1 + is_one).unsqueeze(1)).squeeze(1))
+    distance = torch.cat(parts).clamp_min(0).sqrt()
     largest = float(distance.max())
     if not SAME < largest < math.inf:
         return torch.ones_like(distance)
@@ -149,22 +146,22 @@ class Choice:
 
     def __init__(self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, verbose: bool) -> None:
         n, d = z.shape
-        # Leave q rows out: one at a time, or all at once where many others are left.
-        q = min(n, _LEFT_OUT[d > FEW])
+        # Leave q rows out: one at a time, or all at once if many others remain.
+        q = min(n, _LEFT_OUT[d > _FEW_DIMENSIONS])
         first = q if n > _ENOUGH * q else 0
         self.d, self.q, self.alone = d, q, first == 0
         self.weight = share[:q] / share[:q].sum()
         self.share, self.relative = share[first:] / share[first:].sum(), relative[first:]
         #: The number of rows that the density is made of.
         self.size = effective_rows(self.share)
-        groups = [[i] for i in range(d)] if d <= FEW else [list(range(d))]
+        groups = [[i] for i in range(d)] if d <= _FEW_DIMENSIONS else [list(range(d))]
         self.squares = [_squared_distances(z[:q, group], z[first:, group]) for group in groups]
-        # The row itself is left out, and with it rows that are nearly equal: they would make components as
-        # narrow as their differences.
+        # Nearly equal rows are left out with the row: they would make components as narrow as their
+        # differences.
         same = torch.stack(self.squares).sum(0) < SAME**2
         self.squares[0][same] = torch.inf
         self.left_out = (same.to(self.share) @ self.share).clamp_max(1 - 1e-9)
-        self.floors = floor.tolist() if d <= FEW else [0.0]
+        self.floors = floor.tolist() if d <= _FEW_DIMENSIONS else [0.0]
         self.width, self.exponent, self.likelihood = self.size ** (-1 / (d + 4)), 0.0, -math.inf
         with tqdm(desc="leave-one-out", unit="bandwidth", disable=not verbose) as self.bar:
             for exponent in EXPONENTS:
@@ -179,8 +176,8 @@ class Choice:
     def _log_density(self, std: Float[Tensor, " n"]) -> Float[Tensor, " q"]:
         """log p(x_i) of the rows that are left out, under the density of the others.
 
-        Where columns are rounded, leaving a row out leaves a hole: the share of its component that falls
-        into its own cell is missing, and is made up for.
+        If columns are rounded, a row that is left out leaves a hole: the share of its component that falls
+        into its own cell is missing. The density is corrected for it.
         """
         self.bar.update()
         log_weights, hole = self.share.log() - 0.5 * self.d * math.log(2 * math.pi), torch.ones(())
@@ -192,14 +189,14 @@ class Choice:
             hole = hole * torch.erf(floor / (math.sqrt(2) * s[: self.q]))
         scores += log_weights.to(scores)
         top = scores.amax(1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
-        found = (exp_(scores.sub_(top)).sum(1).log() + top.squeeze(1)).double()
-        found = found - torch.log1p(-self.left_out)
+        log_density = (exp_(scores.sub_(top)).sum(1).log() + top.squeeze(1)).double()
+        log_density = log_density - torch.log1p(-self.left_out)
         if self.alone:
-            found = found - torch.log1p(-hole)
-        return found.clamp_min(LEAST * self.d)
+            log_density = log_density - torch.log1p(-hole)
+        return log_density.clamp_min(LEAST * self.d)
 
     def mix(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-        """Factors of the bandwidth and their shares; a single one where several would bring little."""
+        """Factors of the bandwidth and their shares; a single one if several gain little."""
         factors = torch.tensor(_SCALES, dtype=torch.float64)
         std = self.width * self.relative**self.exponent
         terms = torch.stack([self._log_density(float(factor) * std) for factor in factors], 1)
@@ -236,4 +233,4 @@ def climb(value: Callable[[float], float], place: float) -> tuple[float, float]:
         return place, value(place)
     left, right = value(place) - value(place - step), value(place) - value(place + step)
     vertex = place + step * (left - right) / (2 * (left + right)) if left + right > 0 else place
-    return max((place, value(place)), (vertex, value(vertex)), key=lambda found: found[1])
+    return max((place, value(place)), (vertex, value(vertex)), key=lambda pair: pair[1])

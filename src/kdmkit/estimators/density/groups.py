@@ -83,8 +83,7 @@ class Groups:
             order = block_order(groups.mean / unit, BLOCK_SIZE)
             groups = groups.take(order)
             pairs = partners(groups.mean / unit, groups.weight, (groups.std == 0).all(1))
-            chosen = pairs.cheapest(len(groups) - most)
-            groups, moved = groups._merge_pairs(chosen.first, chosen.second, unit)
+            groups, moved = groups._merge_pairs(*pairs.cheapest(len(groups) - most), unit)
             place = moved[order.argsort()[place]]
         return groups, place
 
@@ -289,11 +288,11 @@ class LeftOut:
 
 
 def _equal_groups(groups: Groups, z: Tensor, group: Tensor) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
-    """Pairs of a row and another group than its own, whose rows are nearly equal to it."""
+    """Pairs of a row and a group that it does not belong to, whose rows are nearly equal to it."""
     generator = torch.Generator().manual_seed(0)
     direction = torch.rand(z.shape[1], generator=generator, dtype=z.dtype) + 0.5
     direction /= direction.sum()
-    # On a line, where groups are sorted, nearly equal ones are no farther apart.
+    # Nearly equal groups are neighbours among the sorted projections onto a line.
     narrow = (groups.std < SAME).all(1).nonzero().squeeze(1)
     line, order = (groups.mean[narrow] @ direction).sort()
     low = torch.searchsorted(line, z @ direction - 2 * SAME)

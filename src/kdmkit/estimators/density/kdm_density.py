@@ -27,7 +27,6 @@ from kdmkit.estimators.common.arrays import (
     CheckedRows,
     checked_rows,
     merge_rows,
-    split_rows,
     to_tensor,
     weighted_rows,
 )
@@ -42,22 +41,10 @@ from kdmkit.estimators.density.groups import (
     density_of_groups,
     group_rows,
 )
-from kdmkit.estimators.density.maximum_likelihood import (
-    Covariance,
-    Frame,
-    Likelihood,
-    initialize_bandwidth,
-    initialize_weights,
-    kernel_of,
-)
+from kdmkit.estimators.density.maximum_likelihood import Covariance, fit_likelihood
 from kdmkit.kernels import check_continuous
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.layer import LayerOptions
-from kdmkit.training import Rows
-
-# With fewer components than a quarter of this share of the rows, bandwidths need no bound by leave-one-out.
-_FEW_COMPONENTS = 0.2
-_SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
 
 
 @dataclass(eq=False, repr=False)
@@ -66,7 +53,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
     Args:
         method: `"nonparametric"` makes every distinct sample a component (kernel density estimation), or up
-            to four of different bandwidths where `sigma` is `"auto"`;
+            to four of different bandwidths if `sigma` is `"auto"`;
             `"likelihood"` fits `n_components` components, their weights and the bandwidth by
             maximum likelihood (the paper's Eq. 8).
         n_components: for `"likelihood"`; `"auto"` is one per 24 samples, at most 16.
@@ -74,7 +61,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
             (`"diag"`), or a full metric (`"full"`), the same for all components.
         sigma: bandwidth. `"auto"` is one per component and dimension: in proportion to the standard deviation
             of every column, wider where samples are far from their neighbours (heavy tails), and chosen by
-            leave-one-out likelihood (of a part of the samples where there are many). The components' standard
+            leave-one-out likelihood (of a part of the samples if there are many). The components' standard
             deviations σ/√2 are at least half the step between the values of a rounded column. Samples that
             differ by less than a millionth of a standard deviation are left out together. Otherwise it is one
             length for all dimensions: a number (σ = √2 standard deviations), or by a rule, `"scott"`,
@@ -83,7 +70,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the likelihood's training.
             By default all samples are trained on for all epochs; noise on the samples is the regulariser.
         max_rows: rows, or groups of them, that `partial_fit` keeps; None keeps all rows.
-        checkpoint_dir: where a likelihood fit saves every epoch and resumes.
+        checkpoint_dir: the folder in which a likelihood fit saves every epoch, to resume from.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed of the fit and of `sample`.
         verbose: whether to show progress.
@@ -112,6 +99,7 @@ class KDMDensity(DensityMixin, KDMEstimator):
     validation_fraction: float = 0.0
     max_rows: int | None = 500_000
 
+    history_: list[dict[str, float]] = field(init=False)
     _kept: KeptRows | GroupedRows | None = field(init=False, default=None)
     _prepared: tuple[DensityLayer, PreparedKDM] | None = field(init=False, default=None)
 
@@ -130,8 +118,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
         weight and the mean of its rows, and with their variance in addition to the kernel's. Bandwidths are
         chosen by the leave-one-out likelihood of a uniform sample of up to 4,096 rows. `"likelihood"` is
         fitted to the chunk and to a uniform sample of `max_rows` earlier rows, which stand for all. Every
-        call takes about as long as a fit to `max_rows` rows. What is kept of the rows stays in memory; `fit`
-        and `kdmkit.save` leave it out, and draws from the density stand for rows then.
+        call takes about as long as a fit to `max_rows` rows. The kept rows stay in memory; `fit` and
+        `kdmkit.save` leave them out, and draws from the density stand for them then.
 
         Args:
             sample_weight: a number ≥ 0 for every row, in the same unit in all chunks.
@@ -161,18 +149,20 @@ class KDMDensity(DensityMixin, KDMEstimator):
         check_choice("covariance", self.covariance, ("spherical", "diag", "full"))
 
     def _learn(self, X: Array, sample_weight: Any) -> int:
-        """Fits the density to checked rows; returns how many of them have a positive weight."""
+        """Fits the density to checked rows; returns the number of rows of positive weight."""
         weights, X = weighted_rows(sample_weight, X)
         x = to_tensor(X).double()
         with self._seeded():
-            learn = self._nonparametric if self.method == "nonparametric" else self._likelihood
-            self._keep(learn(x, weights))
+            if self.method == "nonparametric":
+                layer, self.history_ = self._nonparametric(x, weights), []
+            else:
+                layer, self.history_ = fit_likelihood(self, x, weights)
+            self._keep(layer)
         return len(x)
 
     def _nonparametric(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
         rows, w = merge_rows(x, weights)
         x = x[rows]
-        self.history_: list[dict[str, float]] = []
         if self._sigma_is_automatic:
             return automatic_density(x, w, verbose=bool(self.verbose))
         return layer_of_rows(x, w, torch.tensor(choose_sigma(self.sigma, x, w), dtype=torch.float64))
@@ -189,35 +179,6 @@ class KDMDensity(DensityMixin, KDMEstimator):
     def _sigma_is_automatic(self) -> bool:
         return isinstance(self.sigma, str) and self.sigma == "auto"
 
-    def _likelihood(self, x: Tensor, weights: Tensor | None) -> DensityLayer:
-        is_free = self._sigma_is_automatic or is_rule(self.sigma)
-        start = None if is_free else check_number("sigma", self.sigma, _SIGMA, positive=True)
-        frame = Frame.of(x, weights, self.covariance)
-        z = frame.into(x).float()
-        rows, validation = split_rows((z,), weights, self.validation_fraction, self._seed)
-        m = self._count_components(len(rows), max(1, min(16, len(rows) // 24)))
-        options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-        layer = DensityLayer(x.shape[1], m, kernel=kernel_of(self.covariance, x.shape[1]), **options)
-        layer.initialize(rows.tensors[0], method="kmeans", generator=self._torch_generator())
-        if rows.weights is not None:
-            initialize_weights(layer, rows.tensors[0], rows.weights)
-        start = None if start is None else start / frame.size
-        initialize_bandwidth(layer, rows.tensors[0], start, self._least_sigma(rows, m))
-        self.history_ = self._run(Likelihood(layer), rows, validation, "density")
-        return frame.out_of(layer)
-
-    @staticmethod
-    def _least_sigma(rows: Rows, m: int) -> float:
-        """A lower bound of bandwidths, min(1, 4m/n) times that of a kernel density estimate (leave-one-out).
-
-        Where components are nearly as many as rows, each sits on a row: narrower bandwidths would overfit.
-        """
-        share, x = 4 * m / len(rows), rows.tensors[0]
-        if share < _FEW_COMPONENTS:
-            return 0.0
-        distinct, w = merge_rows(x, rows.weights)
-        return min(1.0, share) * choose_sigma("loo", x[distinct], w)
-
     @property
     def kdm_(self) -> KDM:
         """The fitted density."""
@@ -232,8 +193,8 @@ class KDMDensity(DensityMixin, KDMEstimator):
 
         Args:
             rtol: None is exact. Otherwise p(x) is too small by at most this share of it (apart from
-                rounding), and components that contribute nearly nothing are left out: faster where they are
-                many and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
+                rounding), and components that contribute nearly nothing are left out: faster if they are many
+                and their bandwidths small. The first such call sorts them (`kdmkit.PreparedKDM`).
         """
         x = self._rows(X)
         if rtol is None:
@@ -292,7 +253,11 @@ def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = Non
         check_is_fitted(density)
     if a.n_features_in_ != b.n_features_in_:
         raise ValueError(bad_argument("b", f"a density of {a.n_features_in_} columns", b.n_features_in_))
-    share = torch.tensor(_weights(a, b, weights), dtype=torch.float64).log()
+    weights = (a.n_samples_seen_, b.n_samples_seen_) if weights is None else weights
+    if len(weights) != 2:
+        raise ValueError(bad_argument("weights", "two numbers > 0", weights))
+    checked = [check_number("weights", weight, "two numbers > 0", positive=True) for weight in weights]
+    share = torch.tensor(checked, dtype=torch.float64).log()
     parts = a.kdm_.to("cpu"), b.kdm_.to("cpu")
     sizes = parts[0].n_components, parts[1].n_components
     kernel = check_continuous("a", parts[0].kernel).joined(parts[1].kernel, sizes)
@@ -303,22 +268,6 @@ def merge(a: KDMDensity, b: KDMDensity, *, weights: Sequence[float] | None = Non
     merged = copy.copy(a)
     merged.history_ = []
     merged._kept = merged._prepared = None
-    merged.n_samples_seen_ = _seen(a) + _seen(b)
+    merged.n_samples_seen_ = a.n_samples_seen_ + b.n_samples_seen_
     merged._keep(layer.assign({"x": components}, logits))
     return merged
-
-
-def _weights(a: KDMDensity, b: KDMDensity, weights: Sequence[float] | None) -> list[float]:
-    if weights is not None:
-        if len(weights) != 2:
-            raise ValueError(bad_argument("weights", "two numbers > 0", weights))
-        return [check_number("weights", weight, "two numbers > 0", positive=True) for weight in weights]
-    if not (_seen(a) and _seen(b)):
-        wanted = "two numbers > 0, since a density was saved without its number of rows"
-        raise ValueError(bad_argument("weights", wanted, None))
-    return [float(_seen(a)), float(_seen(b))]
-
-
-def _seen(density: KDMDensity) -> int:
-    """The number of rows of a fit; 0 in files of earlier versions."""
-    return getattr(density, "n_samples_seen_", 0)

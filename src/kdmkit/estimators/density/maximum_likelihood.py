@@ -1,30 +1,69 @@
-"""Maximum likelihood of a density: the objective, its coordinates, where it starts."""
+"""Maximum likelihood of a density: the objective, its coordinates, its start."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit._core.checks import check_number
+from kdmkit.estimators.common.arrays import merge_rows, split_rows
+from kdmkit.estimators.common.leave_one_out import SIGMA, choose_sigma, is_rule
 from kdmkit.kernels import RBF
 from kdmkit.nn import DensityLayer, DrawingModule
 from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import normalized_weights
-from kdmkit.training import nll
+from kdmkit.training import Rows, nll
 
 Covariance = Literal["spherical", "diag", "full"]
 
 # Added to a covariance before it is inverted, relative to the variances.
 _RIDGE = 1e-3
+# With fewer components than a quarter of this share of the rows, bandwidths need no bound by leave-one-out.
+_FEW_COMPONENTS = 0.2
 # In whitened coordinates: the smallest bandwidth to start from, the noise on samples in units of the
 # kernel's standard deviation, and the lower bound of bandwidths relative to their start.
 _SMALLEST_START = 0.2
 _NOISE = 0.3
 _BOUND = 0.1
+
+
+def fit_likelihood(
+    estimator: Any, x: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None
+) -> tuple[DensityLayer, list[dict[str, float]]]:
+    """The density of an estimator's components with the largest likelihood, and the history of the fit."""
+    is_free = is_rule(estimator.sigma) or (isinstance(estimator.sigma, str) and estimator.sigma == "auto")
+    start = None if is_free else check_number("sigma", estimator.sigma, SIGMA, positive=True)
+    frame = Frame.of(x, weights, estimator.covariance)
+    z, seed = frame.into(x).float(), estimator._seed
+    rows, validation = split_rows((z,), weights, estimator.validation_fraction, seed)
+    z, d = rows.tensors[0], x.shape[1]
+    m = estimator._count_components(len(rows), max(1, min(16, len(rows) // 24)))
+    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
+    layer = DensityLayer(d, m, kernel=kernel_of(estimator.covariance, d), **options)
+    layer.initialize(z, method="kmeans", generator=estimator._torch_generator())
+    if rows.weights is not None:
+        _initialize_weights(layer, z, rows.weights)
+    start = None if start is None else start / frame.size
+    _initialize_bandwidth(layer, z, start, _least_sigma(rows, m))
+    history = estimator._run(Likelihood(layer), rows, validation, "density")
+    return frame.out_of(layer), history
+
+
+def _least_sigma(rows: Rows, m: int) -> float:
+    """A lower bound of bandwidths, min(1, 4m/n) times that of a kernel density estimate (leave-one-out).
+
+    If components are nearly as many as rows, each sits on a row: narrower bandwidths would overfit.
+    """
+    share, x = 4 * m / len(rows), rows.tensors[0]
+    if share < _FEW_COMPONENTS:
+        return 0.0
+    distinct, w = merge_rows(x, rows.weights)
+    return min(1.0, share) * choose_sigma("loo", x[distinct], w)
 
 
 class Likelihood(DrawingModule):
@@ -111,17 +150,17 @@ def _rbf(layer: DensityLayer) -> RBF:
     return cast("RBF", layer.kernel("x"))
 
 
-def initialize_weights(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
+def _initialize_weights(layer: DensityLayer, x: Tensor, weights: Tensor) -> None:
     """Gives every component the weight of the rows that are nearest to it."""
     mass = torch.bincount(_nearest(layer, x), weights, minlength=layer.n_components)
     with torch.no_grad():
         layer.logits.copy_(mass.clamp_min(float(weights.min())).log())
 
 
-def initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None, least: float) -> None:
+def _initialize_bandwidth(layer: DensityLayer, x: Tensor, sigma: float | None, least: float) -> None:
     """Starts bandwidths from the spread inside clusters (or from σ), with a lower bound.
 
-    The bound is a share of the start, or `least` where that is more.
+    The bound is a share of the start, or `least` if that is more.
     """
     components = layer.components["x"].detach()
     residual = x - components[_nearest(layer, x)]

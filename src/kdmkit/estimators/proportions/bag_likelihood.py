@@ -133,7 +133,7 @@ class BagLoss(nn.Module):
         return -(proportions * inside_bag).sum(-1)
 
 
-# ---- exact inference over the labels of a bag whose counts of two labels are known
+# ---- exact likelihood of a bag of two labels, given their counts
 
 
 def counts_of(proportions: LabelProportions, size: Int[Tensor, " n_bags"]) -> Int[Tensor, " n_bags"]:

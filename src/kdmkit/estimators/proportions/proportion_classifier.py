@@ -1,4 +1,4 @@
-"""Classification from label proportions: of the labels in a bag of rows only the proportions are known."""
+"""Classification from label proportions: bags of rows are labelled only by their proportions of labels."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from kdmkit.estimators.proportions.bag_likelihood import (
     counts_of,
 )
 from kdmkit.estimators.proportions.bags import Bags, LabelProportions, check_bags, check_label_proportions
-from kdmkit.kernels import RBF, typical_distance
+from kdmkit.kernels import typical_distance
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.layer import LayerOptions
 from kdmkit.nn.scaler import LARGEST_INPUT
 from kdmkit.training import Rows
 
@@ -64,9 +63,9 @@ class KDMProportionClassifier(JointClassifier):
         max_epochs, learning_rate, patience: of the training.
         batch_size: rows per step, bags per step for `"counts"`, `"proportions"` and proportions that are not
             exact; `"auto"` is a sixty-fourth of the rows, between 64 and 512, or 16 bags.
-        validation_fraction: of the bags; they choose the best weights. None are held out where that would be
+        validation_fraction: of the bags; they choose the best weights. None are held out if that would be
             fewer than eight.
-        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
         verbose: whether to show progress.
@@ -107,8 +106,8 @@ class KDMProportionClassifier(JointClassifier):
             bags: of shape `(n,)`, the bag of every row: an index into `proportions`.
             proportions: of shape `(n_bags, n_classes)`, rows summing to 1 (to three digits); or of shape
                 `(n_bags, n_classes, 2)`, the range in which each proportion lies.
-            counted: how many labels the proportions of a bag were counted from, where they are a poll's and
-                not the bag's own: one number, or one per bag. The prior of a bag's proportions is then the
+            counted: the number of labels that a bag's proportions were counted from, if they come from a poll
+                of some of its rows: one number, or one per bag. The prior of a bag's proportions is then the
                 Dirichlet distribution (for two classes a Beta) with parameters `counted · proportions`.
             validation_bags: ids of the bags to validate on, in place of a random `validation_fraction`.
         """
@@ -143,7 +142,7 @@ class KDMProportionClassifier(JointClassifier):
             rows,
             _objective_rows(self.loss, bags, proportions, train),
             None if validation is None else _objective_rows(self.loss, bags, proportions, validation),
-            make_layer=lambda d: _first_layer(d, proportions.n_classes, m),
+            n_components=m,
             n_outputs=proportions.n_classes,
             batch_size=_BAGS if automatic and not by_row else None,
             noise=float(self.noise),
@@ -224,12 +223,6 @@ def _objective_rows(loss: Loss, bags: Bags, proportions: LabelProportions, ids: 
         return Rows(tensors, None, size)
     bounds = (part.float()[ids] for part in (proportions.low, proportions.high, proportions.counted))
     return Rows((*tensors, *bounds), size.float(), size)
-
-
-def _first_layer(d: int, n_classes: int, m: int) -> JointLayer:
-    """A layer with one bandwidth per dimension."""
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, n_classes, m, in_kernel=RBF(torch.ones(d)), **options)
 
 
 @torch.no_grad()

@@ -30,7 +30,6 @@ from kdmkit.estimators.common.joint_estimator import JointEstimator, start_phase
 from kdmkit.estimators.regression.residuals import fit_about_trend
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, Predictor, Scaler
-from kdmkit.nn.layer import LayerOptions
 
 # The first output bandwidths without a trend, in standard deviations of the targets.
 _FIRST_OUTPUT_SIGMA = 0.5
@@ -42,7 +41,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
 
     p(y|x) = Σ_j w_j(x)·N(y; f(x) + c_j, s_j² + v(x)), with
 
-    - the trend f: the mean of an ensemble of networks that hold out different rows, plus, where rows nearly
+    - the trend f: the mean of an ensemble of networks that hold out different rows, plus, if rows nearly
       repeat, a memory of the residuals of similar rows;
     - a joint KDM of rows and residuals, with components (x_j, c_j) and weights w_j(x) ∝ p_j·k²(x, x_j). It
       learns from residuals of members that have not seen the row, and its bandwidths by leave-one-out. So no
@@ -51,17 +50,16 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
       training rows. Intervals widen where members disagree, for example in gaps between the data.
 
     The s_j are at least half the smallest gap between distinct targets. Targets are standardised inside, and
-    every answer is in their own units. Targets far from all others have little influence on
-    the trend.
+    answers are in the units of y. Targets far from all others have little influence on the trend.
 
     Args:
         loss: `"nll"` maximises p(y|x); `"mse"` minimises the squared error of its mean.
-        trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` where there
-            is no encoder. Fewer than 8 rows, or constant targets, have no trend.
+        trend: `"mlp"`; None for the joint KDM of rows and targets themselves; `"auto"` is `"mlp"` without an
+            encoder. Fewer than 8 rows, or constant targets, have no trend.
         n_members: of the ensemble; two of them hold out each row.
         memory: whether the trend may have a residual memory: the mean of the non-parametric KDM of rows and
             residuals. It is used only if it lowers the leave-one-out squared error significantly, as it does
-            where rows nearly repeat; the model then contains up to 20,000 rows.
+            if rows nearly repeat; the model then contains up to 20,000 rows.
         n_components: `"auto"` is a sixteenth of the samples, from 4 to 256 (without a trend a fifth).
         encoder: None; `"mlp"`; or any `nn.Module` from rows to vectors, pre-trained with a dense head.
         generative_weight: α of the hybrid loss −log p(y|x) − α·log p(x).
@@ -74,7 +72,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         max_epochs: `"auto"` is 300 and no more than 4,000 steps; 100 without a trend.
         learning_rate, patience: of the trend, or of all training without one.
         validation_fraction: share of the rows to validate on; used only without a trend.
-        checkpoint_dir: where a fit saves every epoch and resumes when killed.
+        checkpoint_dir: the folder in which a fit saves every epoch, to resume from when killed.
         device: `"auto"`, `"cpu"` or `"cuda"`.
         random_state: seed; an integer makes fits repeatable.
         verbose: whether to show progress.
@@ -155,8 +153,9 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
             inputs,
             train,
             validation,
-            make_layer=lambda d: _first_layer(d, y.shape[1], m),
+            n_components=m,
             n_outputs=y.shape[1],
+            out_kernel=RBF(torch.ones(m, y.shape[1])),
             generative_weight=float(self.generative_weight),
             noise=float(self.noise),
             loss=self.loss,
@@ -191,7 +190,7 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         return self.module_.distribution(x)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of p(y|x), and its standard deviation where asked."""
+        """The mean of p(y|x), with `return_std` also its standard deviation."""
 
         def answer(rows: Tensor) -> Tensor:
             return torch.stack(self.module_.moments(rows, spread=return_std), -1)
@@ -282,13 +281,6 @@ class KDMRegressor(MultiOutputMixin, RegressorMixin, JointEstimator):
         with in_memory("n_samples", n_samples):
             drawn = rho.sample((n_samples,), generator=generator).cpu().movedim(0, -1)
         return np.asarray(drawn.squeeze(1) if self._flat_target else drawn)
-
-
-def _first_layer(d: int, outputs: int, m: int) -> JointLayer:
-    """A layer with a bandwidth for every dimension of x, and for every component and output."""
-    of_x, of_y = RBF(torch.ones(d)), RBF(torch.ones(m, outputs))
-    options: LayerOptions = {"dtype": torch.float32, "generator": torch.Generator()}
-    return JointLayer(d, outputs, m, in_kernel=of_x, out_kernel=of_y, **options)
 
 
 def _numbers(y: Array) -> Array:

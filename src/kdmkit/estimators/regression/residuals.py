@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over,
 from kdmkit.estimators.common.leave_one_out import answers_without_row, search_memory
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import BOUND
-from kdmkit.nn import JointLayer, MLPEnsemble, Predictor, ResidualMemory, Scaler, Trend
+from kdmkit.nn import JointLayer, Predictor, ResidualMemory, Scaler, Trend
 from kdmkit.nn.scaler import fences, normalized_weights
 from kdmkit.nn.trend import with_background
 from kdmkit.training import Rows
@@ -63,16 +62,23 @@ def fit_about_trend(
     Returns:
         The fitted model, and the histories of the phases `"pretraining"` (the ensemble) and `"joint"`.
     """
-    fitted = _cross_fit(estimator, x, scalers["y"](y).float(), weights)
-    memory, residuals, excess = None, fitted.residuals, fitted.excess_variance
+    targets, start = scalers["y"](y).float(), torch.zeros(y.shape[1])
+    options = trend_options(estimator, len(x))
+    fitted = fit_ensemble(x, targets, weights, start=start, loss=member_errors, **options)
+    # Residuals of members that have not seen the row.
+    residuals = targets - fitted.held_out_mean
+    share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
+    variance = _held_out_variance(fitted.answers, fitted.holds_out, share)
+    residuals = _scaled_to_ensemble(residuals, variance, int(estimator.n_members), share)
+    memory, excess = None, _excess_variance(fitted.answers, variance, share)
     if estimator.memory:
         memory, residuals, coverage = fit_memory(x, residuals, weights, estimator._torch_generator())
         excess = excess * (1 - coverage).square()
-    residuals = without_excess(residuals, excess, fitted.share)
+    residuals = without_excess(residuals, excess, share)
     # Residuals are learned in units of their least standard deviation: then all outputs have one bound.
     layer, history = _fit_residuals(estimator, x, residuals / bound.float(), weights)
     unit = Scaler(torch.zeros_like(bound), bound * scalers["y"].scale)
-    trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], fitted.typical_variance)
+    trend = Trend(fitted.ensemble, memory, scalers["x"], scalers["y"], variance.float())
     scalers = {"x": scalers["x"].cpu(), "y": unit.cpu()}
     module = Predictor.from_standardized(layer, scalers, trend=trend.cpu())
     return module, {"joint": history, "pretraining": fitted.history}
@@ -81,48 +87,8 @@ def fit_about_trend(
 # ---- the trend
 
 
-@dataclass(frozen=True)
-class CrossFit:
-    """A fitted ensemble and its residuals, in standardised units.
-
-    Args:
-        ensemble: fitted.
-        residuals: y minus the mean of the members that hold out the row, scaled to those of the whole
-            ensemble.
-        typical_variance: of the answers of members that hold out the row, mean over rows.
-        excess_variance: the members' variance at every row, as far as it exceeds the typical one.
-        share: the rows' weights in such means over rows; 0 for wild residuals.
-        history: of the training.
-    """
-
-    ensemble: MLPEnsemble
-    residuals: Float[Tensor, "n outputs"]
-    typical_variance: Float[Tensor, " outputs"]
-    excess_variance: Float[Tensor, "n outputs"]
-    share: Float[Tensor, " n"]
-    history: list[dict[str, float]]
-
-
-def _cross_fit(estimator: Any, x: Tensor, y: Tensor, weights: Tensor | None) -> CrossFit:
-    """Fits an ensemble whose members each hold out a part of the rows."""
-    fitted = fit_ensemble(
-        x,
-        y,
-        weights,
-        start=torch.zeros(y.shape[1]),
-        loss=member_errors,
-        **trend_options(estimator, len(x)),
-    )
-    answers, residuals = fitted.answers, y - fitted.held_out_mean
-    share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
-    variance = _held_out_variance(answers, fitted.held, share)
-    residuals = _scaled_to_ensemble(residuals, variance, int(estimator.n_members), share)
-    excess = _excess_variance(answers, variance, share)
-    return CrossFit(fitted.ensemble, residuals, variance.float(), excess, share, fitted.history)
-
-
 def member_errors(answers: Tensor, y: Tensor) -> Tensor:
-    """Huber's loss: e², and 2δ|e| − δ² where |e| > δ, so that a few wild targets do not bend the trend."""
+    """Huber's loss, e² or 2δ|e| − δ² if |e| > δ: a few wild targets do not bend the trend."""
     error = (answers - y).abs()
     inner = error.clamp_max(_DELTA)
     return (inner * (2 * error - inner)).mean(-1)
@@ -136,11 +102,11 @@ def _typical_share(residuals: Float[Tensor, "n outputs"], share: Float[Tensor, "
 
 
 def _held_out_variance(
-    answers: Float[Tensor, "n k outputs"], held: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
+    answers: Float[Tensor, "n k outputs"], holds_out: Bool[Tensor, "n k"], share: Float[Tensor, " n"]
 ) -> Float[Tensor, " outputs"]:
     """The variance between the members that hold out a row, mean over rows."""
-    mean = mean_over(answers, held)
-    deviations = mean_over((answers - mean.unsqueeze(1)).square(), held)
+    mean = mean_over(answers, holds_out)
+    deviations = mean_over((answers - mean.unsqueeze(1)).square(), holds_out)
     return share @ deviations.double() * HOLDERS / (HOLDERS - 1)
 
 
@@ -181,9 +147,9 @@ def without_excess(
     excess: Float[Tensor, "n outputs"],
     share: Float[Tensor, " n"],
 ) -> Float[Tensor, "n outputs"]:
-    """Residuals scaled so that their variance plus the mean excess variance is what their variance was.
+    """Residuals scaled so that their variance plus the mean excess variance is their variance before.
 
-    The excess variance is added to answers: the total must stay what the residuals say.
+    The excess variance is added to answers: the total must stay that of the residuals.
     """
     return residuals * _kept(residuals, share @ excess.double(), share).sqrt().float()
 
@@ -270,7 +236,7 @@ class LeaveOneOut(nn.Module):
 
     Components and weights are those of the clusters. The bandwidths, one per input and one per component and
     output, are learned, and a contraction λ in (0, 1): the components of y are λ times the clusters'
-    residuals, since the kernels' own variance comes on top of that between the components. Normal priors on
+    residuals, since the variance of the kernels comes on top of that between the components. Normal priors on
     the logarithms of bandwidths, for x about their start and for y about their mean, prevent overfitting
     if rows are few and inputs many.
 
@@ -339,17 +305,6 @@ def layer_of_residuals(
         sigma: the first bandwidth of x.
         min_sigma: the lower bound of the bandwidths of y.
     """
-    m, d, outputs = len(clusters.x), clusters.x.shape[1], clusters.r.shape[1]
     first = (math.sqrt(2) * _FIRST_STD * spread).clamp_min(1.05 * min_sigma)
-    layer = JointLayer(
-        d,
-        outputs,
-        m,
-        in_kernel=RBF(torch.full((d,), sigma), sigma_min=BOUND * sigma),
-        out_kernel=RBF(first.expand(m, outputs), sigma_min=min_sigma),
-        train_components=False,
-        train_weights=False,
-        dtype=torch.float32,
-        generator=torch.Generator(),
-    )
-    return layer.assign({"x": clusters.x, "y": clusters.r}, clusters.log_weight)
+    of_x = RBF(torch.full((clusters.x.shape[1],), sigma), sigma_min=BOUND * sigma)
+    return clusters.layer(of_x, RBF(first.expand_as(clusters.r), sigma_min=min_sigma))
