@@ -1,4 +1,4 @@
-"""What kernels can be asked for: other units, some coordinates, added noise, starting values."""
+"""Abilities of kernels: other units, some coordinates, added noise, starting values."""
 
 import copy
 import math
@@ -94,8 +94,8 @@ def test_all_coordinates_in_another_order(name: str) -> None:
 def test_coordinates_carry_gradients_and_share_no_storage(name: str) -> None:
     kernel = KERNELS[name]().requires_grad_()
     part = kernel.coordinates([1])
-    for own in kernel.parameters():
-        (slope,) = torch.autograd.grad(part.log_norm(torch.zeros(M, 1)).sum(), own, retain_graph=True)
+    for parameter in kernel.parameters():
+        (slope,) = torch.autograd.grad(part.log_norm(torch.zeros(M, 1)).sum(), parameter, retain_graph=True)
         assert torch.isfinite(slope).all()
     before = kernel.bandwidth.value.clone()  # type: ignore[operator]
     part.load_state_dict({key: value + 1 for key, value in part.state_dict().items()})
@@ -266,7 +266,7 @@ def test_restart_sets_value_and_bound_whatever_they_were() -> None:
 
 
 def test_seeded_draws_of_a_batch_of_bandwidths() -> None:
-    """Each element of the batch has draws of its own width."""
+    """Draws of each element of the batch have its width."""
     width = real([0.1, 1.0, 10.0]).reshape(3, 1, 1).expand(3, 2, 1)
     for make, variance in ((kdm.RBF, 0.5), (kdm.Epanechnikov, 1 / 7)):
         name = "sigma" if make is kdm.RBF else "h"

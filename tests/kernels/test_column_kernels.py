@@ -329,9 +329,9 @@ def test_cut_densities_are_those_inside_over_their_mass(name):
     mass = kernel.log_mass(region, c).reshape(-1)
 
     def log_density(kernel, c, x):
-        found = kernel.log_overlap(x.unsqueeze(1), c) + kernel.log_norm(c)
+        scores = kernel.log_overlap(x.unsqueeze(1), c) + kernel.log_norm(c)
         jacobian = kernel.log_jacobian(x)
-        return found if jacobian is None else found + jacobian.unsqueeze(-1)
+        return scores if jacobian is None else scores + jacobian.unsqueeze(-1)
 
     x = torch.tensor([[0.5], [0.75]], dtype=torch.float64)
     torch.testing.assert_close(log_density(cut_kernel, cut_c, x), log_density(kernel, c, x) - mass)

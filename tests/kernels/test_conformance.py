@@ -1,4 +1,4 @@
-"""What every kernel promises, in every form of its parameters."""
+"""Promises of every kernel, in every form of its parameters."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ every_density = parametrized(lambda kernel: kernel.has_density)
 every_continuous = parametrized(lambda kernel: isinstance(kernel, LocationScale))
 # Overlaps of a kernel whose components are events are those of two points.
 every_overlap = parametrized(lambda kernel: kernel.components_are_events)
-# Codes and whole numbers have no floating dtype, and an encoder has one of its own.
+# Codes and whole numbers have no floating dtype, and an encoder has its dtype.
 every_vector = parametrized(
     lambda kernel: (
         not isinstance(kernel, kdm.Composed)
@@ -157,7 +157,7 @@ def test_precision_follows_the_values(name: str) -> None:
 
 @every_vector
 def test_half_precision_components_keep_the_bandwidth(name: str) -> None:
-    """Values are rounded by whoever stores them so; the kernel adds no error of its own."""
+    """Stored values are rounded before; the kernel adds no error."""
     kernel = KERNELS[name]()
     x, c = (make(kernel, M, seed=0, dtype=torch.bfloat16) for make in (events, components))
     got = log_mix(kernel.term(x, c), torch.zeros(M))
@@ -215,8 +215,8 @@ def test_copies_are_independent(name: str) -> None:
 @every_kernel
 def test_parameters_are_frozen_unless_asked(name: str) -> None:
     kernel = KERNELS[name]()
-    own = [p for key, p in kernel.named_parameters() if not key.startswith("encoder")]
-    assert not any(p.requires_grad for p in own)
+    parameters = [p for key, p in kernel.named_parameters() if not key.startswith("encoder")]
+    assert not any(p.requires_grad for p in parameters)
 
 
 @every_kernel

@@ -145,7 +145,7 @@ def test_log_probabilities_of_amplitudes_have_the_gradients_of_their_definition(
     fast, slow = log_probs(x), differentiable_log_probs(x)
     torch.testing.assert_close(fast, slow)
     assert fast.grad_fn.name() == "_LogProbsBackward"
-    of_fast, of_slow = (torch.autograd.grad(found, x, upstream)[0] for found in (fast, slow))
+    of_fast, of_slow = (torch.autograd.grad(logs, x, upstream)[0] for logs in (fast, slow))
     torch.testing.assert_close(of_fast, of_slow)
     assert of_fast[1, 1] == 0
     assert torch.autograd.gradgradcheck(log_probs, x.detach()[:1, :2].requires_grad_())
@@ -153,7 +153,7 @@ def test_log_probabilities_of_amplitudes_have_the_gradients_of_their_definition(
 
 def test_a_zero_vector_has_no_label() -> None:
     x = torch.tensor([[0.0, 0.0], [1.0, 1.0]], requires_grad=True)
-    found = log_probs(x)
-    assert found[0].isneginf().all()
-    (gradient,) = torch.autograd.grad(found[1, 0], x)
+    logs = log_probs(x)
+    assert logs[0].isneginf().all()
+    (gradient,) = torch.autograd.grad(logs[1, 0], x)
     assert gradient.isfinite().all()

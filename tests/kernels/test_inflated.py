@@ -83,9 +83,9 @@ def test_regions_include_atoms(name: str) -> None:
         (1.2, 1.9),
         (2.0, math.inf),
     ):
-        held = probs[:, 1:] * ((kernel.atoms >= low) & (kernel.atoms <= high))
+        inside_atoms = probs[:, 1:] * ((kernel.atoms >= low) & (kernel.atoms <= high))
         inside = kernel.kernel.log_mass(kdm.Interval(low, high), inner).exp()
-        close(kernel.log_mass(kdm.Interval(low, high), C).exp(), held.sum(-1) + probs[:, 0] * inside)
+        close(kernel.log_mass(kdm.Interval(low, high), C).exp(), inside_atoms.sum(-1) + probs[:, 0] * inside)
     first = kernel.atoms[:1].tolist()
     close(kernel.log_mass(kdm.OneOf([*first, *first]), C), log_prob(kernel, real(first), C).squeeze(-1))
     other = kernel.log_mass(kdm.OneOf([0.75]), C)
@@ -175,7 +175,7 @@ def test_gradients() -> None:
 
 
 def test_missing_as_a_state() -> None:
-    """Which rows lack a value tells something about another variable."""
+    """A missing value is evidence about another variable."""
     kernel = kdm.Inflated(kdm.RBF.from_std(0.3), [NAN])
     x = real([[0.0], [1.0], [NAN], [NAN]])
     y = real([[0.0], [0.0], [5.0], [5.0]])
@@ -209,8 +209,8 @@ def test_components_from_values() -> None:
     ],
 )
 def test_finding_atoms(values: list[float], share: float, wanted: list[float]) -> None:
-    found = kdm.find_atoms(values, share)
-    assert torch.equal(found.nan_to_num(-1.0), real(wanted).nan_to_num(-1.0))
+    atoms = kdm.find_atoms(values, share)
+    assert torch.equal(atoms.nan_to_num(-1.0), real(wanted).nan_to_num(-1.0))
 
 
 def test_finding_at_most_so_many_atoms() -> None:

@@ -34,7 +34,7 @@ SET_KERNELS = ["cosine", "categorical", "categorical-smooth"]
 
 
 def exact_log_mass(family: str, low: float, high: float, c: float, s: float) -> float:
-    """By antiderivatives with so many digits that their difference has enough."""
+    """Differences of antiderivatives, with more digits than the difference loses."""
     with mp.workdps(720):
         a, b = (low - mp.mpf(c)) / mp.mpf(s), (high - mp.mpf(c)) / mp.mpf(s)
         if family == "rbf":
@@ -77,7 +77,7 @@ def mixed_rows(dtype: torch.dtype, n: int) -> list[tuple[float, float, float, fl
 
 
 def log_masses(family: str, rows: list[tuple[float, ...]], dtype: torch.dtype) -> Tensor:
-    """Each row has a component and an interval of its own."""
+    """Each row has a component and an interval."""
     low, high, c, s = torch.tensor(rows, dtype=torch.float64).T.to(dtype).unsqueeze(-1)
     kernel = FAMILIES[family](FixedBandwidth("sigma" if family == "rbf" else "h", s.unsqueeze(-1)))
     rho = kdm.KDM(c.unsqueeze(-1), None, kernel)
@@ -123,11 +123,11 @@ def test_boxes_against_quadrature(name: str) -> None:
     got = kernel.log_mass(kdm.Interval(low, high), c)
     wanted = torch.zeros(3, M, dtype=torch.float64)
     for k in (0, 1):
-        part, own = kernel.coordinates([k]), c[:, [k]]
+        part, column = kernel.coordinates([k]), c[:, [k]]
 
-        def density(x: Tensor, part: Kernel = part, own: Tensor = own) -> Tensor:
+        def density(x: Tensor, part: Kernel = part, column: Tensor = column) -> Tensor:
             """`(m, nodes)`."""
-            return (part.log_overlap(x.reshape(-1, 1, 1), own) + part.log_norm(own)).mT
+            return (part.log_overlap(x.reshape(-1, 1, 1), column) + part.log_norm(column)).mT
 
         ends = zip(low[:, k].tolist(), high[:, k].tolist(), strict=True)
         wanted += torch.stack([quadrature(density, *pair, panels=200) for pair in ends])
@@ -379,7 +379,7 @@ def test_no_event_is_likelier_than_the_mode(name: str) -> None:
     draws = kernel.sample(c.repeat(20, *[1] * kernel.component_dim), torch.arange(M).repeat(20), seeded(0))
     others = log_density(kernel, draws.unflatten(0, (20, M)), c)
     if isinstance(kernel, kdm.Inflated) and not isinstance(kernel.kernel, kdm.Rounded):
-        # Masses and densities cannot be compared: atoms and other numbers each with their own kind.
+        # Masses and densities cannot be compared: atoms with atoms, other numbers with other numbers.
         is_mass = kernel._match(kernel.mode(c)).any(-1)
         others = torch.where(kernel._match(draws.unflatten(0, (20, M))).any(-1) == is_mass, others, -math.inf)
     assert (others <= best + 1e-12).all()

@@ -74,9 +74,12 @@ class KDM(Mixture, Distribution):
     def _set(self, components: Tensor, weights: Weights, kernel: Kernel, validate_args: bool) -> None:
         self.components, self.kernel, self._weights = components, kernel, weights
         cut = components.ndim - kernel.component_dim
-        shapes = {"weights": weights.batch_shape, "components": components.shape[: cut - 1]}
-        shapes["kernel"], event_shape = kernel.batch_shape, kernel.event_shape(components.shape[cut:])
-        super().__init__(common_batch(shapes), event_shape, validate_args=False)
+        batch, kernel_batch = weights.batch_shape, kernel.batch_shape
+        event_shape = kernel.event_shape(components.shape[cut:])
+        if cut > 1 or kernel_batch:
+            shapes = {"weights": batch, "components": components.shape[: cut - 1], "kernel": kernel_batch}
+            batch = common_batch(shapes)
+        super().__init__(batch, event_shape, validate_args=False)
         self._validate_args = validate_args and not components.is_meta
 
     @classmethod
@@ -166,7 +169,8 @@ class KDM(Mixture, Distribution):
         if self._validate_args:
             kernel.check_events("value", value, event)
         lead = value.shape[: value.ndim - kernel.event_rank(value)]
-        common_batch({"value": lead, "batch_shape": self._batch_shape})
+        if lead != self._batch_shape:
+            common_batch({"value": lead, "batch_shape": self._batch_shape})
         return value
 
     # ---- summaries
@@ -203,19 +207,16 @@ class KDM(Mixture, Distribution):
     def variance(self) -> Float[Tensor, "*batch_event"]:
         """The variance of every dimension: within components plus between them, taken about a centre."""
         self._check_moments("variance")
-        within = self._columns(self.kernel.variance(self.components)).double()
-        mean = self._columns(self.kernel.mean(self.components)).double()
-        centre = mean.detach().mean(-2, keepdim=True)
-        between = (mean - centre).expand_as(within)
+        within = self.kernel.variance(self.components).double()
+        mean = self.kernel.mean(self.components).double()
+        if not self._event_shape:
+            within, mean = within.unsqueeze(-1), mean.unsqueeze(-1)
+        between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
         # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
         moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
         first, second, total = moments.chunk(3, -1)
         variance = (second / total - (first / total).square()).to(self.components.dtype)
         return variance if self._event_shape else variance.squeeze(-1)
-
-    def _columns(self, values: Tensor) -> Float[Tensor, "*values m v"]:
-        """Values of every component with a last dimension, also if events have none."""
-        return values if self._event_shape else values.unsqueeze(-1)
 
     def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
         return self._weights.average(values).expand(*self._batch_shape, -1)

@@ -224,8 +224,8 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
     for entry in entries:
         value, kernel = entry.value, entry.kernel
         flat = flat and entry.keep is None and value.shape[:1] == n and not kernel.batch_shape
-        flat = flat and value.ndim == 1 + (kernel.event_rank(value) if entry.region is None else 1)
         flat = flat and entry.components.ndim == 1 + kernel.component_dim
+        flat = flat and value.ndim == 1 + (kernel.event_rank(value) if entry.region is None else 1)
     if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]
@@ -327,7 +327,7 @@ def mix_given(
     if only_conditional and layout.is_flat and len(terms) == len(more) == 1:
         labels = log_labels_given(terms[0], more[0], bias)
         if labels is not None:
-            return None, add_parts(labels, shared)
+            return None, add_parts(labels, shared) if shared else labels
     lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
     return add_parts(lse, given_shared), add_parts(conditional, shared)
 
