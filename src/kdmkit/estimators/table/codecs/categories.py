@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:
 def _look_up(values: np.ndarray, missing: np.ndarray, codes: Mapping[Any, int]) -> np.ndarray:
     """The code of every value, −1 if it has none."""
     if values.dtype == object:
-        looked_up = np.fromiter((codes.get(value, -1) for value in values), np.int64, len(values))
+        looked_up = np.fromiter(map(codes.get, values, repeat(-1)), np.int64, len(values))
     else:
         distinct, place = np.unique(values, return_inverse=True)
         by_level = np.array([codes.get(value, -1) for value in distinct.tolist()], np.int64)
