@@ -45,7 +45,7 @@ class LevelsCodec(Codec):
         spread: float,
     ) -> None:
         self.name, self.kind, self.base = name, kind, base
-        self._levels, self._ordered = list(levels), ordered
+        self._levels, self.ordered = list(levels), ordered
         self.share, self.spread = share, spread
         self.parts = (CodePart(tuple(range(len(levels))), spread),)
         self._codes = {level: code for code, level in enumerate(self._levels)}
@@ -67,10 +67,6 @@ class LevelsCodec(Codec):
         return cls(
             column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread
         )
-
-    @property
-    def ordered(self) -> bool:
-        return self._ordered
 
     @property
     def levels(self) -> Sequence[Any]:
@@ -142,7 +138,7 @@ class LevelsCodec(Codec):
             "kind": self.kind,
             "base": self.base,
             "levels": to_json(self._levels),
-            "ordered": self._ordered,
+            "ordered": self.ordered,
             "share": self.share,
             "spread": self.spread,
         }
