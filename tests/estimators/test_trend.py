@@ -10,14 +10,13 @@ from torch import nn
 import kdmkit as kdm
 from estimators.problems import Array, heteroscedastic
 from kdmkit.estimators.common.clusters import Clusters, min_target_std
-from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, held_out_mean, mean_over, target_errors
 from kdmkit.estimators.regression.residuals import (
     LeaveOneOut,
     _excess_variance,
     _held_out_variance,
     _scaled_to_ensemble,
     layer_of_residuals,
-    member_errors,
     without_excess,
 )
 from kdmkit.nn import MLPEnsemble
@@ -85,7 +84,7 @@ def test_held_out_targets_move_nothing() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(30, 2), torch.randn(30, 1)
     held = held_out(30, 5, torch.Generator().manual_seed(0))
-    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5), member_errors).train()
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=5), target_errors).train()
     with torch.no_grad():
         objective.ensemble.weights[1].normal_()
 
@@ -102,7 +101,7 @@ def test_held_out_targets_move_nothing() -> None:
 def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
     x, y = torch.randn(12, 2), torch.randn(12, 1)
     held = held_out(12, 4, torch.Generator().manual_seed(0))
-    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4), member_errors)
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=4), target_errors)
     with torch.no_grad():
         objective.ensemble.linear.normal_()
     objective.train()(x, y, held)
@@ -115,7 +114,7 @@ def test_validation_is_by_members_that_have_not_seen_the_row() -> None:
 def test_validation_asks_no_member_about_rows_that_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two answers for every row, however many members there are."""
     held = held_out(64, 8, torch.Generator().manual_seed(0))
-    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), member_errors).eval()
+    objective = CrossFitting(MLPEnsemble([2, 4, 1], n_members=8), target_errors).eval()
     asked: list[int] = []
     of_members = MLPEnsemble.of_members
 

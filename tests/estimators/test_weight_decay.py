@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from kdmkit.estimators.common.cross_fit import CrossFitting
+from kdmkit.estimators.common.cross_fit import CrossFitting, target_errors
 from kdmkit.estimators.density.maximum_likelihood import Likelihood
 from kdmkit.estimators.proportions.bag_likelihood import BagLikelihood, BagLoss, LabelRatio, RowLikelihood
 from kdmkit.estimators.proportions.bags import Bags
-from kdmkit.estimators.regression.residuals import member_errors
 from kdmkit.kernels import RBF
 from kdmkit.nn import MLP, DensityLayer, JointLayer, MLPEnsemble
 from kdmkit.training.objectives import ConditionalObjective, DecoderObjective, DenseObjective
@@ -46,7 +45,7 @@ OBJECTIVES: dict[str, tuple[nn.Module, set[str]]] = {
     ),
     "proportions": (BagLoss(BAGS, ENCODER, layer()), {"encoder.0.weight", "encoder.3.weight"}),
     "cross-fitting": (
-        CrossFitting(MLPEnsemble([3, 5, 1], n_members=4), member_errors),
+        CrossFitting(MLPEnsemble([3, 5, 1], n_members=4), target_errors),
         {"ensemble.weights.0", "ensemble.weights.1", "ensemble.linear"},
     ),
 }

@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 import kdmkit as kdm
 from helpers import normal, seeded
-from kdmkit.estimators.classification.logits import Offsets, label_losses
+from kdmkit.estimators.classification.logits import Offsets
 from kdmkit.estimators.common.clusters import Clusters
-from kdmkit.estimators.common.cross_fit import CrossFitting, held_out
+from kdmkit.estimators.common.cross_fit import CrossFitting, held_out, label_losses, target_errors
 from kdmkit.estimators.density.maximum_likelihood import Likelihood, kernel_of
-from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals, member_errors
+from kdmkit.estimators.regression.residuals import LeaveOneOut, layer_of_residuals
 from kdmkit.nn import DensityLayer, JointLayer, MLPEnsemble, TreeLayer, Variable
 from kdmkit.training import ConditionalObjective, Table, Targets
 from kdmkit.training.objectives import DenseObjective
@@ -138,7 +138,7 @@ def _dense() -> tuple[torch.nn.Module, Any]:
 
 OBJECTIVES: dict[str, Callable[[], tuple[torch.nn.Module, Any]]] = {
     "trend of labels": lambda: _cross_fitting(3, label_losses, LABELS),
-    "trend of numbers": lambda: _cross_fitting(1, member_errors, ROWS[:, :1]),
+    "trend of numbers": lambda: _cross_fitting(1, target_errors, ROWS[:, :1]),
     "offsets": _offsets,
     "residuals": lambda: _leave_one_out("nll"),
     "residuals, squared error": lambda: _leave_one_out("mse"),
@@ -160,7 +160,7 @@ def test_a_step_of_an_estimator(case, monkeypatch):
 
 def test_averages_move_without_reading_the_count():
     """On a device as on a CPU."""
-    ensembles = [_cross_fitting(1, member_errors, ROWS[:, :1])[0] for _ in range(2)]
+    ensembles = [_cross_fitting(1, target_errors, ROWS[:, :1])[0] for _ in range(2)]
     for step in range(20):
         for number, objective in enumerate(ensembles):
             with torch.no_grad():

@@ -144,7 +144,7 @@ def check_log_weights(argument: str, log_weights: Tensor) -> None:
 
 
 def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _Choice:
-    """The choice that a value is."""
+    """The choice that equals a value."""
     options = list(choices)
     if value not in options:
         raise ValueError(bad_argument(argument, "one of " + ", ".join(map(repr, options)), repr(value)))
@@ -152,7 +152,7 @@ def check_choice(argument: str, value: object, choices: Iterable[_Choice]) -> _C
 
 
 def check_count(argument: str, value: object, wanted: str | None = None, *, least: int = 1) -> int:
-    """A whole number of any type, as a Python int; `wanted` is what the message says instead."""
+    """A whole number of any type, as a Python int; `wanted` replaces the text of the message."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(bad_argument(argument, wanted or f"a whole number ≥ {least}", repr(value)))
     return int(value)

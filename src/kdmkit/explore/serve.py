@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 import uvicorn
@@ -171,7 +171,6 @@ def show(
     open_browser: bool = True,
     block: bool = False,
     allowed_hosts: Collection[str] = (),
-    say: Callable[[str], None] | None = None,
 ) -> Server:
     """Starts a server and opens its page.
 
@@ -181,17 +180,14 @@ def show(
         open_browser: whether to open the page in the browser of this machine.
         block: whether to wait until the server is interrupted.
         allowed_hosts: other names by which the server may be called.
-        say: takes the address.
 
     Returns:
-        The server; `server.stop()` ends it.
+        The server; `server.url` is its address, and `server.stop()` ends it.
 
     >>> from kdmkit.explore import example_models
     >>> server = show(example_models())  # doctest: +SKIP
     """
     server = Server(models, host=host, port=port, allowed_hosts=allowed_hosts)
-    if say is not None:
-        say(server.url)
     if open_browser:
         server.open_browser()
     if block:

@@ -6,7 +6,7 @@ Memory is bounded by one block of scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from kdmkit.ops.reduction import Reduction, Result, combine
 from kdmkit.ops.scaled_points import exponentials, finite_top
 from kdmkit.ops.terms import Term, total_shape
 
-# Pairs per block: small enough for the caches of a CPU, large enough that the interpreter does not matter.
+# Pairs per block: few enough for the caches of a CPU, enough to hide the interpreter.
 _PAIRS = {"cpu": 1 << 20}
 _PAIRS_DEFAULT = 1 << 25
 _COLUMNS = {"cpu": 2048}
@@ -50,6 +50,11 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
     pairs = max(1, _PAIRS.get(device.type, _PAIRS_DEFAULT) // max(1, math.prod(lead)))
     columns = min(m, _COLUMNS.get(device.type, _COLUMNS_DEFAULT))
     return max(1, min(n, pairs // columns)), columns
+
+
+def _row_blocks(n: int, block: Block) -> Iterable[slice]:
+    """Slices of the queries: at least one, so that no queries give results of the right shape too."""
+    return slices(n, block[0]) if n else [slice(0, 0)]
 
 
 def _rows_forward(
@@ -91,17 +96,14 @@ class _BlockwiseSums(Recomputed):
         terms = rebuild(self.terms, tensors)
         _, n, _ = total_shape(terms)
         used = None if values is None else values.to(self.dtype)
-        parts: list[tuple[Tensor | None, Tensor]] = []
-        start, block = 0, self.block
-        # One block at least, so that no queries give results of the right shape too.
-        while start < n or not parts:
 
-            def attempt(block: Block, start: int = start) -> tuple[int, tuple[Tensor | None, Tensor]]:
-                rows = slice(start, min(start + block[0], n))
-                return rows.stop, _rows_forward(terms, log_weights, used, rows, block[1], self.dtype)
+        def attempt(block: Block) -> list[tuple[Tensor | None, Tensor]]:
+            return [
+                _rows_forward(terms, log_weights, used, rows, block[1], self.dtype)
+                for rows in _row_blocks(n, block)
+            ]
 
-            (start, part), block = run_in_memory(block, attempt)
-            parts.append(part)
+        parts, _ = run_in_memory(self.block, attempt)
         lse = torch.cat([part[1] for part in parts], -1)
         if used is None:
             return (lse,)
@@ -223,8 +225,10 @@ class _BlockwiseRatio(Recomputed):
         _, n, _ = total_shape(terms)
 
         def attempt(block: Block) -> list[Tensor]:
-            blocks = slices(n, block[0]) if n else [slice(0, 0)]
-            parts = [_rows_forward_given(terms, self.n_given, log_weights, rows, block[1]) for rows in blocks]
+            parts = [
+                _rows_forward_given(terms, self.n_given, log_weights, rows, block[1])
+                for rows in _row_blocks(n, block)
+            ]
             return [torch.cat([part[i][j] for part in parts], -1) for i in range(2) for j in range(2)]
 
         (top, total, other_top, other_total), _ = run_in_memory(self.block, attempt)
@@ -242,7 +246,7 @@ class _BlockwiseRatio(Recomputed):
         terms = rebuild(self.terms, tensors)
         by_terms = TermGradients(terms, tensors, needs[1:])
         grad_weights = accumulator(log_weights) if needs[0] else None
-        # Losses are of the conditional alone, as a rule.
+        # Most losses depend on the conditional alone.
         by_lse, by_conditional = (None if by is None else by.unsqueeze(-1) for by in upstream[:2])
         offsets = sums[0].unsqueeze(-1), sums[2].unsqueeze(-1)
         totals = [torch.where(total > 0, total, 1.0).unsqueeze(-1) for total in sums[1::2]]

@@ -52,7 +52,9 @@ def plot_image_grid(
     shown = np.clip((tiles - low) / (high - low), 0, 1)
     # The unit of both axes is the width of an image.
     height = tiles.shape[1] / tiles.shape[2]
-    ax = axes(ax, _figure_size(n_rows * height, n_columns))
+    # Inches per image width: the figure is at most as large as a page.
+    inch = min(0.6, 10 / max(n_columns, n_rows * height))
+    ax = axes(ax, (max(1.5, inch * n_columns + 0.4), max(1.0, inch * n_rows * height + 0.2)))
     for i, tile in enumerate(shown):
         left, top = (i % n_columns) * (1 + _GAP), (i // n_columns) * (height + _GAP)
         place = (left, left + 1, top + height, top)
@@ -93,9 +95,3 @@ def _range(tiles: Array, value_range: tuple[float, float] | None) -> tuple[float
         return 0.0, 1.0 if tiles.max() <= 1 else 255.0
     low, high = float(tiles.min()), float(tiles.max())
     return low, high if high > low else low + 1
-
-
-def _figure_size(height: float, width: float) -> tuple[float, float]:
-    """The size in inches of a figure for a grid of `height` × `width` image widths: at most a page."""
-    inch = min(0.6, 10 / max(width, height))
-    return max(1.5, inch * width + 0.4), max(1.0, inch * height + 0.2)

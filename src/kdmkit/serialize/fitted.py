@@ -101,7 +101,10 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules
     check_types(fitted, {**_FITTED, **histories})
     if cls is KDMTable:
         return _fill_table(estimator, fitted, config, tensors, user)
-    module = _module(cls, config["module"], tensors, user)
+    if cls is KDMDensity:
+        module = filled(DensityLayer.from_config(config["module"]), tensors)
+    else:
+        module = predictor_from(config["module"], tensors, user)
     for name, value in fitted.items():
         if hasattr(cls, name) or not _is_fitted_state(name):
             raise ValueError(f"{name!r} among the fitted attributes")
@@ -115,13 +118,6 @@ def _parameter(name: str, value: Any, user: UserModules) -> Any:
     if isinstance(value, dict) and "$module" in value:
         return getattr(user, name)
     return decode(value)
-
-
-def _module(cls: type, config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> nn.Module:
-    if cls is not KDMDensity:
-        return predictor_from(config, tensors, user)
-    density: nn.Module = filled(DensityLayer.from_config(config), tensors)
-    return density
 
 
 def _check_answers(estimator: Any) -> None:

@@ -114,7 +114,10 @@ def load(
         wanted, got = f"the description and the tensors of a {name}", f"{type(error).__name__}: {error}"
         raise ValueError(bad_argument(str(path), wanted, shortened(got))) from error
     user.check_used()
-    return _moved(model, place)
+    if name not in _ESTIMATORS:
+        return model.to(place)
+    model.module_.to(place)
+    return model
 
 
 def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], user: UserModules) -> Any:
@@ -129,13 +132,6 @@ def _built(name: str, config: dict[str, Any], tensors: dict[str, Tensor], user: 
         raise ValueError(f"other tensors than it describes: {other[0]}")
     check_agrees(config, {"format": config["format"], "kdmkit": "", "class": name, **description})
     return model
-
-
-def _moved(model: Any, device: torch.device) -> Any:
-    if hasattr(model, "module_"):
-        model.module_.to(device)
-        return model
-    return model.to(device)
 
 
 def _packer(name: str) -> Any:

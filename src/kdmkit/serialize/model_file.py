@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,18 +58,13 @@ def write_model(path: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -
 def _check_replaceable(file: Path) -> None:
     if not file.exists():
         return
-    try:
-        is_model = file.is_file() and _MODEL in _read_metadata(file)
-    except ValueError:
-        is_model = False
+    is_model = False
+    with suppress(ValueError), _clear_errors(file):
+        if file.is_file():
+            with file.open("rb") as stream:
+                is_model = _MODEL in json.loads(_read_header(file, stream)[8:])["__metadata__"]
     if not is_model:
         raise ValueError(bad_argument("path", "a new file, or one that holds a saved model", file))
-
-
-def _read_metadata(file: Path) -> dict[str, str]:
-    with _clear_errors(file), file.open("rb") as stream:
-        header = json.loads(_read_header(file, stream)[8:])
-        return dict(header["__metadata__"])
 
 
 def read_model(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -9,7 +9,7 @@ import pytest
 
 import kdmkit as kdm
 import typecheck
-from kdmkit.estimators.table.learning import Reservoir, sample_frame
+from kdmkit.estimators.table.learning import sample_batches, sample_frame
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -178,10 +178,8 @@ def test_reservoir_is_uniform() -> None:
     """Every row has the same chance, whatever its place in the stream."""
     counts = np.zeros(200)
     for seed in range(60):
-        rows = Reservoir(40, np.random.default_rng(seed))
-        for start in range(0, 200, 25):
-            rows.add(pa.table({"i": np.arange(start, start + 25)}))
-        sample = rows.sample("X")
+        batches = [pa.table({"i": np.arange(start, start + 25)}) for start in range(0, 200, 25)]
+        sample = sample_batches("X", batches, 40, np.random.default_rng(seed))
         assert sample.n_total == 200
         assert sample.numbers is not None
         assert (sample.columns["i"].values == sample.numbers).all()

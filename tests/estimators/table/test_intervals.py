@@ -13,7 +13,7 @@ from kdmkit.estimators.table.answering.posterior import LevelSteps, nearest_inte
 
 def ends_of(rho: Any, coverage: float, rank: int = 0) -> torch.Tensor:
     tails = torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
-    return nearest_interval(rho, coverage, rho.reach(tails.reshape(2, *[1] * rank))).ends
+    return nearest_interval(rho, coverage, rho.reach(tails.reshape(2, *[1] * rank)))[0]
 
 
 def mixture(kernel: kdm.Kernel, components: Any) -> Univariate:

@@ -19,7 +19,7 @@ N = 200
 
 def kind_of(values: Any, name: str = "x") -> str:
     column = read_frame("X", pd.DataFrame({name: values})).columns[name]
-    kind = decide(column).kind
+    kind, _ = decide(column)
     assert fit_codec(column, kind).kind == kind
     return kind
 
@@ -115,7 +115,7 @@ def test_negative_zero_is_zero() -> None:
 def test_texts_that_are_numbers() -> None:
     numbers = np.round(RNG.gamma(2, 30, N), 2)
     texts = [f"{number:g}" if i % 7 else " " for i, number in enumerate(numbers)]
-    assert "types=" in decide(from_numpy("x", np.array(texts, object))).why
+    assert "types=" in decide(from_numpy("x", np.array(texts, object)))[1]
     schema = Schema.from_frame({"x": texts}, types={"x": "float"})
     rows = schema.encode({"x": texts})
     assert (~rows.observed["c0"]).numpy().tolist() == [text == " " for text in texts]

@@ -19,7 +19,7 @@ from kdmkit.estimators.common.clusters import (
     scores_without_row,
     with_priors,
 )
-from kdmkit.estimators.common.cross_fit import FittedEnsemble, fit_ensemble, trend_options
+from kdmkit.estimators.common.cross_fit import FittedEnsemble, fit_ensemble, label_losses, trend_options
 from kdmkit.estimators.common.leave_one_out import search_memory
 from kdmkit.kernels import RBF
 from kdmkit.nn import JointLayer, LabelTrend, Predictor, ResidualMemory, Scaler
@@ -103,12 +103,6 @@ def _fit_logits(
     logits = fitted.held_out_mean
     factor = 1 / fit_temperature(logits, labels, share)
     return fitted, factor.float() * logits, factor.cpu()
-
-
-def label_losses(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Tensor, "*lead"]:
-    """−log softmax of the label, for every answer; labels broadcast."""
-    chosen = torch.take_along_dim(logits, labels.unsqueeze(-1), -1).squeeze(-1)
-    return logits.logsumexp(-1) - chosen
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ _FEWEST_ROWS = 8
 # Rates and widths were chosen by held-out errors on training rows: docs/decisions.md.
 _HIDDEN = (64, 64)
 _DECAY = 1e-2
+# In standard deviations of the targets: larger errors count linearly instead of by their squares.
+_DELTA = 3.0
 # EMA decay of the weights.
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
@@ -77,6 +79,19 @@ class CrossFitting(nn.Module):
             count = int(self.n_steps)
             torch._foreach_lerp_(averages, values, 1 - min(_AVERAGE_DECAY, count / (count + 10)))
         self.n_steps += 1
+
+
+def label_losses(logits: Float[Tensor, "*lead n"], labels: Tensor) -> Float[Tensor, "*lead"]:
+    """−log softmax of the label, for every answer; labels broadcast."""
+    chosen = torch.take_along_dim(logits, labels.unsqueeze(-1), -1).squeeze(-1)
+    return logits.logsumexp(-1) - chosen
+
+
+def target_errors(answers: Tensor, y: Tensor) -> Tensor:
+    """Huber's loss, e² or 2δ|e| − δ² if |e| > δ: a few wild targets do not bend the trend."""
+    error = (answers - y).abs()
+    inner = error.clamp_max(_DELTA)
+    return (inner * (2 * error - inner)).mean(-1)
 
 
 def held_out_mean(

@@ -37,22 +37,11 @@ def read_file(path: str | os.PathLike[str]) -> Any:
     return _read_csv(path)
 
 
-def read_batches(
-    path: str | os.PathLike[str], *, n_rows: int = 1 << 16, types: Mapping[str, Any] | None = None
-) -> Iterator[Any]:
-    """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; the file is never held in memory.
-
-    Args:
-        types: Arrow types of the columns of a CSV file. None takes types that hold all of its cells, after a
-            pass over the file if it is larger than one block.
-    """
+def read_batches(path: str | os.PathLike[str], *, n_rows: int = 1 << 16) -> Iterator[Any]:
+    """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; one of them is in memory at a time."""
     path = Path(path)
     n_rows = check_count("n_rows", n_rows)
-    if is_parquet(path):
-        batches = _parquet_batches(path, n_rows)
-    else:
-        batches = _csv_batches(path, _csv_types(path) if types is None else types)
-    for table in batches:
+    for table in _parquet_batches(path, n_rows) if is_parquet(path) else _csv_batches(path, _csv_types(path)):
         for start in range(0, max(1, table.num_rows), n_rows):
             yield table.slice(start, n_rows)
 

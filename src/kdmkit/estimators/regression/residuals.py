@@ -17,7 +17,7 @@ from kdmkit.estimators.common.clusters import (
     scores_without_row,
     with_priors,
 )
-from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, trend_options
+from kdmkit.estimators.common.cross_fit import HOLDERS, fit_ensemble, mean_over, target_errors, trend_options
 from kdmkit.estimators.common.leave_one_out import answers_without_row, search_memory
 from kdmkit.kernels import RBF
 from kdmkit.kernels.bandwidth import BOUND
@@ -29,8 +29,6 @@ from kdmkit.training.objectives import squared_error
 
 # The least share of the residuals' variance that is kept: with few rows, a larger cut is not justified.
 _LEAST_KEPT = 0.64
-# In standard deviations of the targets: larger errors count linearly instead of by their squares.
-_DELTA = 3.0
 # See `_scaled_to_ensemble`.
 _FEW_ROWS, _CHOICE = 100, 4.0
 # The first input bandwidths, in units of √d, the typical distance between standardised rows.
@@ -64,7 +62,7 @@ def fit_about_trend(
     """
     targets, start = scalers["y"](y).float(), torch.zeros(y.shape[1])
     options = trend_options(estimator, len(x))
-    fitted = fit_ensemble(x, targets, weights, start=start, loss=member_errors, **options)
+    fitted = fit_ensemble(x, targets, weights, start=start, loss=target_errors, **options)
     # Residuals of members that have not seen the row.
     residuals = targets - fitted.held_out_mean
     share = _typical_share(residuals, normalized_weights(len(x), weights).to(x.device))
@@ -85,13 +83,6 @@ def fit_about_trend(
 
 
 # ---- the trend
-
-
-def member_errors(answers: Tensor, y: Tensor) -> Tensor:
-    """Huber's loss, e² or 2δ|e| − δ² if |e| > δ: a few wild targets do not bend the trend."""
-    error = (answers - y).abs()
-    inner = error.clamp_max(_DELTA)
-    return (inner * (2 * error - inner)).mean(-1)
 
 
 def _typical_share(residuals: Float[Tensor, "n outputs"], share: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -182,67 +183,50 @@ def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> RawFr
     most = None if most is None else check_count("max_rows", most, "a whole number ≥ 1 or None")
     rng = np.random.default_rng(seed)
     if is_streamed(data):
-        rows = Reservoir(most, rng)
-        for batch in batches_of(data):
-            rows.add(batch)
-        return rows.sample(argument)
+        return sample_batches(argument, batches_of(data), most, rng)
     frame = read_frame(argument, data)
     if most is None or frame.n_rows <= most:
         return frame
     return frame.take(smallest(rng.random(frame.n_rows), most))
 
 
-class Reservoir:
-    """A uniform sample of a stream of rows: those with the smallest of independent random numbers.
+def sample_batches(argument: str, batches: Iterable[Any], most: int | None, rng: Any) -> RawFrame:
+    """A uniform sample of a stream of Arrow tables: the rows with the smallest of independent random numbers.
 
     Args:
-        most: rows of the sample; None keeps all.
-        rng: draws the numbers.
+        argument: names the stream in errors.
+        most: the number of rows; None takes all rows.
+        rng: draws the random numbers.
     """
+    tables: list[Any] = []
+    keys, numbers, n_rows = np.empty(0), np.empty(0, dtype=np.int64), 0
+    for table in batches:
+        checked_names(argument, table.column_names)
+        new = rng.random(table.num_rows)
+        # A row with a larger key than all rows of a full sample cannot enter it.
+        index = np.flatnonzero(new < (np.inf if most is None or len(keys) < most else keys.max()))
+        tables.append(table if len(index) == table.num_rows else table.take(index))
+        keys, numbers = np.concatenate([keys, new[index]]), np.concatenate([numbers, n_rows + index])
+        n_rows += table.num_rows
+        if most is not None and len(keys) > _SLACK * most:
+            tables, index = _smallest_rows(argument, tables, keys, most)
+            keys, numbers = keys[index], numbers[index]
+    tables, index = _smallest_rows(argument, tables, keys, most)
+    frame = read_frame(argument, tables[0])
+    return frame if len(index) == n_rows else replace(frame, numbers=numbers[index], n_total=n_rows)
 
-    def __init__(self, most: int | None, rng: np.random.Generator) -> None:
-        self.most, self._rng = most, rng
-        self.n_rows = 0
-        self._limit = np.inf
-        self._tables: list[Any] = []
-        self._keys = np.empty(0)
-        self._index = np.empty(0, dtype=np.int64)
 
-    def add(self, table: Any) -> None:
-        """Takes the rows of an Arrow table into account."""
-        checked_names("X", table.column_names)
-        keys = self._rng.random(table.num_rows)
-        index = np.flatnonzero(keys < self._limit)
-        self._tables.append(table if len(index) == table.num_rows else table.take(index))
-        self._keys = np.concatenate([self._keys, keys[index]])
-        self._index = np.concatenate([self._index, self.n_rows + index])
-        self.n_rows += table.num_rows
-        if self.most is not None and len(self._keys) > _SLACK * self.most:
-            self._drop()
-
-    def _drop(self) -> None:
-        """Only the rows of the sample remain."""
-        arrow = need("pyarrow")
-        try:
-            table = arrow.concat_tables(self._tables, promote_options="permissive")
-        except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
-            raise ValueError(bad_argument("X", "batches with the same types of columns", error)) from error
-        if self.most is not None and len(self._keys) > self.most:
-            index = smallest(self._keys, self.most)
-            table = table.take(index)
-            self._keys, self._index = self._keys[index], self._index[index]
-            self._limit = self._keys.max()
-        self._tables = [table]
-
-    def sample(self, argument: str) -> RawFrame:
-        """The rows that remain; `argument` names the table in errors."""
-        if not self._tables:
-            self._tables = [need("pyarrow").table({})]
-        self._drop()
-        frame = read_frame(argument, self._tables[0])
-        if len(self._index) == self.n_rows:
-            return frame
-        return replace(frame, numbers=self._index, n_total=self.n_rows)
+def _smallest_rows(
+    argument: str, tables: list[Any], keys: np.ndarray, most: int | None
+) -> tuple[list[Any], np.ndarray]:
+    """The rows of tables with the smallest keys, as a list of one table, and their numbers."""
+    arrow = need("pyarrow")
+    try:
+        table = arrow.concat_tables(tables or [arrow.table({})], promote_options="permissive")
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
+        raise ValueError(bad_argument(argument, "batches with the same types of columns", error)) from error
+    index = smallest(keys, len(keys) if most is None else most)
+    return [table if len(index) == len(keys) else table.take(index)], index
 
 
 # ---- weights

@@ -26,44 +26,44 @@ class _Nested(Term, ABC):
 
     field_roles: ClassVar[Roles] = {}
     #: The field that holds the inner term, or a tuple of them.
-    inner_field: ClassVar[str] = "term"
+    _inner_field: ClassVar[str] = "term"
 
     @property
-    def inner(self) -> tuple[Term, ...]:
-        terms = getattr(self, self.inner_field)
+    def _inner(self) -> tuple[Term, ...]:
+        terms = getattr(self, self._inner_field)
         return terms if isinstance(terms, tuple) else (terms,)
 
     def _replaced(self, inner: Sequence[Term], **tensors: Tensor) -> Self:
         term: Any = self  # a dataclass, as all terms are
-        is_tuple = isinstance(getattr(self, self.inner_field), tuple)
-        return replace(term, **{self.inner_field: tuple(inner) if is_tuple else inner[0]}, **tensors)
+        is_tuple = isinstance(getattr(self, self._inner_field), tuple)
+        return replace(term, **{self._inner_field: tuple(inner) if is_tuple else inner[0]}, **tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return *super().tensors, *(tensor for term in self.inner for tensor in term.tensors)
+        return *super().tensors, *(tensor for term in self._inner for tensor in term.tensors)
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return *super().roles, *(role for term in self.inner for role in term.roles)
+        return *super().roles, *(role for term in self._inner for role in term.roles)
 
     @property
     def dtype(self) -> torch.dtype:
         dtype = common_dtype(super().tensors)
-        for term in self.inner:
+        for term in self._inner:
             dtype = torch.promote_types(dtype, term.dtype)
         return dtype
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
         start, inner = len(self.field_roles), []
         fields = dict(zip(self.field_roles, tensors[:start], strict=True))
-        for term in self.inner:
+        for term in self._inner:
             stop = start + len(term.tensors)
             inner.append(term.with_tensors(tensors[start:stop]))
             start = stop
         return self._replaced(inner, **fields)
 
     def prepared(self) -> Self:
-        return self._replaced([term.prepared() for term in self.inner])
+        return self._replaced([term.prepared() for term in self._inner])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sum(_Nested):
     tensor([[-0., -8.]])
     """
 
-    inner_field: ClassVar[str] = "parts"
+    _inner_field: ClassVar[str] = "parts"
     parts: tuple[Term, ...]
 
     def exact(self) -> Float[Tensor, "*lead n m"]:
@@ -106,7 +106,7 @@ class LogSum(_Nested):
     tensor([[2.0000, 0.0366]])
     """
 
-    inner_field: ClassVar[str] = "parts"
+    _inner_field: ClassVar[str] = "parts"
     parts: tuple[Term, ...]
 
     def exact(self) -> Float[Tensor, "*lead n m"]:

@@ -178,7 +178,7 @@ def run_forward(metric: bool, query: Tensor, *operands: Any) -> Outputs:
 def run_backward(*arguments: Any) -> list[Tensor]:
     """(*operands, *outputs, by_averages, by_lse, needs) → the gradients that are needed.
 
-    `needs` says for query, components, log-weights, values and scale whether there has to be one.
+    `needs` has a flag for each of query, components, log-weights, values and scale.
     """
     operands, outputs = arguments[:6], arguments[6:10]
     by_averages, by_lse, needs = arguments[10:]

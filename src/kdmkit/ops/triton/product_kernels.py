@@ -94,7 +94,7 @@ def forward_kernel(
             )  # fmt: skip
         scores = raw * factor + b[None, :]
         new_top = tl.maximum(top, tl.max(scores, 1))
-        # Where all scores so far are −∞ the maximum is −∞, and −∞ − (−∞) would be NaN.
+        # If all scores so far are −∞, the maximum is −∞, and −∞ − (−∞) would be NaN.
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         shrink = tl.exp2(top - base)
         weights = tl.exp2(scores - (base - PEAK)[:, None])

@@ -103,7 +103,7 @@ def padded(n: int) -> int:
 
 @dataclass(frozen=True)
 class Staged:
-    """Padded rows, split into halves: see `kernels`. Fields that a use does not need hold any tensor."""
+    """Padded rows, split into halves: see `staging_kernels`. Fields that are not used hold any tensor."""
 
     rows: int
     high: Tensor
@@ -211,8 +211,8 @@ class Whitening:
     def direct_unit(self) -> Float[Tensor, ""]:
         """The unit in which points are staged for differences, in bandwidths: between 1/2 and 2.
 
-        Where all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact:
-        no digits are lost, however far from the centre the points are.
+        If all dimensions share a bandwidth, points are multiplied by a power of two alone. That is exact: no
+        digits are lost, however far from the centre the points are.
         """
         return self.scale.reshape(()) / self._power if self._is_exact else torch.ones_like(self.centre[0])
 

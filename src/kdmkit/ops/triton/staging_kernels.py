@@ -39,7 +39,7 @@ def power_of_two(exponent):
 @triton.jit
 @no_type_check
 def add_exactly(total, lost, shrink, more):
-    """total·shrink + more, and what rounding adds too much, to be taken off the next time (Kahan's sum).
+    """total·shrink + more, and its rounding error, to be subtracted the next time (Kahan's sum).
 
     Sums of millions of weights would lose three digits to rounding.
     """

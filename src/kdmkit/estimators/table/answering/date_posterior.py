@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,19 +28,9 @@ from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels.regions import Interval, Region
 
-
-class Digit(NamedTuple):
-    """The digit of a quantile, for every row.
-
-    Attributes:
-        number: the digit.
-        rest: the level of the quantile among the dates with this digit.
-        evidence: the digit as evidence.
-    """
-
-    number: Tensor
-    rest: Float[Tensor, "*rows"]
-    evidence: Tensor | Region
+#: The digit of a quantile for every row, the level of the quantile among the dates with this digit, and the
+#: digit as evidence.
+Digit = tuple[Tensor, Float[Tensor, "*rows"], Tensor | Region]
 
 
 def first_digit(part: Part, rho: KDM, cache: ComponentCache, level: Float[Tensor, "*rows"]) -> Digit:
@@ -68,7 +58,7 @@ def _among_codes(rho: KDM, cache: ComponentCache, values: Any, level: Tensor) ->
     below = torch.where(code > 0, reached.gather(-1, (code - 1).clamp_min(0)), 0.0).squeeze(-1)
     numbers = torch.tensor(values, dtype=torch.float64, device=level.device)
     code = code.squeeze(-1)
-    return Digit(numbers[code], _within(level, below, above), code)
+    return numbers[code], _within(level, below, above), code
 
 
 def _on_line(mixture: Univariate, part: NumberPart, level: Tensor) -> Digit:
@@ -81,10 +71,10 @@ def _on_line(mixture: Univariate, part: NumberPart, level: Tensor) -> Digit:
     event = (number - part.shift) / part.scale
     if part.masses:
         evidence = event.to(mixture.components.dtype).unsqueeze(-1)
-        return Digit(number, _within(level, reached.below, reached.upto), evidence)
+        return number, _within(level, reached.below, reached.upto), evidence
     ends = torch.stack([event - 0.5 * step, event + 0.5 * step])
     below, above = mixture.cdf(ends).double()
-    return Digit(number, _within(level, below, above), Interval(*ends.unsqueeze(-1)))
+    return number, _within(level, below, above), Interval(*ends.unsqueeze(-1))
 
 
 def _on_circle(rho: KDM, turn: Turn, level: Tensor) -> Digit:
@@ -92,7 +82,7 @@ def _on_circle(rho: KDM, turn: Turn, level: Tensor) -> Digit:
     code, below, above = turn.first_of(rho.log_weights, level)
     number = code.double()
     evidence = Interval((number - 0.5).unsqueeze(-1), (number + 0.5).unsqueeze(-1))
-    return Digit(number, _within(level, below, above), evidence)
+    return number, _within(level, below, above), evidence
 
 
 def _within(level: Tensor, below: Tensor, above: Tensor) -> Tensor:
@@ -222,9 +212,8 @@ class DatePosterior(ComponentPosterior):
             if self.log_share is not None:
                 share = self._log_prior + rho.log_evidence.double() if earlier else self.log_share
                 rho = merge_boxes(rho, torch.log_softmax(share, -1))
-            digit = first_digit(part, rho, self._caches[name], rest)
-            digits.append(digit.number.cpu().numpy())
-            earlier[name], rest = digit.evidence, digit.rest
+            digit, rest, earlier[name] = first_digit(part, rho, self._caches[name], rest)
+            digits.append(digit.cpu().numpy())
         dates = self.dates.calendar.join([np.atleast_1d(digit) for digit in digits])
         return np.asarray(dates).reshape(self.batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.quantiles import Reached
+from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.codecs.base import Codec, PartEvidence
 from kdmkit.estimators.table.frames.storage import RawColumn
@@ -21,6 +22,8 @@ from kdmkit.estimators.table.schema import Column
 # Masses that differ by less are equal.
 _TIE = 1e-6
 
+#: Ends of intervals, `(2, *batch)`, and their probabilities, `(*batch,)`.
+CoveredInterval = tuple[Tensor, Tensor]
 #: Boxes, stacked by variable, and for each the place of what it is a part of.
 Boxes = tuple[list[int], tuple[PartEvidence, ...]]
 
@@ -92,13 +95,13 @@ class Posterior(ABC):
     def interval(self, coverage: float) -> Array:
         """The ends `(2, *batch)` of the interval whose probability is nearest to the coverage."""
         self._check(self.codec.ordered, "intervals", "an ordered column")
-        return self._at_codes(self._covered(coverage).ends.numpy())
+        return self._at_codes(self._covered(coverage)[0].numpy())
 
     def interval_mass(self, coverage: float) -> Array:
         """The probability of `interval`, `(*batch,)`."""
         wanted = "a column of numbers or of ordered levels"
         self._check(self.codec.numeric or (self.codec.ordered and self.has_levels), "intervals", wanted)
-        return np.empty(self.batch) if 0 in self.batch else np.asarray(self._covered(coverage).mass.cpu())
+        return np.empty(self.batch) if 0 in self.batch else np.asarray(self._covered(coverage)[1].cpu())
 
     def _covered(self, coverage: float) -> CoveredInterval:
         steps = LevelSteps(torch.from_numpy(self.probs()))
@@ -208,26 +211,8 @@ class ComponentPosterior(Posterior):
 # ---- intervals
 
 
-class Ordered(Protocol):
-    """A distribution of ordered events: a mixture over the real line, or levels."""
-
-    @property
-    def has_atoms(self) -> bool:
-        """Whether single events have a probability."""
-
-    @property
-    def only_atoms(self) -> bool:
-        """Whether all have."""
-
-    def reach(self, q: Tensor) -> Reached:
-        """The first event x with P(event ≤ x) ≥ q, with the probabilities below x and up to x."""
-
-    def beside(self, x: Tensor, up: bool) -> Tensor:
-        """The next event after x, or before it."""
-
-
 class LevelSteps:
-    """Ordered levels as `Ordered`: events are their codes.
+    """Ordered levels with the interface of `Univariate`: events are their codes.
 
     Args:
         probs: of the levels.
@@ -249,14 +234,7 @@ class LevelSteps:
         return x + (1 if up else -1)
 
 
-class CoveredInterval(NamedTuple):
-    """Intervals with ends `(2, *batch)`, and their probabilities `(*batch,)`."""
-
-    ends: Tensor
-    mass: Float[Tensor, "*batch"]
-
-
-def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> CoveredInterval:
+def nearest_interval(rho: Univariate | LevelSteps, coverage: float, central: Reached) -> CoveredInterval:
     """The interval, near the central one, whose mass is nearest to the coverage.
 
     The central interval leaves (1 − coverage)/2 on either side, or less if an end is an event with a
@@ -268,7 +246,7 @@ def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Covered
     """
     (low, high), below, upto = central.x, central.below[0], central.upto[1]
     if not rho.has_atoms:
-        return CoveredInterval(central.x, upto - below)
+        return central.x, upto - below
     inner = rho.reach(torch.stack([upto - coverage, below + coverage]))
     (lower, upper), after, before = inner.x, inner.upto[0], inner.below[1]
     ends = [(low, upper), (lower, high)]
@@ -283,7 +261,7 @@ def nearest_interval(rho: Ordered, coverage: float, central: Reached) -> Covered
     first = _TIE * torch.arange(len(off), dtype=off.dtype, device=off.device)
     best = (off + first.reshape(-1, *[1] * (off.ndim - 1))).argmin(0, keepdim=True)
     lows, highs, mass = (part.gather(0, best) for part in (lows, highs, mass))
-    return CoveredInterval(torch.cat([lows, highs]), mass.squeeze(0))
+    return torch.cat([lows, highs]), mass.squeeze(0)
 
 
 def tails(coverage: float) -> np.ndarray:

@@ -103,7 +103,7 @@ class VariablePosterior(ComponentPosterior):
             return super().interval(coverage)
         if 0 in self.batch or self.goes_round:
             return self.quantile(tails(coverage).tolist())
-        ends = self._covered(coverage).ends
+        ends = self._covered(coverage)[0]
         return self._each(self.codec.values, ends.reshape(2, *self.batch, *self.rho.event_shape))
 
     def _covered(self, coverage: float) -> CoveredInterval:

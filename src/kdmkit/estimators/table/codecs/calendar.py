@@ -216,6 +216,8 @@ def parse_span(value: Any) -> tuple[np.datetime64, np.datetime64]:
     return start.astype("datetime64[us]"), (start + 1).astype("datetime64[us]") - np.timedelta64(1, "us")
 
 
+# ---- columns of texts
+
 #: Ways to write dates, those of ISO 8601 first.
 PATTERNS = (
     "%Y-%m-%d",
@@ -244,76 +246,67 @@ PATTERNS = (
 _AMBIGUOUS = ({"%m/%d/%Y", "%d/%m/%Y"}, {"%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"})
 
 
-@dataclass(frozen=True)
-class DateFormat:
-    """A way to write dates, in the signs of `strptime`."""
+def date_format(column: RawColumn) -> str:
+    """The `strptime` format of all texts of a column. Raises a ValueError unless there is exactly one."""
+    formats = date_formats(column)
+    if len(formats) == 1:
+        return formats[0]
+    if formats:
+        got = f"texts that are dates both as {formats[0]} and as {formats[1]}"
+        raise ValueError(bad_argument(f"column {column.name!r}", "dates of one meaning", got))
+    raise ValueError(bad_argument(f"column {column.name!r}", "dates", _first_that_is_none(column)))
 
-    pattern: str
 
-    @classmethod
-    def find(cls, column: RawColumn) -> DateFormat:
-        """The format of all texts of a column. Raises a ValueError if there is none, or more than one."""
-        formats = cls.matching(column)
-        if len(formats) == 1:
-            return formats[0]
-        if formats:
-            got = f"texts that are dates both as {formats[0].pattern} and as {formats[1].pattern}"
-            raise ValueError(bad_argument(f"column {column.name!r}", "dates of one meaning", got))
-        raise ValueError(bad_argument(f"column {column.name!r}", "dates", _first_that_is_none(column)))
+def date_formats(column: RawColumn) -> list[str]:
+    """The formats in which all texts are written: one, none, or two if day and month may swap."""
+    texts = list(dict.fromkeys(column.present.tolist()))
+    formats = [pattern for pattern in PATTERNS if all(read_date(text, pattern) is not None for text in texts)]
+    return formats if set(formats) in _AMBIGUOUS else formats[:1]
 
-    @classmethod
-    def matching(cls, column: RawColumn) -> list[DateFormat]:
-        """The formats in which all texts are written: one, none, or two if day and month may swap."""
-        texts = list(dict.fromkeys(column.present.tolist()))
-        formats = [
-            cls(pattern)
-            for pattern in PATTERNS
-            if all(cls(pattern).read_one(text) is not None for text in texts)
-        ]
-        ambiguous = {form.pattern for form in formats} in _AMBIGUOUS
-        return formats if ambiguous else formats[:1]
 
-    def read_one(self, text: str) -> np.datetime64 | None:
-        """The date of a text; None if it has another format."""
-        try:
-            date = datetime.datetime.strptime(text.strip(), self.pattern)
-        except ValueError:
-            return None
-        return np.datetime64(date, "us")
+def read_date(text: str, pattern: str) -> np.datetime64 | None:
+    """The date of a text; None if it has another format."""
+    try:
+        date = datetime.datetime.strptime(text.strip(), pattern)
+    except ValueError:
+        return None
+    return np.datetime64(date, "us")
 
-    def read(self, column: RawColumn) -> np.ndarray:
-        """Dates of a column of texts. Raises a ValueError that names the first one that does not parse."""
-        by_text: dict[str, np.datetime64] = {}
-        dates = np.full(len(column.values), np.datetime64("NaT"), "datetime64[us]")
-        for row in np.flatnonzero(~column.missing):
-            text = column.values[row]
-            if text not in by_text:
-                date = self.read_one(text)
-                if date is None:
-                    wanted = f"dates written as {self.pattern}"
-                    raise ValueError(
-                        bad_argument(f"column {column.name!r}", wanted, f"{text!r} in row {row}")
-                    )
-                by_text[text] = date
-            dates[row] = by_text[text]
-        return dates
 
-    def write(self, dates: np.ndarray) -> np.ndarray:
-        """Texts of dates `datetime64[us]`."""
-        texts = np.empty(len(dates), dtype=object)
-        texts[:] = [date.strftime(self.pattern) for date in dates.astype("datetime64[us]").tolist()]
-        return texts
+def read_dates(column: RawColumn, pattern: str) -> np.ndarray:
+    """Dates of a column of texts. Raises a ValueError that names the first one that does not parse."""
+    by_text: dict[str, np.datetime64] = {}
+    dates = np.full(len(column.values), np.datetime64("NaT"), "datetime64[us]")
+    for row in np.flatnonzero(~column.missing):
+        text = column.values[row]
+        if text not in by_text:
+            date = read_date(text, pattern)
+            if date is None:
+                wanted, got = f"dates written as {pattern}", f"{text!r} in row {row}"
+                raise ValueError(bad_argument(f"column {column.name!r}", wanted, got))
+            by_text[text] = date
+        dates[row] = by_text[text]
+    return dates
+
+
+def write_dates(dates: np.ndarray, pattern: str) -> np.ndarray:
+    """Texts of dates `datetime64[us]`."""
+    texts = np.empty(len(dates), dtype=object)
+    texts[:] = [date.strftime(pattern) for date in dates.astype("datetime64[us]").tolist()]
+    return texts
 
 
 def _first_that_is_none(column: RawColumn) -> str:
     """The first text that is no date in any format, or in that of the first text."""
     rows = np.flatnonzero(~column.missing)
-    first = [p for p in PATTERNS if DateFormat(p).read_one(column.values[rows[0]]) is not None]
+    first = [p for p in PATTERNS if read_date(column.values[rows[0]], p) is not None]
     for row in rows:
-        if all(DateFormat(p).read_one(column.values[row]) is None for p in first or PATTERNS):
+        if all(read_date(column.values[row], p) is None for p in first or PATTERNS):
             return f"{column.values[row]!r} in row {row}"
     return "texts in several formats"
 
+
+# ---- time zones
 
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d\d):?(\d\d)$")
 _WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*(Z|[+-]\d\d:?\d\d)$")

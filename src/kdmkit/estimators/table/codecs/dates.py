@@ -18,12 +18,15 @@ from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import (
     DAY,
     Calendar,
-    DateFormat,
     between_zones,
     clock_of,
+    date_format,
     digit_ranges,
     in_zone,
     parse_span,
+    read_date,
+    read_dates,
+    write_dates,
 )
 from kdmkit.estimators.table.codecs.parts import Events, Part, PartEvidence, part_from_config, stack_numbers
 from kdmkit.estimators.table.frames.storage import RawColumn, microseconds, time_of_day
@@ -112,7 +115,7 @@ class DateCodec(Codec):
 
     @classmethod
     def fit(cls, column: RawColumn) -> DateCodec:
-        text = DateFormat.find(column).pattern if column.storage.base == "string" else None
+        text = date_format(column) if column.storage.base == "string" else None
         zone = column.storage.zone
         dates = _instants(column, text, zone)[~column.missing]
         calendar = Calendar.fit(dates)
@@ -143,7 +146,7 @@ class DateCodec(Codec):
 
     def written(self, dates: np.ndarray) -> np.ndarray:
         """Dates as the frame holds them: texts, or as they are."""
-        return dates if self.text is None else DateFormat(self.text).write(dates)
+        return dates if self.text is None else write_dates(dates, self.text)
 
     def numbers(self, *parts: Tensor) -> np.ndarray:
         """Date-times. Digits are those of whole dates: a mean of dates is not a mean of digits."""
@@ -163,7 +166,7 @@ class DateCodec(Codec):
             return parse_span(in_zone(value, self.zone))
         except ValueError as error:
             if self.text is not None and isinstance(value, str):
-                date = DateFormat(self.text).read_one(value)
+                date = read_date(value, self.text)
                 if date is not None:
                     return date, date
             raise self._no_value("a date such as '2024-05-31' or '2024-05-31 18:30'", value) from error
@@ -265,7 +268,7 @@ def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
     if column.missing.all():
         return np.full(len(column.missing), np.datetime64("NaT"), "datetime64[us]")
     if column.storage.base == "string":
-        return (DateFormat.find(column) if text is None else DateFormat(text)).read(column)
+        return read_dates(column, date_format(column) if text is None else text)
     if column.storage.base != "datetime":
         raise TypeError(bad_argument(f"column {column.name!r}", "dates", column.example))
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)

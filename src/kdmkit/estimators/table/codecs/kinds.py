@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
-from kdmkit.estimators.table.codecs.calendar import DateFormat
+from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.dates import DateCodec, TimeCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
@@ -48,11 +48,8 @@ _SIGNED = re.compile(
 _CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 
 
-class Decision(NamedTuple):
-    """The kind of a column, and why."""
-
-    kind: str
-    why: str
+#: The kind of a column, and why.
+Decision = tuple[str, str]
 
 
 def decide(column: RawColumn, numbers: np.ndarray | None = None) -> Decision:
@@ -63,25 +60,25 @@ def decide(column: RawColumn, numbers: np.ndarray | None = None) -> Decision:
     """
     storage, present = column.storage, column.present
     if not len(present):
-        return Decision("empty", "all cells are missing")
+        return "empty", "all cells are missing"
     if storage.base == "other":
-        return Decision("text", f"values of type {storage.objects or storage.native}")
+        return "text", f"values of type {storage.objects or storage.native}"
     distinct = _distinct(present)
     if len(distinct) == 1:
-        return Decision("constant", "one value only")
+        return "constant", "one value only"
     if storage.categories is not None:
-        return Decision("ordinal" if storage.ordered else "category", "a categorical dtype")
+        return "ordinal" if storage.ordered else "category", "a categorical dtype"
     match storage.base:
         case "boolean":
-            return Decision("boolean", "a boolean dtype")
+            return "boolean", "a boolean dtype"
         case "string":
             return _decide_text(column, distinct)
         case "datetime":
-            return Decision("date", "dates" if storage.unit == "D" else "date-times")
+            return "date", "dates" if storage.unit == "D" else "date-times"
         case "time":
-            return Decision("time", "times of day")
+            return "time", "times of day"
         case "duration":
-            return Decision("duration", "durations")
+            return "duration", "durations"
     return _decide_number(column, distinct, numbers)
 
 
@@ -99,16 +96,16 @@ def _distinct(present: np.ndarray) -> np.ndarray:
 
 def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
     present = column.present
-    if len(DateFormat.matching(column)) == 1:
-        return Decision("date", "texts that are dates")
+    if len(date_formats(column)) == 1:
+        return "date", "texts that are dates"
     if len(present) < _FEWEST_ROWS:
-        return Decision("category", f"{len(distinct)} different texts")
+        return "category", f"{len(distinct)} different texts"
     if len(distinct) == len(present):
-        return Decision("identifier", "a different text in every row" + _hint(column))
+        return "identifier", "a different text in every row" + _hint(column)
     single = _rows_with_single_values(present)
     if single > _MOST_SINGLE:
-        return Decision("text", f"{single:.0%} of the rows have a text of their own" + _hint(column))
-    return Decision("category", f"{len(distinct)} different texts")
+        return "text", f"{single:.0%} of the rows have a text of their own" + _hint(column)
+    return "category", f"{len(distinct)} different texts"
 
 
 def _rows_with_single_values(present: np.ndarray) -> float:
@@ -138,16 +135,16 @@ def _decide_number(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray 
     present = column.present
     whole = column.storage.base == "integer" or bool((present == np.round(present)).all())
     if whole and set(distinct.tolist()) == {0, 1}:
-        return Decision("boolean", "0 and 1 only")
+        return "boolean", "0 and 1 only"
     if whole and len(present) >= _FEWEST_ROWS:
         reason = _identifies(column, distinct, numbers)
         if reason is not None:
             return reason
     if not whole:
-        return Decision("float", "numbers with fractions")
+        return "float", "numbers with fractions"
     if present.min() < 0:
-        return Decision("integer", "whole numbers")
-    return Decision("count", "whole numbers from 0 on")
+        return "integer", "whole numbers"
+    return "count", "whole numbers from 0 on"
 
 
 def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision | None:
@@ -155,12 +152,12 @@ def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | N
     present, unique = column.present, len(distinct) == len(column.present)
     named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
     if not _TIME_NAME.search(column.name) and _are_row_numbers(column, numbers):
-        return Decision("identifier", "numbers of rows")
+        return "identifier", "numbers of rows"
     if unique and named:
-        return Decision("identifier", "a different number in every row, and its name")
+        return "identifier", "a different number in every row, and its name"
     if named and _rows_with_single_values(present) > _MOST_SINGLE:
-        return Decision("identifier", "different numbers in most rows, and its name")
-    return Decision("category", "its name: numbers of things") if named else None
+        return "identifier", "different numbers in most rows, and its name"
+    return ("category", "its name: numbers of things") if named else None
 
 
 def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:
