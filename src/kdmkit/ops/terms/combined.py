@@ -39,16 +39,21 @@ class _Nested(Term, ABC):
         return replace(term, **{self._inner_field: tuple(inner) if is_tuple else inner[0]}, **tensors)
 
     @property
+    def _field_tensors(self) -> tuple[Tensor, ...]:
+        # Not super().tensors: torch.compile cannot trace a property of a superclass.
+        return tuple([getattr(self, name) for name in self.field_roles])
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return *super().tensors, *(tensor for term in self._inner for tensor in term.tensors)
+        return *self._field_tensors, *(tensor for term in self._inner for tensor in term.tensors)
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return *super().roles, *(role for term in self._inner for role in term.roles)
+        return *self.field_roles.values(), *(role for term in self._inner for role in term.roles)
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype = common_dtype(super().tensors)
+        dtype = common_dtype(self._field_tensors)
         for term in self._inner:
             dtype = torch.promote_types(dtype, term.dtype)
         return dtype
