@@ -20,7 +20,7 @@ import torch
 
 from kdmkit._core import logspace
 from kdmkit.distributions import mixing
-from kdmkit.ops import api, chunked, dense_explicit, log_labels, scaled_points
+from kdmkit.ops import api, chunked, dense_explicit, scaled_points
 from kdmlab.bench.cases import Case
 from kdmlab.bench.measure import time_calls
 from kdmlab.common import Task, run_tasks
@@ -53,8 +53,7 @@ def taken_back(step: str) -> Iterator[None]:
             mock.patch.object(mixing, "log_labels_given", return_value=None),
         ],
         "one set of exponentials for p(x) and p(x, y)": [
-            mock.patch.object(module, "MIN_LABEL_PROBABILITY", math.inf)
-            for module in (log_labels, dense_explicit)
+            mock.patch.object(dense_explicit, "MIN_LABEL_PROBABILITY", math.inf)
         ],
         "float32 products where they are exact enough": [
             mock.patch.object(scaled_points, "_FLOAT32_REACH", -1.0)

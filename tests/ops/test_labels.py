@@ -15,7 +15,7 @@ import bounds
 import kdmkit as kdm
 from kdmkit.distributions import mixing
 from kdmkit.ops import Lookup, SquaredDistance, Term, dense
-from kdmkit.ops.log_labels import log_labels_given
+from kdmkit.ops.dense_explicit import log_labels_given
 from kdmkit.ops.terms import Amplitudes
 
 _LIBRARY = str(Path(kdm.__file__).parent)

@@ -178,7 +178,7 @@ class PreparedWeights(Weights):
         return numbers
 
     def _prepared_mix(self, entry: Entry, values: Values | None) -> Mixed | None:
-        """The answer by what is kept; None if nothing can be kept for the question."""
+        """The answer from kept tensors; None if the question needs others."""
         is_ours = any(entry.kernel is k and entry.components is c for k, c in self._variables)
         if not is_ours or entry.keep is not None or entry.region is not None or isinstance(values, Tensor):
             return None
@@ -235,7 +235,7 @@ class PreparedWeights(Weights):
         return made
 
     def mapped(self, function: PartMap) -> Given:
-        """Weights that are not prepared: components of another device or dtype are others."""
+        """Weights that are not prepared: kept tensors belong to the components before the change."""
         return self._given.mapped(function)
 
     def expand(self, batch_shape: torch.Size) -> Given:
@@ -263,7 +263,7 @@ def _tensors(kernel: Kernel, components: Tensor) -> list[Tensor]:
 
 
 def needs_no_gradient(tensors: Iterable[Tensor]) -> bool:
-    """Whether operations run eagerly, and nobody asks for gradients by these tensors."""
+    """Whether operations run eagerly and no gradients with respect to these tensors are needed."""
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return only_reverse_mode() and not wanted
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def choose(
     log_weights: Float[Tensor, "*batch m"], n: int, generator: torch.Generator | None
 ) -> Int[Tensor, "n *batch"]:
-    """n indices per batch element, by inversion of the cumulative weights: any number of components."""
+    """n indices per batch element, by inversion of the cumulative weights."""
     check_generator(generator)
     cumulative = log_weights.detach().double().exp().cumsum(-1)
     batch = cumulative.shape[:-1]

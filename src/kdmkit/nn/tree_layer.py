@@ -28,7 +28,7 @@ _RESERVED = ("sample_weight",)
 
 
 class TreeLayer(KDMLayer):
-    """A trainable tree of joint KDMs: every variable has k components of its own, neighbours share a table.
+    """A trainable tree of joint KDMs: every variable has k components, and neighbours share a table.
 
     p(x) = Σ_z p(z_root) · Π_{v ≠ root} p(z_v | z_parent(v)) · Π_v f̂_v(x_v | c_{v, z_v}) with
     p(z_root) = softmax(root_logits) and p(z_v | z_parent) = (1 − ε)·softmax(edge_logits) + ε/k. The floor
@@ -84,7 +84,7 @@ class TreeLayer(KDMLayer):
 
     @property
     def parents(self) -> dict[str, str | None]:
-        """By variable, its parent; None for the root. Parents come before their children."""
+        """The parent of every variable; None for the root. Parents come before their children."""
         nodes, above = self._topology.nodes, self._topology.parents
         return {name: None if up < 0 else nodes[up] for name, up in zip(nodes, above, strict=True)}
 
@@ -102,17 +102,17 @@ class TreeLayer(KDMLayer):
         """p(z_v) of all variables, in the order of `parents`; no gradients.
 
         Args:
-            edges: `edge_probs()`, where the caller has them.
+            edges: `edge_probs()`, if the caller has them.
         """
         edges = self.edge_probs() if edges is None else edges
         above = self._topology.parents
-        found = [torch.softmax(self.root_logits, -1)]
-        while len(found) < len(above):
-            first = len(found)  # all variables whose parents are known: one level of the tree
+        probs = [torch.softmax(self.root_logits, -1)]
+        while len(probs) < len(above):
+            first = len(probs)  # all variables whose parents are done: one level of the tree
             last = next((i for i in range(first, len(above)) if above[i] >= first), len(above))
-            parents = torch.stack([found[above[i]] for i in range(first, last)]).unsqueeze(-2)
-            found += torch.bmm(parents, edges[first - 1 : last - 1]).squeeze(-2).unbind(0)
-        return torch.stack(found)
+            parents = torch.stack([probs[above[i]] for i in range(first, last)]).unsqueeze(-2)
+            probs += torch.bmm(parents, edges[first - 1 : last - 1]).squeeze(-2).unbind(0)
+        return torch.stack(probs)
 
     def tree(
         self, *, edges: Float[Tensor, "n_edges k k"] | None = None, validate_args: bool | None = None
@@ -120,7 +120,7 @@ class TreeLayer(KDMLayer):
         """The layer's distribution; gradients flow to the parameters.
 
         Args:
-            edges: `edge_probs()`, where the caller has them.
+            edges: `edge_probs()`, if the caller has them.
             validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
         """
         states = self._states(self.edge_probs() if edges is None else edges)
@@ -150,7 +150,7 @@ class TreeLayer(KDMLayer):
 
         Args:
             values: by variable, `(n, *event)`, or labels `(n,)`.
-            masks: by variable, `(n,)`, False where the value is missing; None where none is.
+            masks: by variable, `(n,)`, False if the value is missing; None if none is.
             groups: `equal_kernels()`, which does not change while training.
             edges: `edge_probs()`.
         """
@@ -170,11 +170,11 @@ class TreeLayer(KDMLayer):
         """log p(row) and log p(target | rest of the row), by messages in one direction: towards the target.
 
         Args:
-            values, masks, groups, edges: as in `row_log_prob`. Where the target is missing, the second is 0.
+            values, masks, groups, edges: as in `row_log_prob`. If the target is missing, the second is 0.
             target: a variable.
         """
-        # The target alone, so that the largest of its scores is known.
-        own, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
+        # The target alone: the largest of its scores is needed.
+        target_scores, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
         others = [rest for names in groups if (rest := [name for name in names if name != target])]
         scores: dict[str, NodeScores] = {}
         tops = torch.zeros_like(top)
@@ -182,7 +182,7 @@ class TreeLayer(KDMLayer):
             scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
         by_node = [scores.get(name) for name in self._topology.nodes]
         beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
-        score = own[target]
+        score = target_scores[target]
         together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
         return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
 
@@ -213,7 +213,7 @@ class TreeLayer(KDMLayer):
         learning starts from a flat mixture of these rows. Bad data raises before anything changes.
 
         Args:
-            observed: by variable, a boolean mask `(n,)`: False where the value is missing (it may be
+            observed: by variable, a boolean mask `(n,)`: False if the value is missing (it may be
                 anything). Variables may be left out. Constant columns and columns without a value work.
             sample_weight: of the rows, `(n,)`; None: 1.
             generator: source of randomness.
@@ -228,9 +228,9 @@ class TreeLayer(KDMLayer):
         if self._learns_tree:
             topology = _topology(list(self.variables), learn_tree(variables, data, masks, weights))
         rows = choose_rows(data, masks, self.n_components, weights, generator)
-        found = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
+        starts = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
         self._topology = topology
-        for name, start in found.items():
+        for name, start in starts.items():
             if start is not None:
                 self.components[name].copy_(start)
                 self.kernel(name).initialize_bandwidth(self.components[name], "scott")

@@ -21,10 +21,10 @@ def group_kernels(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor
     """Variables in groups that may share one kernel: equal settings, shapes, and nothing that is trained."""
     groups: dict[str, list[str]] = {}
     for name, kernel in kernels.items():
-        own = any(parameter.requires_grad for parameter in kernel.parameters())
+        is_trained = any(parameter.requires_grad for parameter in kernel.parameters())
         value = components[name]
         shared = [kernel.config(), list(value.shape), str(value.dtype)]
-        key = name if own else json.dumps(shared)
+        key = name if is_trained else json.dumps(shared)
         groups.setdefault(key, []).append(name)
     return list(groups.values())
 
@@ -36,15 +36,15 @@ def grouped_scores(
     values: Mapping[str, Tensor],
     masks: Mapping[str, Tensor] | None,
 ) -> tuple[dict[str, NodeScores], Float[Tensor, " n"]]:
-    """By variable, log f̂(x | c_i) relative to the largest one of the row; and the sum of the largest ones.
+    """log f̂(x | c_i) relative to the largest one of the row, by variable; and the sum of the largest ones.
 
     Args:
         groups: of `group_kernels`.
         values: by variable, `(n, *event)` or labels `(n,)`.
-        masks: by variable, False where the value is missing.
+        masks: by variable, False if the value is missing.
 
     Returns:
-        Scores `(n, k)`, `Indexed` where few values differ.
+        Scores `(n, k)`, `Indexed` if few values differ.
     """
     scores: dict[str, NodeScores] = {}
     tops: list[Tensor] = []
@@ -60,13 +60,13 @@ def grouped_scores(
         keep = None if masks is None else torch.stack([masks[name] for name in names], 1)
         together = torch.stack([components[name] for name in names])
         if few is None:
-            found, top = _scores_of_all(Entry(kernel, value, together, keep=keep))
+            relative, top = _scores_of_all(Entry(kernel, value, together, keep=keep))
         else:
-            found, top = _scores_of_few(kernel, *few, together, keep)
-        scores |= dict(zip(names, found, strict=True))
+            relative, top = _scores_of_few(kernel, *few, together, keep)
+        scores |= dict(zip(names, relative, strict=True))
         tops.append(top)
-    for name, (relative, top) in zip(alone, scores_of_each(list(alone.values())), strict=True):
-        scores[name] = relative
+    for name, (score, top) in zip(alone, scores_of_each(list(alone.values())), strict=True):
+        scores[name] = score
         tops.append(top)
     return scores, torch.stack(tops).sum(0)
 
@@ -94,12 +94,12 @@ def _scores_of_few(
         # One row more, of missing values: their scores are 0.
         relative, top = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (relative, top))
         index = torch.where(keep, index, u)
-    found = [Indexed(*part) for part in zip(relative.unbind(1), index.unbind(1), strict=True)]
-    return list(found), top.gather(0, index).sum(1)
+    scores = [Indexed(*part) for part in zip(relative.unbind(1), index.unbind(1), strict=True)]
+    return list(scores), top.gather(0, index).sum(1)
 
 
 def _distinct(values: Tensor) -> tuple[Tensor, Int[Tensor, "n g"]] | None:
-    """The distinct events, and which of them each value is; None where more than half of them differ.
+    """The distinct events, and which of them each value is; None if more than half of them differ.
 
     On a CPU: their number depends on the values, for which other devices would wait.
     """

@@ -1,4 +1,4 @@
-"""Where the learning of a tree starts: which tree connects the columns, and which rows become components.
+"""The start of a tree: which tree connects the columns, and which rows become components.
 
 The tree is a maximum spanning tree of pairwise mutual information. Components are rows of the data, and
 neighbours in the tree start in agreement about the row.
@@ -20,11 +20,11 @@ from kdmkit.nn.layer import Variable
 
 # Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.
 _BINS = 16
-# Rows of one-hot vectors that exist at once. Counts of so many rows are exact in float32.
+# Rows of one-hot vectors that exist at once. Their counts are exact in float32.
 _ROWS = 8192
 # Quantiles are taken from about this many values.
 _SAMPLE = 10_000
-# The share of a starting component's mass that all values of the column have, where the kernel can give it.
+# The share of a starting component's mass that is spread over the values of the column, if the kernel can.
 _BACKGROUND = 0.3
 # p(z_v = i | z_parent = i) at the start is about s/(s + 1.6): neighbours mostly come from the same row.
 _AGREEMENT = 30.0
@@ -46,13 +46,14 @@ def learn_tree(
     Args:
         variables: the nodes.
         data: by variable, `(n, *event)`, or labels `(n,)`.
-        observed: by variable, False where the value is missing; a variable without a mask has all values.
+        observed: by variable, False if the value is missing; a variable without a mask has all values.
         weights: of the rows.
         targets: variables that will be predicted.
-        preference: information between a target and another variable counts this many times. So more
-            variables are neighbours of a target, and what they tell of it need not pass through others.
+        preference: information between a target and another variable counts this many times. Then more
+            variables are neighbours of a target, and their information need not pass through others.
     """
-    codes = [bin_codes(v, data[v.name].cpu(), _mask(observed.get(v.name))) for v in variables]
+    masks = {name: mask.cpu() for name, mask in observed.items()}
+    codes = [bin_codes(v, data[v.name].cpu(), masks.get(v.name)) for v in variables]
     information = mutual_information(codes, None if weights is None else weights.cpu())
     names = [variable.name for variable in variables]
     is_target = torch.tensor([name in targets for name in names])
@@ -61,19 +62,15 @@ def learn_tree(
     return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
 
 
-def _mask(observed: Tensor | None) -> Tensor | None:
-    return None if observed is None else observed.cpu()
-
-
 # ---- bins
 
 
 def bin_codes(variable: Variable, value: Tensor, observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    """A number of a bin for every value, −1 where it is missing.
+    """The bin of every value, −1 if it is missing.
 
     Numbers go into bins between their quantiles; repeated values stay together. Codes of a discrete kernel
     are bins themselves, rare ones share one. Events of several dimensions are binned along the direction of
-    their largest variance. NaN that is observed (a state of its own) has a bin of its own.
+    their largest variance. Observed NaN, which is a state, has a separate bin.
     """
     if variable.kernel.discrete:
         codes = value.long() if is_integer(value) else value.abs().flatten(1).argmax(-1)
@@ -106,8 +103,7 @@ def _main_direction(x: Float[Tensor, "n d"], observed: Bool[Tensor, " n"] | None
 
 
 def _quantile_bins(x: Float[Tensor, " n"], observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    known = x.isfinite() if observed is None else x.isfinite() & observed
-    seen = x[known]
+    seen = x[x.isfinite() if observed is None else x.isfinite() & observed]
     some = seen[:: max(1, len(seen) // _SAMPLE)].sort().values
     edges = some[torch.arange(1, _BINS) * len(some) // _BINS].unique() if len(some) else seen
     codes = torch.searchsorted(edges, x.contiguous(), right=True)
@@ -127,7 +123,7 @@ def mutual_information(
     (Miller and Madow), is taken off. It is 0 for constant columns and for pairs that no row has.
 
     Args:
-        codes: by column, numbers of bins, −1 where the value is missing.
+        codes: by column, numbers of bins, −1 if the value is missing.
         weights: of the rows; n is then the effective number of rows, (Σw)²/Σw².
     """
     sizes = [int(column.max()) + 1 if len(column) else 0 for column in codes]
@@ -142,7 +138,7 @@ def mutual_information(
 def _pair_counts(
     codes: Sequence[Int[Tensor, " n"]], sizes: Sequence[int], weights: Tensor | None
 ) -> Float[Tensor, "b b"]:
-    """How many rows have both bins, for all pairs of bins of all columns: products of one-hot matrices."""
+    """The number of rows with both bins, for all pairs of bins: products of one-hot matrices."""
     width = sum(sizes)
     starts = torch.tensor(np.cumsum([0, *sizes[:-1]]))
     table = torch.stack(list(codes), 1)
@@ -167,10 +163,10 @@ def _information(counts: Float[Tensor, "b b"], starts: np.ndarray) -> Float[Tens
     n = one_hot.mT @ by_row
     # Σ c·log(c·n / (c_u·c_v)) = Σ c·log c + n·log n − Σ c_u·log c_u − Σ c_v·log c_v
     joint = one_hot.mT @ _x_log_x(counts) @ one_hot
-    own = one_hot.mT @ _x_log_x(by_row)
+    marginal = one_hot.mT @ _x_log_x(by_row)
     bins = one_hot.mT @ (by_row > 0).double()
     bias = 0.5 * (bins - 1).clamp_min(0) * (bins.mT - 1).clamp_min(0)
-    information = (joint + _x_log_x(n) - own - own.mT - bias) / n.clamp_min(1e-300)
+    information = (joint + _x_log_x(n) - marginal - marginal.mT - bias) / n.clamp_min(1e-300)
     return torch.where(n > 0, information, 0.0).fill_diagonal_(0.0)
 
 
@@ -182,7 +178,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 
 
 def spanning_tree(information: Float[Tensor, "v v"]) -> list[int]:
-    """By node, its parent in a maximum spanning tree; −1 for the root, a centre of the tree.
+    """The parent of every node in a maximum spanning tree; −1 for the root, a centre of the tree.
 
     >>> spanning_tree(torch.tensor([[0.0, 0.5, 0.1], [0.5, 0.0, 0.4], [0.1, 0.4, 0.0]]))
     [1, -1, 1]
@@ -227,7 +223,7 @@ def choose_rows(
 
     Args:
         data: by variable, `(n, *event)` or labels `(n,)`.
-        masks: by variable, False where the value is missing.
+        masks: by variable, False if the value is missing.
         weights: of the rows.
     """
     device = "cpu" if generator is None else generator.device
@@ -267,16 +263,16 @@ def start_components(
     observed: Bool[Tensor, " n"] | None,
     rows: Int[Tensor, " k"],
 ) -> Tensor | None:
-    """Components at the values of the chosen rows; None where the column has no value at all.
+    """Components at the values of the chosen rows; None if the column has no value at all.
 
     A missing value is replaced by the value of another row, the next one that has it.
     """
-    known = torch.arange(len(value)) if observed is None else observed.nonzero().squeeze(-1)
-    if not len(known):
+    present = torch.arange(len(value)) if observed is None else observed.nonzero().squeeze(-1)
+    if not len(present):
         return None
-    place = torch.searchsorted(known, rows)
-    chosen = value[known[place % len(known)]]
-    seen = value if observed is None else value[known]
+    place = torch.searchsorted(present, rows)
+    chosen = value[present[place % len(present)]]
+    seen = value if observed is None else value[present]
     return variable.kernel.smoothed_components(chosen, seen, variable.shape, _BACKGROUND)
 
 

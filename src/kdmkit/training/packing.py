@@ -70,12 +70,6 @@ class Packing:
     Args:
         layer: the layer whose variables the columns are.
         table: a table with these columns. Other tables must have columns of the same kinds and shapes.
-
-    >>> import kdmkit as kdm
-    >>> layer = kdm.nn.JointLayer(1, 1, n_components=4)
-    >>> table = Table({"x": torch.randn(9, 1), "y": torch.randn(9, 1)})
-    >>> len(Packing(layer, table).rows(table))
-    9
     """
 
     def __init__(self, layer: KDMLayer, table: Table) -> None:

@@ -46,7 +46,7 @@ def fit_tree(
         layer: changed in place.
         train: the rows to learn from.
         validation: the rows that decide when to stop and which weights are best. They also decide how much
-            regularisation remains where it fades: a fit without them then ends with almost none.
+            fading regularisation remains: a fit without them then ends with almost none.
         options: settings of the loop; None is `tree_options(len(rows))`.
         shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
@@ -64,7 +64,7 @@ def fit_tree(
     6
     """
     check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
-    packing, rows, held = packed_rows(layer, train, validation)
+    packing, rows, validation_rows = packed_rows(layer, train, validation)
     options = tree_options(len(rows)) if options is None else options
     check_instance("options", options, FitOptions, "kdmkit.training.FitOptions")
     settings: dict[str, Any] = {
@@ -75,18 +75,18 @@ def fit_tree(
         "masking_fading": masking_fading,
     }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
-    has_missing = held is not None and not bool(held.tensors[2].all())
+    has_missing = validation_rows is not None and not bool(validation_rows.tensors[2].all())
     objective = TreeObjective(
         layer, packing, rows, n_steps=n_steps, has_missing=has_missing, targets=targets, **settings
     )
     described = {"parents": layer.parents, **settings, **(identity or {})}
     if targets:
         described["targets"] = targets.config()
-    return fit(objective, rows, held, options=options, identity=described, description="tree")
+    return fit(objective, rows, validation_rows, options=options, identity=described, description="tree")
 
 
 def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any) -> FitOptions:
-    """Settings of the loop for `fit_tree`: about so many steps whatever the number of rows.
+    """Settings of the loop for `fit_tree`, with a number of steps instead of epochs.
 
     Args:
         n_rows: of the training rows.
@@ -113,29 +113,13 @@ def tree_options(n_rows: int, *, steps: int = TREE_RECIPE.steps, **changes: Any)
 
 
 def edge_concentrations(layer: TreeLayer, table: Table) -> dict[str, float]:
-    """By variable, but the root: the concentration A of its distribution given its parent.
+    """The concentration A of the distribution of every variable but the root given its parent.
 
-    Values are put into at most 16 bins. Rows of the table p(bin of v | bin of the parent) are taken for draws
-    from a Dirichlet distribution with mean p(bin of v) and concentration A. The A found makes the counts of
-    pairs of bins most probable, of values between .01 and 10,000. It is small where v depends strongly on its
-    parent, and large where both are almost independent. Only rows that have both values count.
-
-    Args:
-        layer: a tree.
-        table: rows of its variables.
-
-    Returns:
-        A by variable.
-
-    >>> import kdmkit as kdm
-    >>> variables = [kdm.nn.Variable(name, kdm.Categorical(2, 0.1), ()) for name in "abc"]
-    >>> layer = kdm.nn.TreeLayer(variables, 4, parents={"a": None, "b": "a", "c": "a"})
-    >>> a = torch.arange(400) % 2
-    >>> table = kdm.training.Table({"a": a, "b": a, "c": torch.arange(400) % 4 // 2})
-    >>> {name: round(found, 2) for name, found in edge_concentrations(layer, table).items()}
-    {'b': 0.01, 'c': 10000.0}
+    Values are put into at most 16 bins. Rows of the table p(bin of v | bin of the parent) are modelled as
+    draws from a Dirichlet distribution with mean p(bin of v) and concentration A. The result maximises the
+    likelihood of the counts of pairs of bins, between .01 and 10,000. It is small if v depends strongly on
+    its parent, and large if both are almost independent. Only rows with both values count.
     """
-    check_instance("layer", layer, TreeLayer, "a kdmkit.nn.TreeLayer")
     masks = {name: torch.as_tensor(mask).cpu() for name, mask in table.observed.items()}
     bins = {
         name: bin_codes(variable, as_tensor(name, table.columns[name]).detach().cpu(), masks.get(name))
@@ -150,7 +134,7 @@ def edge_concentrations(layer: TreeLayer, table: Table) -> dict[str, float]:
 
 
 def _counts(parent: Tensor, child: Tensor, weights: Float[Tensor, " n"] | None) -> Float[Tensor, "p c"]:
-    """How many rows have a pair of bins; with weights as many as the effective number of rows, (Σw)²/Σw²."""
+    """The number of rows with a pair of bins; with weights their sum is the effective number, (Σw)²/Σw²."""
     both = (parent >= 0) & (child >= 0)
     parent, child = parent[both], child[both]
     if not len(child):

@@ -20,9 +20,7 @@ from kdmkit.training.rows import Rows
 
 @dataclass(frozen=True)
 class TreeRecipe:
-    """The numbers behind the defaults of `fit_tree` and `tree_options`.
-
-    They were chosen on validation rows of five binary tables: `results/binary-notes.md`.
+    """Defaults of `fit_tree` and `tree_options`, chosen on five binary tables: `results/binary-notes.md`.
 
     Args:
         steps, batch_size, learning_rate: of the loop.
@@ -33,10 +31,6 @@ class TreeRecipe:
         smoothing: pseudo-counts of every component of a discrete kernel.
         masking: the share of hidden cells.
         fading: the power of 1 − t/T that penalties and hidden cells follow.
-
-    >>> from kdmkit.training import TREE_RECIPE
-    >>> TREE_RECIPE == TreeRecipe()
-    True
     """
 
     steps: int = 1500
@@ -85,11 +79,11 @@ class Targets:
 
     @property
     def scale(self) -> float:
-        """How often the rows count: 1 + w for every group. Penalties count as often."""
+        """The weight of a row, 1 + w for every group. Penalties have the same weight."""
         return 1.0 + self.weight * len(self.groups)
 
     def check(self, layer: TreeLayer) -> None:
-        """Raises a ValueError where a target is no variable of the layer."""
+        """Raises a ValueError if a target is no variable of the layer."""
         unknown = sorted(self.names - set(layer.variables))
         if unknown:
             raise ValueError(bad_argument("targets", f"variables among {list(layer.variables)}", unknown))
@@ -110,9 +104,9 @@ class Targets:
         Args:
             values, masks, shared: as in `TreeLayer.row_log_prob`.
         """
-        found = [_log_probs(layer, values, masks, group, **shared) for group in self.groups]
-        # Every target's pass finds log p(row): the same number.
-        total: Tensor = found[0][0] + self.weight * sum(conditional for _, conditional in found)
+        pairs = [_log_probs(layer, values, masks, group, **shared) for group in self.groups]
+        # Every pass gives the same log p(row).
+        total: Tensor = pairs[0][0] + self.weight * sum(conditional for _, conditional in pairs)
         return total
 
 
@@ -136,21 +130,21 @@ class TreeObjective(DrawingModule):
 
     At step t of T, with u = (1 − t/T)^φ:
 
-    - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v), the child's own
-      distribution. The penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
+    - edges: α·u pseudo-counts of each row of p(z_v | z_parent) are distributed as p(z_v). The
+      penalty is −α·u/n · Σ_v Σ_i Σ_j p(z_v = j)·log p(z_v = j | z_parent = i).
     - components of discrete kernels: β·u pseudo-counts of each are distributed as the column. The penalty is
       −β·u/n · Σ_v Σ_i Σ_x share(x)·log f̂_v(x | c_i).
     - cells: a cell is hidden with probability r·(1 − t/T)^ψ, and integrated out.
 
-    With targets, `Targets` says what takes the place of log p; the penalties count as often as the rows, and
-    cells of targets are not hidden.
+    With targets, `Targets` takes the place of log p, penalties have the weight of rows, and cells of targets
+    are not hidden.
 
     With φ = 2 early stopping chooses how much regularisation remains. With φ = 0 the penalties remain, as a
     prior does: weights of the last steps overfit less.
 
     Args:
         layer: the tree.
-        packing: how rows lie in the tensors of a batch.
+        packing: the places of columns in the tensors of a batch.
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
@@ -160,17 +154,8 @@ class TreeObjective(DrawingModule):
         masking: r.
         fading: φ, of the penalties.
         masking_fading: ψ, of hidden cells.
-        has_missing: whether rows that are not among `rows` have missing cells, those of validation.
+        has_missing: whether validation rows have missing cells.
         targets: variables that will be predicted.
-
-    >>> import kdmkit as kdm
-    >>> variables = [kdm.nn.Variable(name, kdm.RBF(1.0), 1) for name in "ab"]
-    >>> table = kdm.training.Table({"a": torch.randn(9, 1), "b": torch.randn(9, 1)})
-    >>> layer = kdm.nn.TreeLayer(variables, n_components=4).initialize(**table.columns)
-    >>> packing = Packing(layer, table)
-    >>> rows = packing.rows(table)
-    >>> TreeObjective(layer, packing, rows, n_steps=10)(*rows.tensors).shape
-    torch.Size([9])
     """
 
     step: Tensor
@@ -226,8 +211,8 @@ class TreeObjective(DrawingModule):
         if self.masking:
             shown = self.uniform(seen) >= self.masking * left**self.masking_fading
             seen = seen & (shown | self.is_target)
-        found: Tensor = self.losses(codes, numbers, seen, left**self.fading)
-        return found
+        losses: Tensor = self.losses(codes, numbers, seen, left**self.fading)
+        return losses
 
 
 class _PenalisedLosses(nn.Module):
@@ -308,7 +293,7 @@ def _has_levels(packing: Packing, name: str) -> bool:
 
 
 def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
-    """How often every level occurs among the observed cells of a column; uniform where there are none."""
+    """The share of every level among the observed cells of a column; uniform if there are none."""
     values, masks = packing.unpack(*rows.tensors)
     assert masks is not None
     weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double()

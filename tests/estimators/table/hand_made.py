@@ -20,17 +20,10 @@ class Number(Codec):
     """Numbers as events of an RBF kernel."""
 
     codec, kind = "number", "float"
+    ordered = numeric = True
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def ordered(self) -> bool:
-        return True
-
-    @property
-    def numeric(self) -> bool:
-        return True
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -76,18 +69,11 @@ class Level(Number):
     """Levels as codes of a Categorical kernel."""
 
     codec, kind = "level", "category"
+    ordered = numeric = False
 
     def __init__(self, name: str, levels: Sequence[Any], smoothing: float = 0.05) -> None:
         super().__init__(name)
         self._levels, self.smoothing = list(levels), smoothing
-
-    @property
-    def ordered(self) -> bool:
-        return False
-
-    @property
-    def numeric(self) -> bool:
-        return False
 
     @property
     def levels(self) -> Sequence[Any]:

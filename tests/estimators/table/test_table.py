@@ -392,6 +392,12 @@ def test_other_models_than_trees_are_gone(model: str) -> None:
     assert "model" not in kdm.KDMTable().get_params()
 
 
+def test_tables_are_not_exported(table: kdm.KDMTable) -> None:
+    assert not hasattr(table, "to_module")
+    with pytest.raises(AttributeError, match=r"module_\.tree\(\)"):
+        table.to_module("predict")
+
+
 def test_weights_count_as_repetitions(parcels: Any, unchecked: None) -> None:
     weights = (parcels["size"] == "huge").to_numpy(dtype=float)
     model = kdm.KDMTable(n_components=3, max_epochs=3, random_state=0).fit(parcels, sample_weight=weights)

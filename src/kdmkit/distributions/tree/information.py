@@ -76,7 +76,7 @@ def log_pairs(tree: States | Condition, a: int, b: int) -> Float[Tensor, "k_a k_
 
 
 def _log_pairs(states: States, given: Scores, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
-    """log p(z_a, z_b, evidence): the state of a is made evidence, state after state."""
+    """log p(z_a, z_b, evidence): every state of a in turn is the evidence on it."""
     k = states.sizes[a]
     each_state = torch.full((k, k), -math.inf, dtype=states.log_root.dtype, device=states.log_root.device)
     each_state = each_state.fill_diagonal_(0.0)

@@ -20,7 +20,7 @@ from kdmkit.nn.layer import LayerOptions
 # In more dimensions than this, bandwidths exceed the steps of rounded columns, and are not mixed.
 _FEW_DIMENSIONS = 4
 # Subsample sizes, in few dimensions and in many: rows left out, rows of the density, candidate neighbours.
-_LEFT_OUT, _SAMPLE, _NEIGHBOURS = (512, 256), (4096, 2048), (2048, 1024)
+_SIZES = (512, 4096, 2048), (256, 2048, 1024)
 # The largest number of pairs of rows and candidate neighbours, and rows per block of them.
 PAIRS, _BLOCK = 1 << 27, 512
 # If the density has this many times the rows that are left out, all of them are left out at once.
@@ -40,7 +40,11 @@ SAME = 1e-6
 
 
 def automatic_density(
-    x: Float[Tensor, "n d"], w: Float[Tensor, " n"], *, verbose: bool = False
+    x: Float[Tensor, "n d"],
+    w: Float[Tensor, " n"],
+    *,
+    sizes: tuple[int, int, int] | None = None,
+    verbose: bool = False,
 ) -> DensityLayer:
     """p(x) = Σ_j p_j·Σ_k a_k·N(x; x_j, diag(s_jk²)) with s_jki = max(h·f_k·r_j^b·s_i, g_i/2).
 
@@ -51,18 +55,20 @@ def automatic_density(
 
     Args:
         x, w: distinct rows and their weights.
+        sizes: the largest numbers of rows left out, rows of the density and candidate neighbours; None
+            decides by the number of columns.
         verbose: whether to show progress.
     """
     share, d = w / w.sum(), x.shape[1]
-    generator = torch.Generator().manual_seed(0)
-    sample = torch.randperm(len(x), generator=generator)[: _SAMPLE[d > _FEW_DIMENSIONS]]
+    q, most, neighbours = sizes or _SIZES[d > _FEW_DIMENSIONS]
+    sample = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most]
     scaler = scaler_without_outliers(x, w, sample)
     if len(x) < 2:
         return layer_of_rows(x, w, math.sqrt(2) * scaler.scale)
     z = scaler(x)
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
-    relative = neighbour_distance(z, share, sample)
-    chosen = Choice(z[sample], share[sample], floor, relative[sample], verbose)
+    relative = neighbour_distance(z, share, sample, neighbours)
+    chosen = Choice(z[sample], share[sample], floor, relative[sample], q, verbose)
     # Bandwidths of all rows are narrower than those of a sample, by Scott's rule.
     ratio = (effective_rows(share) / chosen.size) ** (-1 / (d + 4))
     # A mixture has a component for every factor: too many if rows are many.
@@ -114,7 +120,7 @@ def rounding_step(column: Float[Tensor, " n"], share: Float[Tensor, " n"]) -> Fl
 
 
 def neighbour_distance(
-    z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"]
+    z: Float[Tensor, "n d"], share: Float[Tensor, " n"], sample: Int[Tensor, " m"], most: int | None = None
 ) -> Float[Tensor, " n"]:
     """The distance to the k-th neighbour among a sample of m rows, over its geometric mean.
 
@@ -122,7 +128,8 @@ def neighbour_distance(
     too small or too large to compare.
     """
     d = z.shape[1]
-    sample = sample[: max(256, min(_NEIGHBOURS[d > _FEW_DIMENSIONS], PAIRS // len(z)))]
+    most = _SIZES[d > _FEW_DIMENSIONS][2] if most is None else most
+    sample = sample[: max(256, min(most, PAIRS // len(z)))]
     m = len(sample)
     k = min(max(5, round(m ** (1 / max(2, d)))), m - 1)
     in_sample = torch.zeros(len(z), dtype=torch.long)
@@ -144,10 +151,12 @@ def neighbour_distance(
 class Choice:
     """The bandwidth and its exponent with the largest leave-one-out likelihood."""
 
-    def __init__(self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, verbose: bool) -> None:
+    def __init__(
+        self, z: Tensor, share: Tensor, floor: Tensor, relative: Tensor, q: int, verbose: bool
+    ) -> None:
         n, d = z.shape
         # Leave q rows out: one at a time, or all at once if many others remain.
-        q = min(n, _LEFT_OUT[d > _FEW_DIMENSIONS])
+        q = min(n, q)
         first = q if n > _ENOUGH * q else 0
         self.d, self.q, self.alone = d, q, first == 0
         self.weight = share[:q] / share[:q].sum()

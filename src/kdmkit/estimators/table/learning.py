@@ -159,6 +159,12 @@ class TableEstimator(KDMEstimator):
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
 
+    @property
+    def to_module(self) -> Any:
+        """Tables have no such method: `module_.tree()` is their distribution in PyTorch."""
+        advice = "module_.tree() is the distribution in PyTorch"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'to_module': {advice}")
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True

@@ -57,16 +57,12 @@ class Codec(ABC):
     parts: tuple[Part, ...]
     #: The probability of a value that the column cannot have, by the rows that it was fitted to.
     share: float
-
-    @property
-    def ordered(self) -> bool:
-        """Whether values are ordered: they have quantiles, and a pair in a question is a range."""
-        return False
-
-    @property
-    def numeric(self) -> bool:
-        """Whether values are numbers, which have a mean."""
-        return False
+    #: Whether values are ordered: they have quantiles, and a pair in a question is a range.
+    ordered: bool = False
+    #: Whether values are numbers, which have a mean.
+    numeric: bool = False
+    #: Whether the column takes part in the model: constants, identifiers and texts do not.
+    modelled: bool = True
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -77,11 +73,6 @@ class Codec(ABC):
     def levels(self) -> Sequence[Any] | None:
         """The values by code, if a column has finitely many (then its only part holds codes), or None."""
         return None
-
-    @property
-    def modelled(self) -> bool:
-        """Whether the column takes part in the model: constants, identifiers and texts do not."""
-        return True
 
     def kernels(self, n_components: int | None = None) -> tuple[Kernel, ...]:
         """The kernel of every part.
@@ -215,6 +206,7 @@ class LeftOutCodec(Codec):
     """
 
     codec = "left out"
+    modelled = False
 
     def __init__(self, name: str, kind: str, constant: Any = None) -> None:
         self.name, self.kind, self.constant = name, kind, constant
@@ -223,10 +215,6 @@ class LeftOutCodec(Codec):
     @property
     def part_names(self) -> tuple[str, ...]:
         return ()
-
-    @property
-    def modelled(self) -> bool:
-        return False
 
     def encode(self, column: RawColumn) -> Cells:
         rows = len(column.missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class LevelsCodec(Codec):
         spread: float,
     ) -> None:
         self.name, self.kind, self.base = name, kind, base
-        self._levels, self._ordered = list(levels), ordered
+        self._levels, self.ordered = list(levels), ordered
         self.share, self.spread = share, spread
         self.parts = (CodePart(tuple(range(len(levels))), spread),)
         self._codes = {level: code for code, level in enumerate(self._levels)}
@@ -67,10 +68,6 @@ class LevelsCodec(Codec):
         return cls(
             column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread
         )
-
-    @property
-    def ordered(self) -> bool:
-        return self._ordered
 
     @property
     def levels(self) -> Sequence[Any]:
@@ -142,7 +139,7 @@ class LevelsCodec(Codec):
             "kind": self.kind,
             "base": self.base,
             "levels": to_json(self._levels),
-            "ordered": self._ordered,
+            "ordered": self.ordered,
             "share": self.share,
             "spread": self.spread,
         }
@@ -176,7 +173,7 @@ def _count(values: np.ndarray) -> tuple[list[Any], list[int]]:
 def _look_up(values: np.ndarray, missing: np.ndarray, codes: Mapping[Any, int]) -> np.ndarray:
     """The code of every value, −1 if it has none."""
     if values.dtype == object:
-        looked_up = np.fromiter((codes.get(value, -1) for value in values), np.int64, len(values))
+        looked_up = np.fromiter(map(codes.get, values, repeat(-1)), np.int64, len(values))
     else:
         distinct, place = np.unique(values, return_inverse=True)
         by_level = np.array([codes.get(value, -1) for value in distinct.tolist()], np.int64)

@@ -99,6 +99,7 @@ class DateCodec(Codec):
     """
 
     codec = "dates"
+    ordered = True
 
     def __init__(
         self,
@@ -122,10 +123,6 @@ class DateCodec(Codec):
         digits = calendar.split(dates)
         parts = [digit_part(digit, size) for digit, size in zip(digits, calendar.sizes, strict=True)]
         return cls(column.name, calendar, parts, share=0.5 / (len(dates) + 1), text=text, zone=zone)
-
-    @property
-    def ordered(self) -> bool:
-        return True
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -286,6 +283,7 @@ class TimeCodec(Codec):
     """
 
     codec = "times"
+    ordered = True
 
     def __init__(self, name: str, clock: int, part: Part, *, share: float) -> None:
         self.name, self.kind = name, "time"
@@ -298,10 +296,6 @@ class TimeCodec(Codec):
         clock = clock_of(times)
         part = digit_part(times // clock, DAY // clock)
         return cls(column.name, clock, part, share=0.5 / (len(times) + 1))
-
-    @property
-    def ordered(self) -> bool:
-        return True
 
     @property
     def levels(self) -> Sequence[Any] | None:

@@ -33,6 +33,7 @@ class NumberCodec(Codec):
     """
 
     codec = "numbers"
+    ordered = numeric = True
 
     def __init__(self, name: str, kind: str, base: str, part: Part, *, share: float) -> None:
         self.name, self.kind, self.base, self.share = name, kind, base, share
@@ -45,14 +46,6 @@ class NumberCodec(Codec):
         part = fit_numbers(numbers, column.storage.digits)
         single = int((count(numbers).rows == 1).sum()) if part.values is not None else 0
         return cls(column.name, kind, column.storage.base, part, share=(single + 0.5) / (len(numbers) + 1))
-
-    @property
-    def ordered(self) -> bool:
-        return True
-
-    @property
-    def numeric(self) -> bool:
-        return True
 
     @property
     def levels(self) -> Sequence[Any] | None:

@@ -112,11 +112,12 @@ class RawColumn:
 
 def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str) -> RawColumn:
     """A column of objects. None, NaN, NaT and the like are missing; values of several kinds raise."""
-    missing = missing | np.fromiter((is_missing(cell) for cell in array), bool, len(array))
+    missing = missing | np.fromiter(map(is_missing, array), bool, len(array))
     rows = np.flatnonzero(~missing)
+    first_of_type = {type(array[row]): int(row) for row in rows[::-1]}
     kinds: dict[str, int] = {}
-    for row in rows:
-        kinds.setdefault(_kind(array[row]), int(row))
+    for row in sorted(first_of_type.values()):
+        kinds.setdefault(_kind(array[row]), row)
     if set(kinds) == {"int", "float"} or (set(kinds) == {"int"} and _are_long(array[rows])):
         kinds = {"float": 0}
     if len(kinds) > 1:
