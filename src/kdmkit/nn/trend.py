@@ -20,7 +20,7 @@ from kdmkit.ops.near_pairs import BLOCK
 
 
 class Trend(nn.Module):
-    """The mean of a regression, f(x) = mean_k f_k(x) + g(x), and the variance of the members.
+    """The mean of a regression, f(x) = mean_k f_k(x) + g(x), and its excess variance.
 
     The f_k are the members of an ensemble and g is a memory of residuals, if there is one. Rows and results
     are in the units of the data.
