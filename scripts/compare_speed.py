@@ -122,13 +122,55 @@ def questions() -> Cases:
     }
 
 
-def measure() -> dict[str, float]:
+def cuda_cases() -> Cases:
+    """Reductions and fits on a CUDA device."""
+    import numpy as np
+    import torch
+
+    import kdmkit as kdm
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 20)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(size=20_000) > 1).astype(int)
+    labels = torch.nn.functional.one_hot(torch.arange(1_000_000) % 10).float()
+    memory = kdm.JointKDM(
+        {"x": torch.randn(1_000_000, 16), "y": labels}, None, {"x": kdm.RBF(1.0), "y": kdm.Cosine()}
+    ).to("cuda")
+    density = kdm.KDM(torch.randn(100_000, 16), None, kdm.RBF(0.5)).to("cuda")
+    queries, many = torch.randn(4096, 16, device="cuda"), torch.randn(100_000, 16, device="cuda")
+    layer = kdm.nn.JointLayer(64, 10, n_components=4096).cuda()
+    rows, targets = torch.randn(1024, 64, device="cuda"), torch.arange(1024, device="cuda") % 10
+    layer.initialize(many[:8192].repeat(1, 4), torch.arange(8192, device="cuda") % 10)
+
+    def synchronised(call: Callable[[], Any], times: int) -> Callable[[], None]:
+        def repeated() -> None:
+            for _ in range(times):
+                call()
+            torch.cuda.synchronize()
+
+        return repeated
+
+    def step() -> None:
+        layer.zero_grad()
+        (-layer(rows).log_prob(targets).mean()).backward()
+
+    return {
+        "probs, 4,096 × 1,000,000": synchronised(lambda: memory.infer(x=queries).probs, 10),
+        "log_prob, 100,000 × 100,000": synchronised(lambda: density.log_prob(many), 3),
+        "training step, 1,024 × 4,096 × 64": synchronised(step, 50),
+        "fit: classifier, 20,000 × 20": lambda: kdm.KDMClassifier(max_epochs=5, random_state=0).fit(X, y),
+        "fit: regressor, 20,000 × 20": lambda: kdm.KDMRegressor(max_epochs=5, random_state=0).fit(X, X[:, 0]),
+    }
+
+
+def measure(device: str) -> dict[str, float]:
     """Seconds of every case; the import is timed in a process of its own."""
     warnings.simplefilter("ignore")
     code = "import torch, numpy, time; t = time.perf_counter(); import kdmkit; print(time.perf_counter() - t)"
     imports = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
     seconds = {"import, after torch": min(imports)}
-    for cases in (fits(), questions()):
+    for cases in [cuda_cases()] if device == "cuda" else [fits(), questions()]:
         for name, call in cases.items():
             call()
             times = []
@@ -140,9 +182,10 @@ def measure() -> dict[str, float]:
     return seconds
 
 
-def measured_with(source: str) -> dict[str, float]:
-    environment = {**os.environ, "PYTHONPATH": source}
-    output = subprocess.check_output([sys.executable, __file__, "--measure"], env=environment)
+def measured_with(source: str, device: str) -> dict[str, float]:
+    path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, __file__, "--measure", "--device", device]
+    output = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": path})
     return json.loads(output.splitlines()[-1])
 
 
@@ -150,13 +193,14 @@ def report(old: list[dict[str, float]], new: list[dict[str, float]], arguments: 
     import torch
 
     threads = os.environ.get("OMP_NUM_THREADS")
+    gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     lines = [
         "# Speed of public calls, in turns",
         "",
         f"`python scripts/compare_speed.py {' '.join(arguments)}`",
         "",
         f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
-        f"OMP_NUM_THREADS={threads}, {len(old)} rounds. Ratio: new/old of the smallest times.",
+        f"OMP_NUM_THREADS={threads}, {gpu}{len(old)} rounds. Ratio: new/old of the smallest times.",
         "",
         "| call | old, s | new, s | ratio | rounds |",
         "|:--|--:|--:|--:|:--|",
@@ -175,16 +219,18 @@ def main() -> None:
     parser.add_argument("new", nargs="?")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure()))
+        print(json.dumps(measure(options.device)))
         return
     runs: dict[str, list[dict[str, float]]] = {options.old: [], options.new: []}
     for i in range(options.rounds):
         for source in sorted(runs, key=lambda source: (source == options.old) == bool(i % 2)):
-            runs[source].append(measured_with(source))
-    text = report(runs[options.old], runs[options.new], ["<0.2.0>/src", "src", f"--rounds {options.rounds}"])
+            runs[source].append(measured_with(source, options.device))
+    arguments = ["<0.2.0>/src", "src", f"--rounds {options.rounds}", f"--device {options.device}"]
+    text = report(runs[options.old], runs[options.new], arguments)
     print(text)
     if options.output:
         options.output.write_text(text)

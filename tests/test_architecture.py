@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,15 @@ import kdmkit.kernels
 SOURCE = Path(kdmkit.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 400
+
+#: File names that every package may have.
+SHARED_NAMES = {"__init__", "__main__", "base"}
+
+#: Classes that are extended though they have no abstract method, with a reason each.
+CONCRETE_BASES = {"PageRequest": "the settings of pydantic that all requests share"}
+
+#: Modules that cannot be imported here: without Triton its kernels cannot.
+WITHOUT_EXTRAS = () if importlib.util.find_spec("triton") else (".triton",)
 
 #: Who may compute the exact matrix of overlaps, n × m in memory, and why.
 EXACT = {
@@ -159,6 +169,56 @@ def test_no_private_name_is_imported_from_another_package() -> None:
         if is_private(name) and name != "_core" and module.split(".")[1:2] != [room_of(path)]
     ]
     assert not found
+
+
+# ---- names and classes
+
+
+def twice(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names that stand in several places, with the places."""
+    places: dict[str, list[str]] = {}
+    for name, place in names:
+        places.setdefault(name, []).append(place)
+    return {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_a_class_name_means_one_class() -> None:
+    classes = (
+        (node.name, name_of(path))
+        for path in FILES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not twice(classes)
+
+
+def test_a_module_name_means_one_module() -> None:
+    modules = ((path.stem, name_of(path)) for path in FILES)
+    assert not {name: where for name, where in twice(modules).items() if name not in SHARED_NAMES}
+
+
+@cache
+def library_classes() -> frozenset[type]:
+    modules = pkgutil.walk_packages(kdmkit.__path__, "kdmkit.")
+    names = [module.name for module in modules if not module.name.endswith(("__main__", *WITHOUT_EXTRAS))]
+    return frozenset(
+        value
+        for name in names
+        for value in vars(importlib.import_module(name)).values()
+        if inspect.isclass(value) and value.__module__ == name
+    )
+
+
+def test_a_class_is_abstract_or_final() -> None:
+    """A class that others extend has abstract methods; exceptions are a hierarchy of names."""
+    bases = {
+        base
+        for value in library_classes()
+        for base in value.__bases__
+        if base in library_classes() and not issubclass(base, Exception)
+    }
+    concrete = {base.__qualname__ for base in bases if not inspect.isabstract(base)}
+    assert concrete == CONCRETE_BASES.keys()
 
 
 # ---- size

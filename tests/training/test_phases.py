@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from helpers import normal, seeded
 from kdmkit.kernels import RBF, Categorical
 from kdmkit.nn import JointLayer
-from kdmkit.training import PhasedFit, Phases, Rows, encode_rows, fit
+from kdmkit.training import PhasedFit, Rows, encode_rows, fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective
 from training.problems import data, furthest, options, same
 
@@ -160,26 +160,13 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_ends(tmp_path, victim):
     assert same(resumed.encoder, wanted.encoder)
 
 
-def test_a_subclass_changes_what_it_names():
-    class Own(Phases):
-        def place_components(self) -> None:
-            z, y = self.encode(self.train.tensors[0]), self.train.tensors[1]
-            self.layer = JointLayer(z.shape[1], 3, 5).initialize(z, y, generator=seeded(0))
-
-        def make_dense(self) -> nn.Module:
-            return nn.Linear(2, 3, bias=False)
-
-        def dense_objective(self) -> nn.Module:
-            return nn.Sequential()  # not reached
-
-        def pretrain(self) -> None:
-            self.dense = self.make_dense()
-            self.minimize("pretraining", DenseObjective(self.encoder, self.dense))
-
-    phases = Own(_encoder(), _rows(), options=options())
-    histories = phases.run()
-    assert phases.layer.n_components == 5
-    assert "validation_loss" not in histories["pretraining"][0]
+def test_other_objectives_between_the_phases():
+    phases = _phases(max_epochs=2)
+    phases.dense = nn.Linear(2, 3, bias=False)
+    phases.minimize("own", DenseObjective(phases.encoder, phases.dense), max_epochs=1)
+    phases.place_components()
+    phases.fit_jointly()
+    assert {phase: len(history) for phase, history in phases.histories.items()} == {"own": 1, "joint": 2}
 
 
 def test_regression():

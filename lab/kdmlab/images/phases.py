@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kdmkit.training import Device, FitOptions, Phases, Precision, Rows, fit
+from kdmkit.training import ConditionalObjective, Device, FitOptions, Precision, Rows, fit
 from kdmlab.images.augment import Augment
 from kdmlab.images.data import CLASSES, Pictures, pixels
 from kdmlab.images.models import DenseModel, KDMModel, encode
@@ -79,106 +79,72 @@ class Latents(NamedTuple):
     noise: Float[Tensor, "n e"]
 
 
-class ImageFit(Phases):
-    """The phases of a classifier of images; the dense head goes on as the KDM's teacher.
-
-    Args:
-        model: what is trained.
-        start: the encoder's first model: its dense head and layout.
-        data: the images.
-        setting: how to train.
-    """
-
-    def __init__(
-        self, model: DenseModel | KDMModel, start: DenseModel | None, data: Pictures, setting: Setting
-    ) -> None:
-        super().__init__(
-            model.encoder,
-            Rows((data.x_train, data.y_train)),
-            options=FitOptions(seed=setting.seed),
-            dense=None if start is None else start.head,
-            head_epochs=setting.recipe.head_epochs,
-        )
-        self.model, self.start, self.setting, self.recipe = model, start, setting, setting.recipe
-        if isinstance(model, KDMModel):
-            self.layer = model.layer
-
-    def options_for(self, phase: str) -> FitOptions:
-        recipe, wide = self.recipe, _WIDE * self.recipe.batch_size
-        epochs, rate, batch_size = {
-            "pretraining": (recipe.encoder_epochs, recipe.learning_rate, recipe.batch_size),
-            "dense": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
-            "joint": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
-            "head-before": (recipe.head_epochs, recipe.head_rate, wide),
-            "head-after": (recipe.head_epochs, recipe.head_rate, wide),
-            "likelihood": (recipe.likelihood_epochs, recipe.likelihood_rate, wide),
-        }[phase]
-        return self.setting.options(phase, len(self.train), epochs=epochs, rate=rate, batch_size=batch_size)
-
-    def continue_dense(self) -> None:
-        """Trains encoder and dense head for as long as the KDM is trained: the baseline."""
-        self.minimize("dense", self.dense_objective())
-
-    def place_components(self) -> None:
-        x, y = self.train.tensors
-        generator = torch.Generator().manual_seed(self.setting.seed)
-        some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
-        z = self.encode(x[some]).cpu()
-        self.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
-        kernel: Any = self.layer.kernel("x")
-        kernel.sigma = self.recipe.sigma_start * kernel.sigma.detach()
-
-    def dense_objective(self) -> nn.Module:
-        assert isinstance(self.model, DenseModel)
-        return Dense(self.model, self.recipe, self.setting.augment)
-
-    def joint_objective(self) -> nn.Module:
-        assert isinstance(self.model, KDMModel)
-        assert self.start is not None
-        return Discriminative(self.model, self.start, self.recipe, self.setting.augment)
-
-    def head_objective(self) -> nn.Module:
-        return Distillation(self.layer)
-
-    def head_rows(self, rows: Rows) -> Rows:
-        """Latent vectors, and the targets that the dense head gives for them."""
-        assert self.dense is not None
-        z, y = self.latent_rows(rows).tensors
-        with torch.no_grad():
-            target = distillation_targets(self.dense(z).float(), y, self.recipe)
-        return Rows((z, target))
-
-    def encode(self, x: Tensor) -> Tensor:
-        assert self.encoder is not None
-        return encode(self.encoder, x)
-
-
 def train_encoder(model: DenseModel, data: Pictures, setting: Setting) -> None:
     """Encoder and dense head, from the start."""
-    ImageFit(model, model, data, setting).pretrain()
+    _fit("pretraining", Dense(model, setting.recipe, setting.augment), _images(data), setting)
 
 
 def train_dense(model: DenseModel, data: Pictures, setting: Setting) -> None:
     """The baseline: encoder and dense head go on for as long as the KDM is trained."""
-    ImageFit(model, model, data, setting).continue_dense()
+    _fit("dense", Dense(model, setting.recipe, setting.augment), _images(data), setting)
 
 
 def train_kdm(model: KDMModel, start: DenseModel, data: Pictures, setting: Setting) -> None:
-    """Encoder and KDM together, and the KDM alone before and after.
+    """Encoder and KDM together, and the KDM alone before and after; the dense head is the KDM's teacher.
 
     The learning rate that suits the encoder is too small for components. Alone they take a larger one, before
     the encoder gets gradients from them and when it has converged.
     """
-    phases = ImageFit(model, start, data, setting)
-    phases.place_components()
-    phases.fit_head("head-before")
-    phases.fit_jointly()
-    phases.fit_head("head-after")
+    place_components(model, data, setting)
+    _train_head("head-before", model, start, data, setting)
+    objective = Discriminative(model, start, setting.recipe, setting.augment)
+    _fit("joint", objective, _images(data), setting)
+    _train_head("head-after", model, start, data, setting)
+
+
+def place_components(model: KDMModel, data: Pictures, setting: Setting) -> None:
+    """The KDM's first components: centres of clusters of encoded images."""
+    x, y = data.x_train, data.y_train
+    generator = torch.Generator().manual_seed(setting.seed)
+    some = torch.randperm(len(y), generator=generator)[:_CANDIDATES].to(x.device)
+    z = encode(model.encoder, x[some]).cpu()
+    model.layer.initialize(z, y[some].cpu(), method="kmeans", generator=generator)
+    kernel: Any = model.layer.kernel("x")
+    kernel.sigma = setting.recipe.sigma_start * kernel.sigma.detach()
 
 
 def train_likelihood(model: KDMModel, data: Pictures, setting: Setting) -> None:
-    """Maximum likelihood of the joint KDM from where it is, the encoder fixed."""
-    ImageFit(model, None, data, setting).fit_likelihood()
+    """Maximum likelihood of the joint KDM from its present weights, the encoder fixed."""
+    rows = Rows((encode(model.encoder, data.x_train), data.y_train))
+    _fit("likelihood", ConditionalObjective(None, model.layer, generative_weight=1.0), rows, setting)
+
+
+def _train_head(phase: str, model: KDMModel, start: DenseModel, data: Pictures, setting: Setting) -> None:
+    """The KDM alone, on latent vectors and on the targets that the dense head gives for them."""
+    if not setting.recipe.head_epochs:
+        return
+    z = encode(model.encoder, data.x_train)
+    with torch.no_grad():
+        target = distillation_targets(start.head(z).float(), data.y_train, setting.recipe)
+    _fit(phase, Distillation(model.layer), Rows((z, target)), setting)
+
+
+def _images(data: Pictures) -> Rows:
+    return Rows((data.x_train, data.y_train))
+
+
+def _fit(phase: str, objective: nn.Module, rows: Rows, setting: Setting) -> None:
+    recipe, wide = setting.recipe, _WIDE * setting.recipe.batch_size
+    epochs, rate, batch_size = {
+        "pretraining": (recipe.encoder_epochs, recipe.learning_rate, recipe.batch_size),
+        "dense": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+        "joint": (recipe.joint_epochs, recipe.joint_rate, recipe.batch_size),
+        "head-before": (recipe.head_epochs, recipe.head_rate, wide),
+        "head-after": (recipe.head_epochs, recipe.head_rate, wide),
+        "likelihood": (recipe.likelihood_epochs, recipe.likelihood_rate, wide),
+    }[phase]
+    options = setting.options(phase, len(rows), epochs=epochs, rate=rate, batch_size=batch_size)
+    fit(objective, rows, options=options, description=phase)
 
 
 def train_decoder(

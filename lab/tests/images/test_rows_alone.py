@@ -73,7 +73,7 @@ def test_the_first_bandwidth_can_be_wider(few_digits: None, digits: Plan) -> Non
         trained = jobs.Trained(replace(job, recipe=changed(job.recipe, {"sigma_start": start})))
         dense, kdm = trained._new_dense(), trained._new_kdm()
         kdm.encoder.load_state_dict(dense.encoder.state_dict())
-        phases.ImageFit(kdm, dense, trained.data, trained.setting).place_components()
+        phases.place_components(kdm, trained.data, trained.setting)
         found.append(float(kdm.layer.kernel("x").sigma.detach()))
     assert found[1] == pytest.approx(2 * found[0], rel=1e-5)
     other = changed(job.recipe, {"sigma_start": 2})

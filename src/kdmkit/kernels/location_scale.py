@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -36,7 +36,7 @@ class WithBandwidth(Kernel, ABC):
     parameter_name: str | None = None
 
     @abstractmethod
-    def with_bandwidth(self, bandwidth: Bandwidth) -> WithBandwidth:
+    def with_bandwidth(self, bandwidth: Bandwidth) -> Self:
         """The kernel with another bandwidth."""
 
     @property
@@ -161,10 +161,6 @@ class LocationScale(WithBandwidth, ABC):
         self, gap: Float[Tensor, "*shape"], scale: Tensor, other: Tensor
     ) -> Float[Tensor, "*shape"]:
         """E|gap + s·u − s'·u'| for independent u and u'."""
-
-    @abstractmethod
-    def with_bandwidth(self, bandwidth: Bandwidth) -> LocationScale:
-        """The kernel with another bandwidth."""
 
     def unit_quantile_bound(self, q: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """A distance from the centre beyond which less than min(q, 1 − q) of the mass of u lies."""

@@ -35,6 +35,14 @@ class Region(ABC):
     def unpacked(cls, packed: Tensor, event_shape: torch.Size) -> Self:
         """The region that `packed` describes."""
 
+    @classmethod
+    def unchecked(cls, *tensors: Tensor) -> Self:
+        """The region of tensors that the library has computed, in the order of the arguments."""
+        region = object.__new__(cls)
+        for name, tensor in zip(cls.__annotations__, tensors, strict=True):
+            object.__setattr__(region, name, tensor)
+        return region
+
 
 @dataclass(frozen=True, eq=False)
 class Interval(Region):
@@ -84,14 +92,6 @@ class Interval(Region):
         low, high = (end.reshape(shape) for end in packed.chunk(2, -1))
         return cls.unchecked(low, high)
 
-    @classmethod
-    def unchecked(cls, low: Tensor, high: Tensor) -> Interval:
-        """The interval between ends that the library has computed."""
-        region = object.__new__(cls)
-        object.__setattr__(region, "low", low)
-        object.__setattr__(region, "high", high)
-        return region
-
 
 @dataclass(frozen=True, eq=False)
 class OneOf(Region):
@@ -123,13 +123,6 @@ class OneOf(Region):
     @classmethod
     def unpacked(cls, packed: Tensor, event_shape: torch.Size) -> OneOf:
         return cls.unchecked(packed)
-
-    @classmethod
-    def unchecked(cls, values: Tensor) -> OneOf:
-        """The set of events that the library has computed."""
-        region = object.__new__(cls)
-        object.__setattr__(region, "values", values)
-        return region
 
 
 def first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,8 +49,8 @@ def learn_tree(
         observed: by variable, False if the value is missing; a variable without a mask has all values.
         weights: of the rows.
         targets: variables that will be predicted.
-        preference: information between a target and another variable counts this many times. So more
-            variables are neighbours of a target, and what they tell of it need not pass through others.
+        preference: information between a target and another variable counts this many times. Then more
+            variables are neighbours of a target, and their information need not pass through others.
     """
     masks = {name: mask.cpu() for name, mask in observed.items()}
     codes = [bin_codes(v, data[v.name].cpu(), masks.get(v.name)) for v in variables]

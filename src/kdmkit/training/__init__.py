@@ -7,7 +7,7 @@ from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
 from kdmkit.training.options import Device, FitOptions, Precision
 from kdmkit.training.packing import Table
-from kdmkit.training.phases import PhasedFit, Phases, encode_rows
+from kdmkit.training.phases import PhasedFit, encode_rows
 from kdmkit.training.rows import Rows
 from kdmkit.training.tree_fit import fit_tree, tree_options
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets
@@ -19,7 +19,6 @@ __all__ = [
     "Device",
     "FitOptions",
     "PhasedFit",
-    "Phases",
     "Precision",
     "Rows",
     "Table",

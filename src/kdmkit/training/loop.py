@@ -101,6 +101,7 @@ class Trainer:
             keep_freed_memory()
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)
+        self.weights = [rows.weight for rows in (self.train, self.validation) if rows is not None]
         self.order = self._shuffled(0)
         n_steps = len(self._batches()) * options.max_epochs
         self.steps = Steps(objective, self.accelerator, self.train, options, n_steps)
@@ -169,16 +170,15 @@ class Trainer:
             if self.steps.average is not None:
                 broadcast_buffers(self.steps.average.module)
         rate = float(self.steps.scheduler.get_last_lr()[0])
-        sums, parts = [self.steps.total], [self.train]
+        sums = [self.steps.total]
         if self.validation is not None:
             sums.append(self._evaluate(self.validation))
-            parts.append(self.validation)
         # While the device is busy.
         self.order = self._shuffled(epoch + 1)
         total = torch.stack(sums)
         if self.accelerator.num_processes > 1:
             total = self.accelerator.reduce(total, "sum")
-        losses = [loss / rows.weight for loss, rows in zip(total.tolist(), parts, strict=True)]
+        losses = [loss / weight for loss, weight in zip(total.tolist(), self.weights, strict=True)]
         entry = {"epoch": float(epoch), "loss": losses[0], "learning_rate": rate}
         return entry if self.validation is None else {**entry, "validation_loss": losses[1]}
 

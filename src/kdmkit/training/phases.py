@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -26,46 +25,49 @@ _ENCODER_RATE = 3e-3
 _JOINT_RATE = 0.3
 
 
-class Phases(ABC):
-    """Base of the fits of an encoder and a joint KDM behind it, phase by phase.
+class PhasedFit:
+    """Fits an encoder and a joint KDM behind it, phase by phase.
 
     1. `pretrain`: the encoder with a dense head.
-    2. `place_components`: the layer's components start from latent vectors.
+    2. `place_components`: the layer's components start at centres of clusters of latent vectors.
     3. `fit_head`: the layer alone, on latent vectors of the fixed encoder.
     4. `fit_jointly`: encoder and layer together.
     5. `fit_head` again.
 
     Phases 1, 3 and 5 need an encoder; 3 and 5 run only if `head_epochs` is not 0. `fit_likelihood` is not
-    part of `run`. A subclass says how `place_components` makes or starts `layer`. It may override other
-    phases, their objectives (`dense_objective`, `head_objective`, `joint_objective`) and their options
-    (`options_for`).
+    part of `run`. For other phases call the methods one by one, and `minimize` with other objectives, rows
+    or options between them.
 
     Args:
         encoder: from x to latent vectors z; None means z = x.
+        layer: the joint KDM of z and y.
         train, validation: rows of inputs x and targets y.
         options: of all phases. `learning_rate` is that of the layer alone. An encoder takes at most 3e-3, and
             0.3 times as much together with the layer. With `averaging` every phase ends with averaged
             weights. Every phase has a folder inside `checkpoint_dir`.
-        dense: the dense head; None is a linear map that `make_dense` makes.
+        dense: the dense head; None is a linear map.
         head_epochs: epochs of the layer alone, before and after it is trained together with the encoder.
         generative_weight: α of the loss −log p(y|z) − α·log p(z).
         noise, loss: of `fit_jointly`, as in `ConditionalObjective`.
         identity: what else checkpoints depend on, as in `fit`.
 
     Attributes:
-        layer: the joint KDM of z and y.
         histories: the history of every phase that has run, by its name.
         generator: of first weights.
 
-    >>> issubclass(PhasedFit, Phases)
-    True
+    >>> import kdmkit as kdm
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> encoder, layer = nn.Linear(4, 2), kdm.nn.JointLayer(2, 3, n_components=9)
+    >>> options = kdm.training.FitOptions(max_epochs=3, averaging=0.2)
+    >>> phases = PhasedFit(encoder, layer, kdm.training.Rows((x, y)), options=options, head_epochs=2)
+    >>> {phase: len(history) for phase, history in phases.run().items()}
+    {'pretraining': 3, 'head-before': 2, 'joint': 3, 'head-after': 2}
     """
-
-    layer: JointLayer
 
     def __init__(
         self,
         encoder: nn.Module | None,
+        layer: JointLayer,
         train: Rows,
         validation: Rows | None = None,
         *,
@@ -78,7 +80,8 @@ class Phases(ABC):
         identity: dict[str, Any] | None = None,
     ) -> None:
         check_count("head_epochs", head_epochs, least=0)
-        self.encoder, self.dense = encoder, dense
+        check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
+        self.encoder, self.layer, self.dense = encoder, layer, dense
         self.train, self.validation, self.options = train, validation, options
         self.head_epochs, self.generative_weight, self.identity = head_epochs, generative_weight, identity
         self.noise, self.loss = noise, loss
@@ -101,12 +104,14 @@ class Phases(ABC):
         if self.encoder is None:
             return
         if self.dense is None:
-            self.dense = self.make_dense()
-        self.minimize("pretraining", self.dense_objective())
+            self.dense = self._make_dense(self.encoder)
+        self.minimize("pretraining", DenseObjective(self.encoder, self.dense))
 
-    @abstractmethod
     def place_components(self) -> None:
-        """Starts the components from latent vectors."""
+        """Starts the components at centres of clusters of latent vectors."""
+        x, y = self.train.tensors[:2]
+        generator = torch.Generator().manual_seed(self.options.seed)
+        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
 
     def fit_head(self, phase: str) -> None:
         """Trains the layer alone on latent vectors, which are computed once.
@@ -115,11 +120,13 @@ class Phases(ABC):
         adapts the components to the encoder's last weights.
         """
         if self.encoder is not None and self.head_epochs:
-            self.minimize(phase, self.head_objective(), self.head_rows)
+            self.minimize(phase, self.head_objective(), self.latent_rows)
 
     def fit_jointly(self) -> None:
         """Trains encoder and layer together; without an encoder the layer."""
-        self.minimize("joint", self.joint_objective())
+        settings = {"generative_weight": self.generative_weight, "noise": self.noise}
+        objective = ConditionalObjective(self.encoder, self.layer, **settings, loss=self.loss)
+        self.minimize("joint", objective)
 
     def fit_likelihood(self) -> None:
         """Maximises the layer's likelihood p(z, y) from its present weights; the encoder is fixed."""
@@ -128,20 +135,9 @@ class Phases(ABC):
 
     # ---- parts of the phases
 
-    def dense_objective(self) -> nn.Module:
-        """The objective of `pretrain`; it takes the tensors of `train`."""
-        assert self.encoder is not None
-        assert self.dense is not None
-        return DenseObjective(self.encoder, self.dense)
-
     def head_objective(self) -> nn.Module:
-        """The objective of `fit_head`; it takes the tensors that `head_rows` makes."""
+        """The objective of `fit_head`; it takes latent vectors and targets."""
         return ConditionalObjective(None, self.layer, generative_weight=self.generative_weight)
-
-    def joint_objective(self) -> nn.Module:
-        """The objective of `fit_jointly`; it takes the tensors of `train`."""
-        settings = {"generative_weight": self.generative_weight, "noise": self.noise}
-        return ConditionalObjective(self.encoder, self.layer, **settings, loss=self.loss)
 
     def options_for(self, phase: str) -> FitOptions:
         """The options of a phase."""
@@ -157,9 +153,9 @@ class Phases(ABC):
             changes["checkpoint_dir"] = Path(self.options.checkpoint_dir) / phase
         return replace(self.options, **changes)
 
-    def make_dense(self) -> nn.Module:
+    def _make_dense(self, encoder: nn.Module) -> nn.Module:
         """A linear map from latent vectors to as many outputs as y has dimensions or classes."""
-        latent = self.encode(self.train.tensors[0][:2]).shape[1]
+        latent = encode_rows(encoder, self.train.tensors[0][:2]).shape[1]
         kernel, y = self.layer.kernel("y"), self.layer.components["y"]
         outputs = kernel.probs(y[:1]) if kernel.discrete else y[:1].flatten(1)
         return make_linear(latent, outputs.shape[-1], self.generator)
@@ -172,10 +168,6 @@ class Phases(ABC):
         """The rows with latent vectors in place of inputs."""
         x, *rest = rows.tensors
         return Rows((self.encode(x), *rest), rows.weights)
-
-    def head_rows(self, rows: Rows) -> Rows:
-        """The rows that `fit_head` learns from."""
-        return self.latent_rows(rows)
 
     def minimize(
         self,
@@ -196,40 +188,6 @@ class Phases(ABC):
         options = replace(self.options_for(phase), **changes)
         settings: dict[str, Any] = {"options": options, "identity": self.identity}
         self.histories[phase] = fit(objective, prepare(self.train), validation, description=phase, **settings)
-
-
-class PhasedFit(Phases):
-    """Fits an encoder and a given joint KDM behind it; its components start at centres of clusters.
-
-    Args:
-        encoder, train, validation, settings: as in `Phases`.
-        layer: the joint KDM of latent vectors and targets.
-
-    >>> import kdmkit as kdm
-    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-    >>> encoder, layer = nn.Linear(4, 2), kdm.nn.JointLayer(2, 3, n_components=9)
-    >>> options = kdm.training.FitOptions(max_epochs=3, averaging=0.2)
-    >>> phases = PhasedFit(encoder, layer, kdm.training.Rows((x, y)), options=options, head_epochs=2)
-    >>> {phase: len(history) for phase, history in phases.run().items()}
-    {'pretraining': 3, 'head-before': 2, 'joint': 3, 'head-after': 2}
-    """
-
-    def __init__(
-        self,
-        encoder: nn.Module | None,
-        layer: JointLayer,
-        train: Rows,
-        validation: Rows | None = None,
-        **settings: Any,
-    ) -> None:
-        check_instance("layer", layer, JointLayer, "a kdmkit.nn.JointLayer")
-        super().__init__(encoder, train, validation, **settings)
-        self.layer = layer
-
-    def place_components(self) -> None:
-        x, y = self.train.tensors[:2]
-        generator = torch.Generator().manual_seed(self.options.seed)
-        self.layer.initialize(self.encode(x), y, method="kmeans", generator=generator)
 
 
 @torch.no_grad()

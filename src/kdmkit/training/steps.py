@@ -44,6 +44,7 @@ class Steps:
         generator: the library's modules draw from it.
         local: the rows of a batch that belong to this process.
         average: follows the parameters; None without averaging.
+        result: the module whose weights are validated and returned: the average, or the objective itself.
         replays: whether a step is a graph.
     """
 
@@ -62,9 +63,11 @@ class Steps:
         self.optimizer = prepare(accelerator, optimizer) if self.scaled else optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         # After `prepare`, which gives all processes the weights of the first.
-        self.average = None
+        self.average: MovingAverage | None = None
+        self.result = objective
         if options.averaging is not None:
             self.average = MovingAverage(objective, options.averaging * n_steps)
+            self.result = self.average.module
         self.local = slice(accelerator.process_index, None, accelerator.num_processes)
         self.generator = torch.Generator(device)
         self.drawing = [part for part in objective.modules() if isinstance(part, DrawingModule)]
@@ -75,11 +78,6 @@ class Steps:
         self._rates = [torch.zeros((), device=device) for _ in optimizer.param_groups] if self.moves else []
         self._rates_set: list[float] = []
         self._replayed = Replayed(device, [self.generator]) if self.replays else None
-
-    @property
-    def result(self) -> nn.Module:
-        """The module whose weights are validated and returned: the average, or the objective itself."""
-        return self.objective if self.average is None else self.average.module
 
     def parts(self) -> dict[str, Any]:
         """Everything with a state that a checkpoint keeps, by name."""

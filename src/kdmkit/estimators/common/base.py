@@ -231,6 +231,10 @@ class KDMEstimator(BaseEstimator, ABC):
         return map(partial(answer_batch, read, answer, keep), batches_of(data, batch_size))
 
     @abstractmethod
+    def fit(self, *data: Any, **options: Any) -> Any:
+        """Fits the estimator; every estimator names the data that it needs."""
+
+    @abstractmethod
     def score_samples(self, X: Any) -> Array:
         """log p of every row."""
 

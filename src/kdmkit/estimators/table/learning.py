@@ -160,7 +160,7 @@ class TableEstimator(KDMEstimator):
         return self._cached_engine
 
     @property
-    def to_module(self) -> Any:  # type: ignore[override]
+    def to_module(self) -> Any:
         """Tables have no such method: `module_.tree()` is their distribution in PyTorch."""
         advice = "module_.tree() is the distribution in PyTorch"
         raise AttributeError(f"{type(self).__name__!r} object has no attribute 'to_module': {advice}")

@@ -348,7 +348,7 @@ def _is_outgrown(layer: TreeLayer, rows: ReplayRows, settings: TableSettings) ->
 
 
 def _settings_of_chunk(settings: TableSettings, number: int) -> TableSettings:
-    """Every chunk has a seed and a folder for checkpoints of its own."""
+    """The settings of one chunk, with a separate seed and folder for checkpoints."""
     options: dict[str, Any] = dict(settings.options)
     options["seed"] = derive_seed(settings.seed, number) if number else settings.seed
     if options.get("checkpoint_dir") is not None:

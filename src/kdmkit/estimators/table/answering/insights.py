@@ -74,7 +74,7 @@ class Dependence:
 def measure_dependence(engine: TableEngine, n_samples: int, generator: torch.Generator) -> Dependence:
     """Mutual information between all pairs of columns.
 
-    A column with several variables, a date, tells as much as the most telling of them.
+    For a column with several variables, a date, it is the largest information of one of them.
     """
     columns = list(engine.columns.values())
     information = np.full((len(columns), len(columns)), np.nan)
@@ -120,7 +120,7 @@ def measure_information(
 
 
 def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.Generator) -> float:
-    """I(first; second): that of the most telling pair of their variables."""
+    """I(first; second): the largest information between their variables."""
     pairs = [(a, b) for a in first.variables for b in second.variables]
     information = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
     return max(float(estimate.value) for estimate in information)
