@@ -18,7 +18,7 @@ from kdmkit.nn import Scaler
 from kdmkit.nn.scaler import LARGEST_INPUT
 from kdmkit.ops.blocks import block_order
 
-# Tells these random numbers from those of the same seed elsewhere, which may have made the rows.
+# Added to seeds: a user may have made the rows with the same seed.
 _STREAM = 0x6B646D
 # Added to the uncertainty of labels, so that distances count among rows of certain labels.
 _LEAST_UNCERTAINTY = 0.02

@@ -21,9 +21,9 @@ _RATE, _STEPS, _BATCH = 0.05, 200, 256
 _PRIOR_X = 2.0
 # k-means is fitted to at most this many rows.
 _CLUSTER_SAMPLE = 50_000
-# A share of a cluster's weight that is lost in a difference.
+# Weights below this share of a cluster's weight are lost in a difference.
 _LOST = 1e-12
-# Rows per product of sums.
+# Rows per block of sums on a GPU.
 _BLOCK = 16384
 # Targets that differ by less than this share of their size count as equal.
 _ROUNDING = 1e-9
@@ -35,7 +35,7 @@ _CONSTANT = 1e-6
 
 @dataclass(frozen=True)
 class Clusters:
-    """Centres of clusters of rows and residuals, and what they would be without one of their members.
+    """Centres of clusters of rows and residuals, of all their members and without each of them.
 
     Args:
         x, r: the means of every cluster.

@@ -23,7 +23,7 @@ from kdmkit.training import Rows
 HOLDERS = 2
 # Below this many rows there is nothing to hold out.
 _FEWEST_ROWS = 8
-# Rates and widths were chosen by held-out errors on training rows: docs/decisions.md.
+# Widths and weight decay, chosen by held-out errors on training rows: docs/decisions.md.
 _HIDDEN = (64, 64)
 _DECAY = 1e-2
 # In standard deviations of the targets: larger errors count linearly instead of by their squares.
@@ -31,7 +31,7 @@ _DELTA = 3.0
 # EMA decay of the weights.
 _AVERAGE_DECAY = 0.995
 _EPOCHS, _STEPS = 300, 4000
-# Where targets are mostly noise, the best of many epochs is a little better by chance only.
+# If targets are mostly noise, the best of many epochs is a little better by chance only.
 _MIN_IMPROVEMENT = 0.01
 
 #: From answers `(..., outputs)` and targets to one loss per answer, `(...)`.

@@ -27,7 +27,7 @@ from kdmkit.training import FitOptions, PhasedFit, Rows, encode_rows
 
 # Standardised inputs beyond this are compressed: ordinary columns hardly reach it.
 _INPUT_LIMIT = 5.0
-# Of the weights of encoders and dense heads.
+# Weight decay of encoders and dense heads.
 _WEIGHT_DECAY = 1e-2
 # The widths of the built-in networks.
 _HIDDEN, _LATENT = 128, 16

@@ -83,7 +83,7 @@ def _in_two_parts(
 
 #: The values of a parameter `sigma`, for error messages.
 SIGMA = "'auto', a number > 0, 'scott', 'silverman' or 'loo'"
-# The number of rows that are left out of the density of all, about.
+# About this many rows are left out, one at a time.
 _ROWS = 1024
 # One in this many rows makes the first choice from the grid, if rows are many.
 _FEWER = 16
@@ -141,7 +141,7 @@ def _best_factor(x: Float[Tensor, "n d"], w: Tensor, labels: Tensor | None, most
     """The leave-one-out bandwidth of rows in units of the rule's: from a grid, then from a finer one."""
     if len(x) < 2:
         return 1.0
-    # Grid points are 3 % apart: float32 tells them apart.
+    # Grid points are 3 % apart: float32 is precise enough.
     x = x.float()
     rows = torch.arange(0, len(x), max(1, len(x) // _ROWS))
 

@@ -166,7 +166,7 @@ class GroupedRows:
 
     @property
     def n_effective(self) -> float:
-        """The number of rows of equal weight that tell as much as the rows of all groups."""
+        """Kish's effective number of the rows of all groups."""
         return self.n_seen * effective_rows(torch.from_numpy(self.sample.weights)) / len(self.sample)
 
     @property
@@ -210,7 +210,7 @@ def automatic_density_of_groups(rows: GroupedRows, *, verbose: bool = False) -> 
     z, total = scaler(x), groups.weight.sum()
     floor = torch.stack([rounding_step(column, share) for column in z.mT]) / 2
     scaled = Groups(scaler(groups.mean), groups.std / scaler.scale, groups.weight / total)
-    # Distances of groups to distinct rows of the sample, which have no part in the mean of distances.
+    # Distances of groups to distinct rows of the sample; the latter have no weight in the mean of distances.
     near = z[distinct]
     both = torch.cat([scaled.mean, near]), torch.cat([scaled.weight, torch.zeros_like(near[:, 0])])
     relative = neighbour_distance(*both, len(groups) + torch.arange(len(near)))[: len(groups)]

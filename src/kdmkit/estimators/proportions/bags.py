@@ -20,7 +20,7 @@ _EM_STEPS = 5
 
 
 def check_bags(bags: Any, n: int, n_bags: int | None = None) -> Int[Tensor, " n"]:
-    """Ids 0 … n_bags − 1, one per row; every bag has a row. Without `n_bags` the largest id says how many."""
+    """Ids 0 … n_bags − 1, one per row; every bag has a row. Without `n_bags` the largest id gives it."""
     array = np.asarray(bags)
     if array.shape != (n,) or not np.issubdtype(array.dtype, np.integer):
         got = f"{array.dtype} of shape {array.shape}"
