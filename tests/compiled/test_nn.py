@@ -35,7 +35,7 @@ def _same_values_and_gradients(module, compiled, *inputs):
         close(one, other, rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", slow_except(LAYERS, "mixed"))
+@pytest.mark.parametrize("name", slow_except(LAYERS, "density"))
 def test_layers_compile_as_one_graph(name):
     module = _Answer(scrambled(name))
     _same_values_and_gradients(module, torch.compile(module, backend="aot_eager", fullgraph=True))

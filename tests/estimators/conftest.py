@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import typecheck
-
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
@@ -20,10 +18,3 @@ def _one_thread() -> Iterator[None]:
 def _seeded() -> None:
     """Modules that tests make have the same weights every time."""
     torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def fast() -> Iterator[None]:
-    """Annotations are not checked: they take more than half of the time of a fit."""
-    with typecheck.off():
-        yield

@@ -11,8 +11,6 @@ import kdmkit as kdm
 from estimators.problems import bags, blobs
 from kdmkit.training.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 X, y = blobs(150)
 
 

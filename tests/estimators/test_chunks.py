@@ -13,8 +13,6 @@ import kdmkit as kdm
 from estimators.problems import moons
 from kdmkit.estimators.common.chunks import KeptRows
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 CHUNKS = [slice(0, 60), slice(60, 61), slice(61, 200)]
 DENSITIES: list[dict[str, Any]] = [
     {},

@@ -12,8 +12,6 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 import kdmkit as kdm
 from estimators.problems import blobs, digits, moons
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 METHODS = ["nonparametric", "likelihood", "discriminative"]
 
 

@@ -16,8 +16,6 @@ import kdmkit as kdm
 from estimators.problems import moons
 from kdmkit.estimators.common.leave_one_out import choose_sigma, held_out_loss
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 def quick(**parameters: Any) -> kdm.KDMDensity:
     return kdm.KDMDensity(method="likelihood", max_epochs=40, random_state=0, **parameters)

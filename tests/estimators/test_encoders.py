@@ -11,8 +11,6 @@ from torch import Tensor, nn
 import kdmkit as kdm
 from estimators.problems import Array, ConvNet, Deconv, bags, blobs, digits, heteroscedastic
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 @pytest.fixture(scope="module")
 def mlp() -> Any:

@@ -14,8 +14,6 @@ from kdmkit.estimators.classification.logits import draw_given_label
 from kdmkit.estimators.common.cross_fit import held_out
 from kdmkit.nn.trend import tilted_log_probs
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 def noisy_line(n: int, d: int = 8, seed: int = 0) -> tuple[Array, Array]:
     """Labels of a logistic model: nothing but a linear function can be learned."""

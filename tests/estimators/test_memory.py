@@ -16,8 +16,6 @@ from kdmkit.estimators.regression.residuals import fit_memory
 from kdmkit.nn import ResidualMemory
 from kdmkit.ops.blocks import block_order
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 def families(n: int, seed: int) -> tuple[Array, Array]:
     """Rows in families of near-repetitions: a secret offset of the family that no smooth function knows."""

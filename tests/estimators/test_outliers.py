@@ -12,8 +12,6 @@ import kdmkit as kdm
 from estimators.problems import Array, bags, blobs
 from kdmkit.nn import Scaler
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 X, LABELS = blobs(60)
 TARGETS = X[:, 0] + LABELS
 ROWS, BAGS, PROPORTIONS, _ = bags(90)

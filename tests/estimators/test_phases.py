@@ -9,8 +9,6 @@ import torch
 import kdmkit as kdm
 from estimators.problems import blobs, digits
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 X, y = blobs(150)
 
 

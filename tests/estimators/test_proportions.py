@@ -19,8 +19,6 @@ from kdmkit.estimators.proportions.bag_likelihood import (
 )
 from kdmkit.estimators.proportions.bags import Bags, fit_log_proportions, log_posterior_proportions
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 @pytest.fixture(scope="module", params=[2, 3])
 def fitted(request: pytest.FixtureRequest) -> Any:

@@ -10,8 +10,6 @@ import torch
 import kdmkit as kdm
 from estimators.problems import Array, bimodal, heteroscedastic
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 @pytest.fixture(scope="module", params=[heteroscedastic, bimodal], ids=["heteroscedastic", "bimodal"])
 def fitted(request: pytest.FixtureRequest) -> Any:

@@ -32,8 +32,6 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
 LEARNED_WITH_WEIGHTS = [n for n in ESTIMATORS if "proportions" not in n and "nonparametric" not in n]
 X, y = blobs(120)
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 @pytest.fixture(params=ESTIMATORS)
 def estimator(request: pytest.FixtureRequest) -> Any:
@@ -41,7 +39,7 @@ def estimator(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module", params=ESTIMATORS)
-def model(request: pytest.FixtureRequest, fast: None) -> Any:
+def model(request: pytest.FixtureRequest) -> Any:
     """A fitted estimator that several tests ask."""
     return fitted(ESTIMATORS[request.param]())
 

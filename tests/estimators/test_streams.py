@@ -23,7 +23,7 @@ def frame() -> Any:
 
 
 @pytest.fixture(scope="module")
-def models(frame: Any, fast: None) -> dict[str, Any]:
+def models(frame: Any) -> dict[str, Any]:
     X, few = frame[NAMES], {"n_components": 4, "max_epochs": 1, "random_state": 0}
     pair = frame[NAMES].to_numpy() @ [[1.0, 2.0], [0.5, -1.0]]
     return {

@@ -58,7 +58,6 @@ def _plain(fit: str) -> Any:
     return FITS[fit]()
 
 
-@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 @pytest.mark.parametrize("fit", FITS)
 def test_fits_are_the_same_in_any_surroundings(fit: str, surroundings: str) -> None:

@@ -95,7 +95,6 @@ class _Seen(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.usefixtures("fast")
 def test_many_rows_are_predicted_in_threads() -> None:
     """With the same numbers, however many threads there are; users' encoders stay in the caller's thread."""
     rows = np.tile(X, (70, 1)) + np.linspace(0, 1, 70 * len(X))[:, None]

@@ -21,8 +21,6 @@ from kdmkit.estimators.regression.residuals import (
 )
 from kdmkit.nn import MLPEnsemble
 
-pytestmark = pytest.mark.usefixtures("fast")
-
 
 def surface(n: int, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
@@ -304,7 +302,8 @@ def test_where_there_are_no_rows_the_answer_is_wide() -> None:
     assert slope.abs() > 0.1
 
 
-@pytest.mark.parametrize("n", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 40))])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [10, 20, 40])
 def test_intervals_cover_where_rows_are_few(n: int) -> None:
     covered = []
     for seed in range(4):

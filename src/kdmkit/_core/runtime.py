@@ -31,11 +31,8 @@ def only_reverse_mode() -> bool:
     )
 
 
-def is_exporting() -> bool:
-    """Whether `torch.export` traces: the size of a batch is unknown then."""
-    # torch 2.6 has no such function.
-    asked = getattr(torch.compiler, "is_exporting", None)
-    return asked is not None and bool(asked())
+#: Whether `torch.export` traces: the size of a batch is unknown then. torch 2.6 has no such function.
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def in_one_thread(call: Callable[..., Any], *arguments: Any) -> Any:
