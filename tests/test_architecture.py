@@ -19,6 +19,7 @@ import kdmkit.kernels
 SOURCE = Path(kdmkit.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 400
+MOST_WITH_ONE_IMPORTER = 45
 
 #: File names that every package may have.
 SHARED_NAMES = {"__init__", "__main__", "base"}
@@ -26,8 +27,8 @@ SHARED_NAMES = {"__init__", "__main__", "base"}
 #: Classes that are extended though they have no abstract method, with a reason each.
 CONCRETE_BASES = {"PageRequest": "the settings of pydantic that all requests share"}
 
-#: Modules that cannot be imported here: without Triton its kernels cannot.
-WITHOUT_EXTRAS = () if importlib.util.find_spec("triton") else (".triton",)
+#: Modules that cannot be imported here: without Triton its kernels cannot, and one says what replaces it.
+UNIMPORTABLE = ("kdmkit.datasets", *(() if importlib.util.find_spec("triton") else (".triton",)))
 
 #: Who may compute the exact matrix of overlaps, n × m in memory, and why.
 EXACT = {
@@ -200,7 +201,7 @@ def test_a_module_name_means_one_module() -> None:
 @cache
 def library_classes() -> frozenset[type]:
     modules = pkgutil.walk_packages(kdmkit.__path__, "kdmkit.")
-    names = [module.name for module in modules if not module.name.endswith(("__main__", *WITHOUT_EXTRAS))]
+    names = [module.name for module in modules if not module.name.endswith(("__main__", *UNIMPORTABLE))]
     return frozenset(
         value
         for name in names
@@ -227,6 +228,43 @@ def test_a_class_is_abstract_or_final() -> None:
 def test_files_are_short() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in FILES}
     assert not {name: length for name, length in lengths.items() if length >= LONGEST_FILE}
+
+
+# ---- rooms
+
+MODULES = {".".join(("kdmkit", *path.relative_to(SOURCE).with_suffix("").parts)): path for path in FILES}
+
+
+def defining_module(module: str, name: str) -> str | None:
+    """The module of kdmkit that a name comes from, through the packages that pass it on."""
+    if f"{module}.{name}" in MODULES:
+        return f"{module}.{name}"
+    package = MODULES.get(f"{module}.__init__")
+    sources = {} if package is None else {part: source for source, part in imports(parsed(package))}
+    if name in sources and sources[name] != module:
+        return defining_module(sources[name], name)
+    return module if module in MODULES else None
+
+
+def importers() -> dict[str, set[str]]:
+    """The modules that import from a module; a package that only passes names on is none of them."""
+    found: dict[str, set[str]] = {}
+    for importer, path in MODULES.items():
+        if path.stem != "__init__":
+            for module in {defining_module(*pair) for pair in imports(parsed(path))} - {None, importer}:
+                found.setdefault(str(module), set()).add(importer)
+    return found
+
+
+def test_few_modules_have_one_importer() -> None:
+    """A module for one importer, that nobody would look for alone, belongs into the importer's file."""
+    single = sorted(module for module, users in importers().items() if len(users) == 1)
+    assert len(single) <= MOST_WITH_ONE_IMPORTER, single
+
+
+def test_names_are_followed_through_packages() -> None:
+    assert defining_module("kdmkit", "RBF") == "kdmkit.kernels.rbf"
+    assert defining_module("kdmkit.training", "Rows") == "kdmkit.training.fit_arguments"
 
 
 # ---- documents

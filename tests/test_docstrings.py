@@ -141,7 +141,7 @@ def test_public_names_are_on_a_page(package: str) -> None:
 
 
 #: Returned classes that users know by what they are: a base class of estimators, and kernels.
-INTERNAL = {"KDMEstimator", "Around", "WithBandwidth"}
+INTERNAL = {"KDMEstimator", "Around", "WithBandwidth", "Bounds"}
 
 
 def methods(value: Any) -> Iterator[Any]:

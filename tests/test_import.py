@@ -7,7 +7,7 @@ import pytest
 
 import kdmkit
 
-#: Each takes a noticeable part of a second to import, and is loaded when it is first used.
+#: They are loaded when they are first used: most take a noticeable part of a second to import.
 HEAVY = [
     "accelerate",
     "matplotlib",
@@ -25,6 +25,8 @@ HEAVY = [
     "kdmkit.cli",
     "kdmkit.estimators",
     "kdmkit.explore",
+    "kdmkit.metrics",
+    "kdmkit.nn",
     "kdmkit.plotting",
     "kdmkit.serialize",
     "kdmkit.training",
@@ -99,3 +101,11 @@ def test_removed_names_name_their_replacement(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}' any more: ") as caught:
         getattr(kdmkit, name)
     assert str(caught.value).endswith(kdmkit._REMOVED[name])
+
+
+@pytest.mark.parametrize(
+    "statement", ["import kdmkit.datasets", "from kdmkit import datasets", "from kdmkit.datasets import load"]
+)
+def test_a_removed_module_names_its_replacement(statement: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match="any more: use the loaders of"):
+        exec(statement, {})

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kdmkit import metrics, nn, ops
-from kdmkit.distributions import KDM, JointKDM, PreparedKDM, TreeKDM
+from kdmkit import ops
+from kdmkit.distributions import KDM, Event, JointKDM, PreparedKDM, TreeKDM, col
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -14,6 +14,7 @@ from kdmkit.kernels import (
     Interval,
     Kernel,
     Levels,
+    Missing,
     OneOf,
     Periodic,
     QuantileNormal,
@@ -21,11 +22,12 @@ from kdmkit.kernels import (
     Transformed,
     Tricube,
     Truncated,
+    Union,
     find_atoms,
 )
 
 if TYPE_CHECKING:
-    from kdmkit import answers, plotting, training
+    from kdmkit import answers, metrics, nn, plotting, training
     from kdmkit.engines import BatchFunction
     from kdmkit.estimators import (
         KDMClassifier,
@@ -47,6 +49,7 @@ __all__ = [
     "Composed",
     "Cosine",
     "Epanechnikov",
+    "Event",
     "Inflated",
     "Interval",
     "JointKDM",
@@ -57,6 +60,7 @@ __all__ = [
     "KDMTable",
     "Kernel",
     "Levels",
+    "Missing",
     "OneOf",
     "Periodic",
     "PreparedKDM",
@@ -66,7 +70,9 @@ __all__ = [
     "TreeKDM",
     "Tricube",
     "Truncated",
+    "Union",
     "answers",
+    "col",
     "find_atoms",
     "load",
     "merge",
@@ -78,10 +84,10 @@ __all__ = [
     "training",
 ]
 
-#: Names that are imported when they are first used, with their modules: scikit-learn, Accelerate and
-#: safetensors take seconds to import.
+#: Names that are imported when they are first used, with their modules. scikit-learn, Accelerate and
+#: safetensors take seconds to import; layers and metrics a third of what is left.
 _LAZY = {
-    **{package: f"kdmkit.{package}" for package in ("answers", "plotting", "training")},
+    **{package: f"kdmkit.{package}" for package in ("answers", "metrics", "nn", "plotting", "training")},
     **dict.fromkeys(("load", "save"), "kdmkit.serialize"),
     "BatchFunction": "kdmkit.engines",
     **dict.fromkeys(

@@ -1,5 +1,6 @@
 """Types of the answers of `KDMTable` and `TreeKDM`, for type hints and `isinstance`."""
 
+from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import Answer, Cell, Column, Columns, Dependence, EventAnswer, Explanation
 
@@ -13,4 +14,6 @@ __all__ = [
     "EventAnswer",
     "Explanation",
     "MutualInformation",
+    "Operand",
+    "Operands",
 ]

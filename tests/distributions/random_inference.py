@@ -120,9 +120,11 @@ class Inference:
         return torch.logsumexp(conditional + self.evidence.log_weights.double(), -1)
 
 
-def random_inference(seed: int) -> Inference:
+def random_inference(seed: int, m: int | None = None) -> Inference:
+    """A configuration with m components; None: some number of them."""
     draw = Draw(seed)
-    d, m = draw.count(128), draw.count(4096)
+    d, drawn = draw.count(128), draw.count(4096)
+    m = drawn if m is None else m
     parts = {"x": continuous(draw, m, d)}
     outputs = draw.choose("labels", "codes", "continuous", "mixed")
     if outputs in ("labels", "mixed"):
@@ -146,9 +148,9 @@ def random_inference(seed: int) -> Inference:
     return Inference(joint, evidence, values, parts)
 
 
-def errors(seed: int) -> Tensor:
+def errors(seed: int, m: int | None = None) -> Tensor:
     """The errors of one configuration, in units of 1 + |log p|."""
-    inference = random_inference(seed)
+    inference = random_inference(seed, m)
     with torch.no_grad():
         wanted = inference.exact()
         return (inference.log_prob().double() - wanted).abs() / (1 + wanted.abs())

@@ -44,15 +44,14 @@ def test_five_thousand_random_configurations():
 
 
 def test_random_configurations_in_blocks(monkeypatch):
-    """The same where a matrix of scores is too large to be held."""
+    """The same where a matrix of scores is too large to be held: blocks have 2,048 components."""
     monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", 0)
-    monkeypatch.setattr("kdmkit.ops.chunked._COLUMNS", {"cpu": 64})
-    assert [seed for seed in range(40) if not bool((errors(seed) <= TOLERANCE).all())] == []
+    assert [seed for seed in range(40) if not bool((errors(seed, 4500) <= TOLERANCE).all())] == []
 
 
-def _gradients(far, dtype, target):
+def _gradients(far, dtype, target, m):
     """Of the mean log-probability, by components, query and bandwidth."""
-    shapes = {"x": (40, 3), "y": (40, 4), "z": (40, 1), "query": (20, 3)}
+    shapes = {"x": (m, 3), "y": (m, 4), "z": (m, 1), "query": (20, 3)}
     x, y, z, query = (normal(*shape, seed=i).float() for i, shape in enumerate(shapes.values()))
     leaves = [t.to(dtype).requires_grad_() for t in (x, y, z, far * query)]
     kernel = kdm.RBF(torch.tensor(0.3, dtype=dtype), trainable=True)
@@ -67,11 +66,11 @@ def _gradients(far, dtype, target):
 @pytest.mark.parametrize("target", ["y", "z"])
 @pytest.mark.parametrize("far", [1.0, 30.0, 1000.0])
 def test_gradients(far, target, blocks, monkeypatch):
-    wanted = _gradients(far, torch.float64, target)
+    m = 4500 if blocks else 40
+    wanted = _gradients(far, torch.float64, target, m)
     if blocks:
         monkeypatch.setattr("kdmkit.ops.dense.LARGEST_ON_CPU", 0)
-        monkeypatch.setattr("kdmkit.ops.chunked._COLUMNS", {"cpu": 16})
-    for got, exact in zip(_gradients(far, torch.float32, target), wanted, strict=True):
+    for got, exact in zip(_gradients(far, torch.float32, target, m), wanted, strict=True):
         assert (got.double() - exact).norm() <= 1e-4 * exact.norm() + 1e-6
 
 

@@ -157,11 +157,22 @@ def test_padded_bags_equal_ragged_ones():
         close(inferred.log_prob(torch.tensor(2))[i], one.log_prob(torch.tensor(2)))
 
 
-def test_weights_by_blocks_of_evidence(monkeypatch):
-    joint, rho = _joint(), _kdm("x", (B,), count=9)
-    whole = joint.infer(x=rho).weights
-    monkeypatch.setattr("kdmkit.distributions.weights._PAIRS", 2 * M * B)
-    close(joint.infer(x=rho).weights, whole)
+def test_weights_given_many_points_are_the_mean_of_those_given_parts():
+    """Evidence of 17 million pairs of points and components is taken in blocks, that of its halves is not."""
+    n, m = 170_000, 100
+    joint = kdm.JointKDM(
+        {"x": normal(m, 2, seed=0).float(), "z": normal(m, CLASSES, seed=1).float()},
+        simplex(m, seed=2).float(),
+        {"x": kdm.RBF(0.9), "z": kdm.Cosine()},
+    )
+    points = normal(n, 2, seed=3).float()
+
+    def weights(points):
+        return joint.infer(x=kdm.KDM.from_samples(points, kdm.RBF(1.0))).weights
+
+    mean = torch.stack([weights(half) for half in points.chunk(2)]).mean(0)
+    # Logarithms of sums of n exponentials of float32, each off by |log| ≤ log n times the rounding.
+    close(weights(points), mean, rtol=1e-5, atol=0)
 
 
 def test_gradients_of_inference_from_a_kdm():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import kdmkit as kdm
-from kdmkit.distributions import features
 from kdmkit.kernels import rbf
 from kdmkit.ops.triton import backend
 
@@ -170,14 +169,24 @@ def test_a_kernel_that_fails_is_given_up(reductions, monkeypatch):
     assert not reductions
 
 
-def test_numbers_of_many_components_are_computed_in_blocks(monkeypatch):
-    rho, x = _joint()
-    wanted = rho.infer(x=x).probs, rho.marginal("y").probs
-    monkeypatch.setattr(features, "_STEP", 64)
-    torch.testing.assert_close((rho.infer(x=x).probs, rho.marginal("y").probs), wanted)
+def test_numbers_of_many_components_are_computed_in_blocks():
+    """More than 2¹⁸ components, against the formulas: p(y) = Σ_j w_j p_j(y), given x with its weights."""
+    m = 265_000
+    generator = torch.Generator().manual_seed(0)
+    c, amplitudes = (f(m, k, generator=generator).double() for f, k in ((torch.randn, 2), (torch.rand, V)))
+    rho = kdm.JointKDM({"x": c, "y": amplitudes}, None, {"x": kdm.RBF(0.5), "y": kdm.Cosine()})
+    x = torch.randn(3, 2, generator=generator).double()
+    probs = amplitudes.square() / amplitudes.square().sum(-1, keepdim=True)
+    weights = torch.softmax(-((x.unsqueeze(1) - c) / 0.5).square().sum(-1), -1)
+    accuracy = m * 2.0**-52  # sums of m products are divided by sums of m weights: 2·m roundings of 2⁻⁵³
+    torch.testing.assert_close(rho.infer(x=x).probs, weights @ probs, rtol=accuracy, atol=0)
+    torch.testing.assert_close(rho.marginal("y").probs, probs.mean(0), rtol=accuracy, atol=0)
+    exact = amplitudes.clone().requires_grad_()
+    (weights[0] @ (exact[:, 0].square() / exact.square().sum(-1))).backward()
     leaf = rho.components["y"].requires_grad_()
     rho.infer(x=x).probs[0, 0].backward()
-    assert leaf.grad is not None
+    largest = exact.grad.abs().max().item()
+    torch.testing.assert_close(leaf.grad, exact.grad, rtol=accuracy, atol=accuracy * largest)
 
 
 def test_layers_prepare_once_and_notice_changes(reductions):

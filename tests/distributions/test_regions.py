@@ -157,7 +157,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("ends", "message"),
         [
-            ((1.0, 0.0), r"^low, high: expected low ≤ high, got 1 > 0$"),
+            ((1.0, 0.0), r"^low, high: expected low ≤ high, got 1.0 > 0.0$"),
             ((math.nan, 0.0), r"^low: expected a number, ±∞ or None, got NaN$"),
             (
                 (torch.zeros(2), torch.ones(3)),
@@ -171,14 +171,14 @@ class TestErrors:
 
     def test_sets(self) -> None:
         for values in ([], torch.zeros(3, 0), 5):
-            with pytest.raises(ValueError, match=r"^values: expected one or more events in a sequence, got"):
+            with pytest.raises(
+                ValueError, match=r"^values: expected one or more outcomes in a sequence, got"
+            ):
                 kdm.OneOf(values)
-        with pytest.raises(TypeError, match=r"^values: expected a tensor or an array of numbers, got list"):
-            kdm.OneOf(["red", "blue"])
 
     def test_regions_that_a_variable_does_not_have(self) -> None:
         rho = joint()
-        for evidence in ({"x": kdm.OneOf([1.0])}, {"z": kdm.Interval(0, 1)}):
+        for evidence in ({"x": kdm.OneOf([1.0])}, {"z": kdm.Interval("a", None)}):
             with pytest.raises(TypeError, match=r"^[xz]: expected .*, got (OneOf|Interval)"):
                 rho.infer(**evidence)
         with pytest.raises(ValueError, match=r"^z: expected labels in 0 … 2, got 7"):
@@ -186,7 +186,8 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"^x: expected shape \(..., 2\), got \(3,\)"):
             rho.infer(x=kdm.Interval(torch.zeros(3), None))
         with pytest.raises(
-            TypeError, match=r"^region: expected a kdmkit.Interval or a kdmkit.OneOf, got float"
+            TypeError,
+            match=r"^region: expected a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing, got float",
         ):
             rho.marginal("x").log_mass(0.5)  # type: ignore[arg-type]
 

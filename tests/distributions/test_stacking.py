@@ -20,16 +20,16 @@ def rbf(seed: int, dtype: torch.dtype, size: float = 0.4) -> kdm.RBF:
     return kdm.RBF((size * normal(M, 1, seed=seed).exp()).to(dtype), trainable=True)
 
 
-def entries(dtype: torch.dtype, masked: bool) -> list[Entry]:
+def entries(dtype: torch.dtype, masked: bool, n: int = N) -> list[Entry]:
     """Columns of which four can be stacked, one of them with components that need differences."""
     kernels: list[kdm.Kernel] = [rbf(seed, dtype) for seed in range(3)]
     kernels += [kdm.RBF(0.5, trainable=True).to(dtype), rbf(3, dtype, 1e-5), kdm.Levels(4, 0.1)]
     found = []
     for i, kernel in enumerate(kernels):
         is_code = kernel.discrete
-        value = torch.arange(N) % 4 if is_code else normal(N, 1, seed=10 + i).to(dtype)
+        value = torch.arange(n) % 4 if is_code else normal(n, 1, seed=10 + i).to(dtype)
         components = normal(M, 4 if is_code else 1, seed=20 + i).to(dtype).requires_grad_()
-        keep = torch.rand(N, generator=seeded(i)) < 0.7 if masked else None
+        keep = torch.rand(n, generator=seeded(i)) < 0.7 if masked else None
         found.append(Entry(kernel, value, components, keep=keep))
     return found
 
@@ -83,9 +83,12 @@ def test_kernels_that_cannot_be_stacked(other: kdm.Kernel) -> None:
     assert other.stacked([first]) is None
 
 
-def test_many_scores_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdmkit.distributions.component_scores._MANY", N * M - 1)
-    assert [len(places) for places in _alike(entries(torch.float32, masked=False))] == [1] * 6
+def test_many_scores_are_not_stacked() -> None:
+    """Above 2¹⁸ scores the time of a call does not count."""
+    largest = (1 << 18) // M
+    assert [len(places) for places in _alike(entries(torch.float32, masked=False, n=largest))] == [4, 1, 1]
+    many = entries(torch.float32, masked=False, n=largest + 1)
+    assert [len(places) for places in _alike(many)] == [1] * 6
 
 
 def test_no_rows() -> None:

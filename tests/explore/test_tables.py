@@ -85,7 +85,7 @@ def test_ranges_of_dates_are_converted_once(table: kdm.KDMTable, monkeypatch: py
     first.histogram(bins)
     expected = [second.probability(span) for span in bins]
     codec = table.schema_.columns["sent"].codec
-    monkeypatch.setattr(type(codec), "region", lambda *_: pytest.fail("converted again"))
+    monkeypatch.setattr(type(codec), "read", lambda *_: pytest.fail("converted again"))
     assert second.histogram(bins) == pytest.approx(expected)
 
 
@@ -219,6 +219,9 @@ def test_information_given_a_union_of_boxes(table: kdm.KDMTable) -> None:
     assert set(found) == {"size", "weight", "items", "stars"}
 
 
-def test_values_that_cannot_occur_are_refused_without_warnings(table: kdm.KDMTable) -> None:
-    with pytest.raises(ValueError, match="given: expected values that can occur together"):
-        table.query("weight", {"weight": 1e9})
+def test_conditions_that_are_unlike_the_data_are_told(client: TestClient) -> None:
+    usual = ask(client, "/marginals", {"given": {"weight": {"range": {"low": 3.5}}}})
+    assert not usual["unusual"]
+    with pytest.warns(UserWarning, match="between the least and the greatest of the data"):
+        found = ask(client, "/marginals", {"given": {"weight": {"values": [1000]}}})
+    assert found["unusual"]

@@ -310,7 +310,7 @@ def test_inflated_evidence_weighs_atoms_and_numbers() -> None:
     close(joint.infer(x=given).weights, wanted)
 
 
-CUT = {
+RESTRICTED = {
     "density": (lambda: kdm.RBF(0.7), (-0.2, 0.9)),
     "bounded": (lambda: kdm.Truncated(kdm.RBF(0.7), 0.0, None), (None, 1.3)),
     "transformed": (lambda: kdm.Transformed.log(kdm.RBF(0.7)), (0.4, 2.0)),
@@ -320,12 +320,12 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("name", CUT)
-def test_cut_densities_are_those_inside_over_their_mass(name):
-    make, ends = CUT[name]
+@pytest.mark.parametrize("name", RESTRICTED)
+def test_restricted_densities_are_those_inside_over_their_mass(name):
+    make, ends = RESTRICTED[name]
     kernel, region = make(), kdm.Interval(*ends)
     c = kernel.components_from(torch.tensor([[0.1], [0.6], [1.7]], dtype=torch.float64))
-    cut_kernel, cut_c = kdm.kernels.cut(kernel, region, c)
+    inside, inside_c = kernel.restricted(region, c)
     mass = kernel.log_mass(region, c).reshape(-1)
 
     def log_density(kernel, c, x):
@@ -334,9 +334,9 @@ def test_cut_densities_are_those_inside_over_their_mass(name):
         return scores if jacobian is None else scores + jacobian.unsqueeze(-1)
 
     x = torch.tensor([[0.5], [0.75]], dtype=torch.float64)
-    torch.testing.assert_close(log_density(cut_kernel, cut_c, x), log_density(kernel, c, x) - mass)
+    torch.testing.assert_close(log_density(inside, inside_c, x), log_density(kernel, c, x) - mass)
     outside = torch.tensor([[2.5]], dtype=torch.float64)
-    assert (log_density(cut_kernel, cut_c, outside) < -1000).all()
-    draws = cut_kernel.sample(cut_c[torch.arange(3).repeat(200)], torch.arange(3).repeat(200))
+    assert (log_density(inside, inside_c, outside) < -1000).all()
+    draws = inside.sample(inside_c[torch.arange(3).repeat(200)], torch.arange(3).repeat(200))
     assert (draws >= (-torch.inf if ends[0] is None else ends[0])).all()
     assert (draws <= ends[1]).all()

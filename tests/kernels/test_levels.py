@@ -159,7 +159,10 @@ def test_bad_input(unchecked: None) -> None:
         kernel.log_mass(kdm.OneOf([1, 4]), C)
     with pytest.raises(TypeError, match=r"^region: expected integer codes"):
         kernel.log_mass(kdm.OneOf([1.0]), C)
-    with pytest.raises(TypeError, match=r"^region: expected points or a kdmkit.OneOf, for Levels"):
-        kernel.log_mass(kdm.Interval(0, 1), C)
+    with pytest.raises(
+        TypeError, match=r"^region: expected a region of integer codes, got Interval\('a', None"
+    ):
+        kernel.log_mass(kdm.Interval("a", None), C)
+    close(kernel.log_mass(kdm.Interval(0, 1), C), kernel.log_mass(kdm.OneOf([0, 1]), C))
     with pytest.raises(ValueError, match=r"^components: expected shape \(..., 4\)"):
         kdm.KDM(C[:, :3], None, kernel)

@@ -330,7 +330,10 @@ def test_pieces_change_nothing() -> None:
 def test_masses_in_blocks_equal_those_at_once() -> None:
     c, low = normal(30, 2, seed=0).requires_grad_(), normal(40, 2, seed=1)
     kernel = kdm.Tricube(normal(30, 1, seed=2).exp() + 1)
-    zeros, term = torch.zeros(30).double(), kernel.region_term(kdm.Interval(low, low + 1), c)
+    zeros, term = (
+        torch.zeros(30).double(),
+        kernel.region_term(kernel.pack("region", kdm.Interval(low, low + 1), c.shape[1:]), c),
+    )
     whole, blocks = (log_mix(term, zeros, backend=name) for name in ("reference", "chunked"))
     close(blocks, whole)
     close(*(torch.autograd.grad(part.sum(), c)[0] for part in (blocks, whole)))
@@ -341,24 +344,24 @@ def test_masses_in_blocks_equal_those_at_once() -> None:
 def test_kernels_say_which_regions_they_know(name: str) -> None:
     kernel = KERNELS[name]()
     c = events(kernel, M, seed=0)
-    wrong = {
-        kdm.RBF: kdm.OneOf([0]),
-        kdm.Epanechnikov: kdm.OneOf([0]),
-        kdm.Tricube: kdm.OneOf([0]),
-        kdm.Cosine: kdm.Interval(0, 1),
-        kdm.Categorical: kdm.Interval(0, 1),
-        kdm.Composed: kdm.Interval(0, 1),
-    }.get(type(kernel))
+    wrong, message = {
+        kdm.RBF: (kdm.OneOf([0]), "an interval, for events of several dimensions"),
+        kdm.Epanechnikov: (~kdm.Interval(0, 1), "an interval, for events of several dimensions"),
+        kdm.Tricube: (kdm.OneOf([0]), "an interval, for events of several dimensions"),
+        kdm.Cosine: (kdm.Interval("a", None), "a region of integer codes"),
+        kdm.Categorical: (kdm.OneOf([0.5]), "integer codes"),
+        kdm.Composed: (kdm.Interval(0, 1), "points, for Composed"),
+    }.get(type(kernel), (None, ""))
     if name == "rbf-metric":
-        wrong = kdm.Interval(0, 1)
+        wrong, message = kdm.Interval(0, 1), "points, or a kernel without a metric"
     if wrong is None:
         return
     for ask in (
         lambda: kernel.log_mass(wrong, c),
-        lambda: kernel.region_term(wrong, c),
+        lambda: kernel.pack("region", wrong, c.shape[1:]),
         lambda: kdm.KDM(c, None, kernel).log_mass(wrong),
     ):
-        with pytest.raises(TypeError, match=rf"^region: expected points.*{type(kernel).__name__}"):
+        with pytest.raises(TypeError, match=rf"^region: expected {message}"):
             ask()
 
 

@@ -12,6 +12,7 @@ from helpers import close, normal, real, seeded
 from kdmkit.kernels.bandwidth import BOUND, typical_distance
 from kdmkit.kernels.categorical import LABEL_SMOOTHING
 from kdmkit.nn import DensityLayer, JointLayer, Variable
+from kdmkit.nn.initialize import Initializer
 from nn.layers import M, blobs, classifier, density, mixed, mixed_data
 
 METHODS = ["random", "kmeans++", "balanced", "kmeans"]
@@ -132,17 +133,17 @@ def test_kmeans_never_mixes_classes():
     close(layer.components["x"], torch.stack([x[y == 0].mean(0), x[y == 1].mean(0)]))
 
 
-def test_kmeans_on_a_sample_keeps_the_shares(monkeypatch):
+def test_kmeans_on_a_sample_keeps_the_shares():
     """k-means sees only some rows of large classes; the weights speak of all of them."""
-    monkeypatch.setattr("kdmkit.nn.initialize._CLUSTER_SAMPLE", 10)
     x, y = normal(100, 2, seed=0), (torch.arange(100) >= 90).long()
-    layer = _started("kmeans", x, y, m=4)
-    shares = torch.zeros(2, dtype=torch.float64).index_add(
-        0, _class_of(layer), layer.logits.detach().softmax(-1)
-    )
+    variables = list(JointLayer(2, 2, 4, dtype=torch.float64).variables.values())
+    initializer = Initializer(variables, {"x": x, "y": y}, seeded(0), cluster_sample=10)
+    components, logits = initializer.start(4, "kmeans")
+    shares = torch.zeros(2, dtype=torch.float64)
+    shares = shares.index_add(0, components["y"].argmax(-1), logits.softmax(-1))
     close(shares, real([0.9, 0.1]))
     # More components than that sample has rows.
-    assert _started("kmeans", x, y, m=40).components["x"].shape == (40, 2)
+    assert initializer.start(40, "kmeans")[0]["x"].shape == (40, 2)
 
 
 def test_amplitudes_of_labels():

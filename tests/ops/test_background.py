@@ -214,13 +214,14 @@ def test_weights_beyond_the_range_of_float32_and_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_with_and_without_squares_agree(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """On both sides of the limit: 2 x·c + log w is at most 64 in units of the bandwidth."""
+    computed = _calls(monkeypatch, background, "_sums")
     x, c, log_weights, v = _problem(dtype)
-    term, log_background = RBF(1.5).term(x, c), torch.tensor(0.1).log()
-    found = []
-    for largest in (64.0, -1.0):
-        monkeypatch.setattr(background, "_LARGEST_PRODUCT", largest)
-        found.append(attend_beside(term, log_weights, v, log_background))
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    room = 64 - (log_weights - LOG_BACKGROUND).amax().item()
+    limit = math.sqrt(2 * x.norm(dim=1).amax().item() * c.norm(dim=1).amax().item() / room)
+    _assert_exact(1.01 * limit, x, c, log_weights, v)
+    _assert_exact(0.99 * limit, x, c, log_weights, v)
+    assert [components.shape[1] for components, *_ in computed] == [D, D + 2]
 
 
 def test_sums_without_squares_stay_finite() -> None:

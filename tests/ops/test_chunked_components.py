@@ -6,7 +6,7 @@ import torch
 import kdmkit as kdm
 from kdmkit.ops import log_mix
 from kdmkit.ops.api import choose
-from kdmkit.ops.reduction import Reduction
+from kdmkit.ops.terms import Reduction
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -10,8 +10,8 @@ from torch.autograd import forward_ad
 
 from kdmkit.ops import Lookup, SquaredDistance, Term, dense, dense_explicit, log_mix
 from kdmkit.ops.api import log_mix_given
-from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints
+from kdmkit.ops.terms import Reduction
 
 N, M, D, K = 7, 5, 3, 4
 Leaves = list[Tensor]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kdmkit.ops import SquaredDistance, api, attend, choose_backend
 from kdmkit.ops.api import IMPLEMENTATIONS, Implementation, choose
-from kdmkit.ops.reduction import Reduction, Result
+from kdmkit.ops.terms import Reduction, Result
 from ops.cases import TERMS, Case, Draw, make_case
 
 NAMES = [implementation.name for implementation in IMPLEMENTATIONS]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers import close, normal
-from kdmkit.ops import ComponentDistance, Lookup, SquaredDistance, Term, dense
+from kdmkit.ops import ComponentDistance, Lookup, SquaredDistance, Term
 from kdmkit.ops.dense import RelativeScores
 from kdmkit.ops.terms import Masked
 
@@ -84,11 +84,11 @@ def test_products_that_would_lose_digits_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_matrices_of_a_batch(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_of_a_batch(masked: bool) -> None:
     """One product for each, and the scores of each by itself; weights differ, or are shared."""
-    monkeypatch.setattr(dense, "_LARGE", 1)
-    x, c, scales = normal(3, N, 2, seed=1), normal(3, M, 2, seed=2), normal(3, M, 1, seed=3).exp()
-    bias, keep = normal(3, 1, M, seed=4), KEEP.expand(3, N, 1)
+    n, m = 70, 60  # above 2¹² numbers, matrices of a batch are computed one by one
+    x, c, scales = normal(3, n, 2, seed=1), normal(3, m, 2, seed=2), normal(3, m, 1, seed=3).exp()
+    bias, keep = normal(3, 1, m, seed=4), (torch.arange(n) % 3 > 0)[:, None].expand(3, n, 1)
 
     def term(*part: Any) -> Term:
         found = ComponentDistance(x[part], c[part], scales[part])

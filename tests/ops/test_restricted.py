@@ -8,8 +8,7 @@ from helpers import close, normal, real
 from kdmkit.ops import Restricted, SquaredDistance, attend, log_mix
 from kdmkit.ops.api import choose, log_mix_given
 from kdmkit.ops.dense import RelativeScores
-from kdmkit.ops.reduction import Reduction
-from kdmkit.ops.terms import Masked
+from kdmkit.ops.terms import Masked, Reduction
 
 KEEP = torch.tensor([[True], [False], [True], [True], [False]])
 WEIGHTS = torch.log_softmax(normal(4, seed=1), 0)

@@ -163,10 +163,9 @@ def test_a_memory_answers_exactly(d: int, kind: str, room: float) -> None:
 def test_a_memory_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many points read values that are staged in every call, segment by segment."""
     x, c, log_weights, values, scale = draw("plain")
-    monkeypatch.setattr(prepared_sum, "_TOGETHER", 256)
     monkeypatch.setattr(prepared_sum, "slots_of", lambda device: 0)
     monkeypatch.setattr(staging, "SEGMENT_BYTES", 1)
-    kept = PreparedSum(c, log_weights, scale, metric=False)
+    kept = PreparedSum(c, log_weights, scale, metric=False, sorted_together=256)
     assert [part.components.rows for part in kept.parts] == [256, 128]
     for room in (math.inf, 0):
         staged = kept.values(values.__getitem__, V, most_bytes=room)

@@ -21,8 +21,7 @@ from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.nn import JointLayer, Variable
-from kdmkit.serialize.io import KINDS
-from kdmkit.serialize.model_file import digest, read_tensors
+from kdmkit.serialize.io import KINDS, digest, read_tensors
 
 MODELS = Path(__file__).parent / "models_0_2"
 #: Saved models whose every entry is replaced.

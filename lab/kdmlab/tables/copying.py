@@ -12,14 +12,16 @@ from torch import Tensor
 from kdmlab.tables.data import Array, complete
 from kdmlab.tables.frames import levels_of
 
-# Synthetic rows whose distances to all real rows are held at once.
-_BLOCK = 1024
 # Distances that differ by less are equal, up to rounding in single precision.
 _TIE = 1e-5
 
 
 def dcr_share(
-    synthetic: Mapping[str, Array], seen: Mapping[str, Array], unseen: Mapping[str, Array]
+    synthetic: Mapping[str, Array],
+    seen: Mapping[str, Array],
+    unseen: Mapping[str, Array],
+    *,
+    block: int = 1024,
 ) -> float:
     """The share of synthetic rows that are nearer to a seen row than to every unseen one; ties count ½.
 
@@ -30,10 +32,11 @@ def dcr_share(
         synthetic: rows of a model; only their columns count.
         seen: the real rows that the model was fitted to; those with a missing cell are left out.
         unseen: other real rows, likewise.
+        block: synthetic rows whose distances to all real rows are held at once.
     """
     real = [complete({name: part[name] for name in synthetic}) for part in (seen, unseen)]
     parts = _events(synthetic, *real)
-    to_seen, to_unseen = (_nearest(parts[0], part) for part in parts[1:])
+    to_seen, to_unseen = (_nearest(parts[0], part, block) for part in parts[1:])
     gap = to_unseen - to_seen
     return float(torch.where(gap.abs() <= _TIE, 0.5, (gap > 0).float()).mean())
 
@@ -61,11 +64,11 @@ def _matrix(columns: list[Array], part: Mapping[str, Array]) -> Tensor:
     return torch.from_numpy(np.concatenate([empty, *columns], axis=1).astype(np.float32))
 
 
-def _nearest(rows: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor]) -> Float[Tensor, " n"]:
+def _nearest(rows: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor], block: int) -> Float[Tensor, " n"]:
     """The distance of every row to the nearest real row, in blocks of rows."""
     n_categories = rows[1].sum(1).max() if rows[1].shape[1] else torch.zeros(())
     found = []
-    for numbers, levels in zip(rows[0].split(_BLOCK), rows[1].split(_BLOCK), strict=True):
+    for numbers, levels in zip(rows[0].split(block), rows[1].split(block), strict=True):
         distance = torch.cdist(numbers, real[0], p=1)
         distance += 2 * (n_categories - levels @ real[1].T)
         found.append(distance.min(1).values)

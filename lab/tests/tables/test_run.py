@@ -142,8 +142,7 @@ def test_ties_count_one_half_and_rows_with_missing_cells_are_left_out():
     assert copying.dcr_share(seen, seen, holes) == 0.75
 
 
-def test_distances_are_those_of_the_formula(monkeypatch):
-    monkeypatch.setattr(copying, "_BLOCK", 7)
+def test_distances_are_those_of_the_formula():
     one, two, three = rows(20, 0), rows(15, 1), rows(15, 2)
     real = {name: np.concatenate([two[name], three[name]]) for name in two}
 
@@ -153,7 +152,7 @@ def test_distances_are_those_of_the_formula(monkeypatch):
 
     nearest = [[min(distance(i, j, other) for j in range(15)) for i in range(20)] for other in (two, three)]
     wanted = np.mean(np.array(nearest[0]) < np.array(nearest[1]))
-    assert copying.dcr_share(one, two, three) == pytest.approx(wanted)
+    assert copying.dcr_share(one, two, three, block=7) == pytest.approx(wanted)
 
 
 # ---- answers, methods, ranks

@@ -13,6 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region, check_kernel
+from kdmkit.kernels.regions import Packed
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -53,14 +54,13 @@ def event_shape_of(kernel: Kernel, components: Tensor) -> torch.Size:
     return kernel.event_shape(components.shape[components.ndim - kernel.component_dim :])
 
 
-def check_region(
-    argument: str, region: Region, kernel: Kernel, event_shape: torch.Size, like: Tensor, validate: bool
+def pack_region(
+    argument: str, region: Region, kernel: Kernel, event_shape: torch.Size, like: Tensor
 ) -> Tensor:
-    """The packed tensor of a region that `kernel` has masses of."""
-    packed = region.packed(argument, event_shape, like)
-    if validate:
-        kernel.check_region(argument, region, event_shape)
-    return packed
+    """A region as the tensor that its kernel takes."""
+    if isinstance(region, Packed):
+        return region.packed.to(like.device)
+    return kernel.pack(argument, region, event_shape, like.device)
 
 
 def per_dimension(

@@ -100,7 +100,7 @@ def _shapes(entry: Entry) -> Any:
     """Entries with equal shapes can be stacked; None if the entry cannot, or is large."""
     kernel, components = entry.kernel, entry.components
     has_batch = components.ndim > 1 + kernel.component_dim
-    if entry.region is not None or has_batch or len(entry.lead) != 1 or not only_reverse_mode():
+    if entry.is_region or has_batch or len(entry.lead) != 1 or not only_reverse_mode():
         return None
     if entry.lead.numel() * components.shape[0] > _MANY:
         return None

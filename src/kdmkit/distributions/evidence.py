@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.arguments import check_region, common_batch
+from kdmkit.distributions.arguments import common_batch, pack_region
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
@@ -33,7 +33,7 @@ class Evidence:
         observed: by variable, of shape `(*batch,)`: False where the variable is missing.
         variances: by variable whose points are noisy measurements, of shape `(L, *batch, d)`, or `(1, d)`
             if all points share it; the last dimension may be 1.
-        regions: by variable, the class of the regions that its values hold in packed form, `(L, *batch, p)`.
+        regions: variables whose values are regions as `Kernel.pack` makes them, `(L, *batch, p)`.
         prior_batch: the batch of the weights that the evidence changes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Evidence:
     weights: Weights | None
     observed: Mapping[str, Bool[Tensor, "*batch"]]
     variances: Mapping[str, Float[Tensor, "l *batch d"]]
-    regions: Mapping[str, type[Region]]
+    regions: frozenset[str]
     prior_batch: torch.Size
     rank: int = field(init=False)
     batch_shape: torch.Size = field(init=False)
@@ -86,7 +86,7 @@ class Evidence:
         for name, value in self.values.items():
             value = with_rank(value[points], 1 + rank + self._event_rank(name))
             kernel, components = self._noisy_kernel(name, rank, points), self.components[name]
-            keep, region = self.observed.get(name), self.regions.get(name)
+            keep, region = self.observed.get(name), name in self.regions
             entries[name] = Entry(kernel, value, components, kind, keep, region)
         return entries
 
@@ -100,7 +100,7 @@ class Evidence:
         entries = []
         for name, value in self.values.items():
             kernel, components = self.kernels[name], self.components[name]
-            keep, region = self.observed.get(name), self.regions.get(name)
+            keep, region = self.observed.get(name), name in self.regions
             entries.append(Entry(kernel, value.squeeze(0), components, "relative", keep, region))
         return entries
 
@@ -165,7 +165,7 @@ def gather_evidence(
     if noisy and given is None and not any(isinstance(value, KDM) for value in evidence.values()):
         raise ValueError(bad_argument("noisy", "False where no evidence is a KDM", noisy))
     parts: list[tuple[Tensors, Weights | None]] = []
-    regions = {}
+    regions = frozenset(name for name, value in evidence.items() if isinstance(value, Region))
     if given is not None:
         parts.append(_joint_points(joint, given, evidence, noisy))
     for name, value in evidence.items():
@@ -174,8 +174,6 @@ def gather_evidence(
             continue
         point = gather_values(joint, name, value, masks.get(name)).unsqueeze(0)
         parts.append(({("value", name): point}, None))
-        if isinstance(value, Region):
-            regions[name] = type(value)
     tensors, weights = parts[0]
     for part in parts[1:]:
         tensors, weights = _product(tensors, weights, *part)
@@ -264,7 +262,7 @@ def gather_values(joint: NamedVariables, name: str, value: Any, mask: Tensor | N
     kernel, components = joint.kernels[name], joint.components[name]
     event = joint.event_shapes[name]
     if isinstance(value, Region):
-        packed = check_region(name, value, kernel, event, components, joint._validate_args)
+        packed = pack_region(name, value, kernel, event, components)
         if mask is not None:
             common_batch({name: packed.shape[:-1], f"observed[{name!r}]": mask.shape})
         return packed

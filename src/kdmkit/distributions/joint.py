@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
+from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import (
     Masks,
     Target,
@@ -26,12 +27,14 @@ from kdmkit.distributions.arguments import (
     is_checked,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
+from kdmkit.distributions.event_inference import EventEvidence
+from kdmkit.distributions.events import Event
 from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.prepared import prepare_weights
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.weights import Inferred, Weights, given_weights
+from kdmkit.distributions.weights import Given, Inferred, Weights, given_weights
 from kdmkit.kernels import Kernel, Region
 
 
@@ -74,14 +77,20 @@ class NamedVariables(Composite):
 
     # ---- densities
 
-    def log_prob(self, *, observed: Masks = None, **values: Any) -> Float[Tensor, "*lead"]:
-        """log p(x, y, …).
+    def log_prob(
+        self, event: Event | None = None, /, *, observed: Masks = None, **values: Any
+    ) -> Float[Tensor, "*lead"]:
+        """log p(x, y, …), or log P(event).
 
         Args:
+            event: a boolean expression of conditions, instead of values.
             observed: by variable, a boolean mask `(*lead,)`: False where the value is missing. Missing values
                 are integrated out, so the result is the log-density of the observed part of each row.
             values: of all variables: events, or a region (`Interval`, `OneOf`), whose mass takes part.
         """
+        if event is not None:
+            check_instance("event", event, Event, "an event, made by kdmkit.col")
+            return EventEvidence(self, event).log_prob()
         return self._log_mix(self._entries(values, "density", observed))
 
     @abstractmethod
@@ -97,11 +106,12 @@ class NamedVariables(Composite):
         return entries
 
     def _entry(self, name: str, value: Any, kind: ScoreKind, keep: Tensor | None) -> Entry:
-        region = type(value) if isinstance(value, Region) else None
-        if region is not None and kind == "overlap":
-            raise TypeError(bad_argument(name, "points (a projection has no regions)", region.__name__))
+        is_region = isinstance(value, Region)
+        if is_region and kind == "overlap":
+            wanted = "points (a projection has no regions)"
+            raise TypeError(bad_argument(name, wanted, type(value).__name__))
         value = gather_values(self, name, value, keep)
-        return Entry(self.kernels[name], value, self.components[name], kind, keep, region)
+        return Entry(self.kernels[name], value, self.components[name], kind, keep, is_region)
 
     # ---- marginals and inference
 
@@ -121,7 +131,7 @@ class NamedVariables(Composite):
     @overload
     def infer(
         self,
-        given: JointKDM | None = None,
+        given: JointKDM | Event | None = None,
         /,
         *,
         target: str,
@@ -132,7 +142,7 @@ class NamedVariables(Composite):
     @overload
     def infer(
         self,
-        given: JointKDM | None = None,
+        given: JointKDM | Event | None = None,
         /,
         *,
         target: Target = None,
@@ -142,7 +152,7 @@ class NamedVariables(Composite):
     ) -> KDM | Self: ...
     def infer(
         self,
-        given: JointKDM | None = None,
+        given: JointKDM | Event | None = None,
         /,
         *,
         target: Target = None,
@@ -159,7 +169,8 @@ class NamedVariables(Composite):
         computed when they are first read.
 
         Args:
-            given: evidence on several variables at once, a JointKDM over some of them.
+            given: evidence on several variables at once: a JointKDM over some of them, or an event. Variables
+                with conditions in an event may be targets, too: their kernels are restricted to the event.
             target: the variable or variables to infer; None is all the rest.
             observed: by variable, a boolean mask `(*batch,)`: False where that evidence is missing and the
                 variable is marginalised.
@@ -174,6 +185,15 @@ class NamedVariables(Composite):
             A KDM for one target, for several a JointKDM or a TreeKDM as this is, with `log_evidence`.
             Evidence of probability zero leaves the weights as they are and has `log_evidence` −∞.
         """
+        if isinstance(given, Event):
+            if evidence or observed is not None or noisy:
+                raise ValueError(bad_argument("evidence", "an event alone", list(evidence)))
+            names = sorted(map(str, given.keys()))
+            check_names("event", names, self.kernels)
+            rest = [name for name in self.variables if name not in names]
+            wanted = rest if target is None else [target] if isinstance(target, str) else list(target)
+            check_target(wanted, self.kernels)
+            return EventEvidence(self, given).infer(wanted)
         if given is not None:
             check_instance("given", given, JointKDM, "a JointKDM (points and KDMs are passed by name)")
         names = [*evidence] if given is None else [*given.variables, *evidence]
@@ -182,6 +202,17 @@ class NamedVariables(Composite):
         masks = gather_masks(observed, names, next(iter(self.components.values())))
         return self._over(targets, gather_evidence(self, given, evidence, masks, noisy))
 
+    def _one_target(self, components: Tensor, weights: Weights, kernel: Kernel) -> KDM:
+        return KDM._made(components, weights, kernel, self._validate_args)
+
+    @abstractmethod
+    def _mixed_over(self, names: Sequence[str], answers: Sequence[Any]) -> Self:
+        """The mixture of distributions given several disjoint events, weighted by their probabilities.
+
+        Args:
+            answers: distributions like this one whose batch counts events.
+        """
+
     @abstractmethod
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
         """The distribution of some variables given evidence, if any."""
@@ -189,15 +220,25 @@ class NamedVariables(Composite):
     # ---- draws
 
     def sample(
-        self, sample_shape: Any = (), *, generator: torch.Generator | None = None
+        self,
+        sample_shape: Any = (),
+        *,
+        given: Event | None = None,
+        generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         """Exact draws of all variables together, by variable `(*sample_shape, *batch, *event)`.
 
         Args:
             sample_shape: sizes of the leading dimensions; a number n means `(n,)`.
+            given: an event that holds for every draw.
             generator: source of randomness; None is torch's global one.
         """
         shape = as_shape("sample_shape", sample_shape)
+        if given is not None:
+            check_instance("given", given, Event, "an event, made by kdmkit.col")
+            with torch.no_grad():
+                inside = EventEvidence(self, given).sample(shape.numel(), generator)
+            return {name: value.reshape(*shape, *value.shape[1:]) for name, value in inside.items()}
         drawn = {}
         with torch.no_grad():
             index = self._draw_components(shape.numel(), generator)
@@ -282,6 +323,17 @@ class JointKDM(NamedVariables, Mixture):
         if len(names) == 1:
             (name,) = names
             return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
+        components = {name: self.components[name] for name in names}
+        kernels = {name: self.kernels[name] for name in names}
+        return self._made(components, weights, kernels, self._validate_args)
+
+    def _mixed_over(self, names: Sequence[str], answers: Sequence[JointKDM]) -> JointKDM:
+        log_evidence = torch.cat([rho.log_evidence.double() for rho in answers])
+        total = safe_logsumexp(log_evidence)
+        shares = torch.cat([rho.log_weights.double() for rho in answers]) + (log_evidence - total).unsqueeze(
+            -1
+        )
+        weights = Given(safe_logsumexp(shares.mT).to(answers[0].log_weights), total)
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
         return self._made(components, weights, kernels, self._validate_args)

@@ -16,9 +16,9 @@ from kdmkit.distributions.arguments import (
     check_components,
     check_index,
     check_levels,
-    check_region,
     common_batch,
     is_checked,
+    pack_region,
     per_dimension,
 )
 from kdmkit.distributions.base import Mixture, PartMap
@@ -156,11 +156,11 @@ class KDM(Mixture, Distribution):
             region: an `Interval`, or a `OneOf` for discrete kernels; leading dimensions broadcast with the
                 batch.
         """
-        check_instance("region", region, Region, "a kdmkit.Interval or a kdmkit.OneOf")
+        check_instance("region", region, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")
         kernel, event = self.kernel, self._event_shape
-        packed = check_region("region", region, kernel, event, self.components, self._validate_args)
+        packed = pack_region("region", region, kernel, event, self.components)
         common_batch({"region": packed.shape[:-1], "batch_shape": self._batch_shape})
-        return self._weights.log_mix([Entry(kernel, packed, self.components, region=type(region))])
+        return self._weights.log_mix([Entry(kernel, packed, self.components, is_region=True)])
 
     def _check_value(self, value: Any) -> Tensor:
         """`value` as events; plain numbers get the dtype and device of the components."""
@@ -177,8 +177,11 @@ class KDM(Mixture, Distribution):
 
     @property
     def probs(self) -> Float[Tensor, "*batch n"]:
-        """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels)."""
-        return self._average(Features(self.kernel, self.components, "probs"))
+        """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels); they sum to 1."""
+        probs = self._average(Features(self.kernel, self.components, "probs"))
+        # Rounded weights add up to 1 + ε. Gradients are those of the average, which is linear in the weights.
+        total = probs.detach().sum(-1, keepdim=True)
+        return probs / total.clamp_min(torch.finfo(total.dtype).tiny)
 
     @property
     def logits(self) -> Float[Tensor, "*batch n"]:
@@ -360,9 +363,8 @@ class KDM(Mixture, Distribution):
         """The same components and weights under another kernel on the same events.
 
         >>> import kdmkit as kdm
-        >>> rho = kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5))
-        >>> rho.with_kernel(rho.kernel.scaled(2.0)).kernel.std
-        tensor(1., dtype=torch.float64)
+        >>> kdm.KDM(torch.zeros(1, 1), None, kdm.RBF(1.0)).with_kernel(kdm.RBF.from_std(2.0)).kernel.std
+        tensor(2., dtype=torch.float64)
         """
         kernel = check_kernel("kernel", kernel)
         if kernel.component_dim != self.kernel.component_dim:

@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels import Kernel, Region
+from kdmkit.kernels import Kernel
 from kdmkit.ops import Lookup, Term, attend, log_mix
 from kdmkit.ops.api import log_mix_given
 from kdmkit.ops.dense import log_posterior
@@ -129,8 +129,8 @@ class Entry:
         components: of shape `(*batch, m, *event)`.
         kind: which terms of the log-density belong to the score.
         keep: of shape `(*lead,)`; where it is False, the variable is left out of the score.
-        region: the class of the regions that `value` holds in packed form, `(*lead, p)`: the score is the log
-            mass of the component there. None: `value` holds events.
+        is_region: whether `value` holds regions as `Kernel.pack` makes them, `(*lead, p)`: the score is the
+            log mass of the component there. Otherwise it holds events.
     """
 
     kernel: Kernel
@@ -138,11 +138,11 @@ class Entry:
     components: Tensor
     kind: ScoreKind = "density"
     keep: Bool[Tensor, "*lead"] | None = None
-    region: type[Region] | None = None
+    is_region: bool = False
 
     @property
     def event_rank(self) -> int:
-        return self.kernel.event_rank(self.value) if self.region is None else 1
+        return 1 if self.is_region else self.kernel.event_rank(self.value)
 
     @property
     def lead(self) -> torch.Size:
@@ -167,19 +167,19 @@ class Entry:
     @property
     def has_component_norms(self) -> bool:
         """Whether the score contains a log-normaliser that differs between components."""
-        return self.region is None and self.kind != "overlap" and self.kernel.per_component
+        return not self.is_region and self.kind != "overlap" and self.kernel.per_component
 
     def log_norm(self) -> Tensor | None:
         """The log-normaliser in the components' precision, None if the score contains none."""
         present = not self.kernel.unit_norm if self.kind == "density" else self.has_component_norms
-        if not present or self.region is not None:
+        if not present or self.is_region:
             return None
         norm = self.kernel.log_norm(self.components)
         return norm.to(self.components if self.components.is_floating_point() else self.components.device)
 
     def log_jacobian(self) -> Float[Tensor, "*lead"] | None:
         """The term of x that all components share, None if the score contains none."""
-        if self.kind != "density" or self.region is not None:
+        if self.kind != "density" or self.is_region:
             return None
         jacobian = self.kernel.log_jacobian(self.value)
         if jacobian is None or self.keep is None:
@@ -193,11 +193,8 @@ class Entry:
         """
         entry = self if layout.is_flat else self._placed(layout)
         value, components = entry.value, entry.components
-        if entry.region is None:
-            term = entry.kernel.term(value, components)
-        else:
-            event = entry.kernel.event_shape(components.shape[components.ndim - entry.kernel.component_dim :])
-            term = entry.kernel.region_term(entry.region.unpacked(value, event), components)
+        score = entry.kernel.region_term if entry.is_region else entry.kernel.term
+        term = score(value, components)
         if entry.keep is None:
             return term
         norm = entry.log_norm()
@@ -225,7 +222,7 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
         value, kernel = entry.value, entry.kernel
         flat = flat and entry.keep is None and value.shape[:1] == n and not kernel.batch_shape
         flat = flat and entry.components.ndim == 1 + kernel.component_dim
-        flat = flat and value.ndim == 1 + (kernel.event_rank(value) if entry.region is None else 1)
+        flat = flat and value.ndim == 1 + entry.event_rank
     if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]

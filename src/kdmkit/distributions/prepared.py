@@ -180,7 +180,7 @@ class PreparedWeights(Weights):
     def _prepared_mix(self, entry: Entry, values: Values | None) -> Mixed | None:
         """The answer from kept tensors; None if the question needs others."""
         is_ours = any(entry.kernel is k and entry.components is c for k, c in self._variables)
-        if not is_ours or entry.keep is not None or entry.region is not None or isinstance(values, Tensor):
+        if not is_ours or entry.keep is not None or entry.is_region or isinstance(values, Tensor):
             return None
         tensors = [entry.value, self.log_weights, *_tensors(entry.kernel, entry.components)]
         if not needs_no_gradient([*tensors, *(values.tensors if values is not None else ())]):

@@ -13,7 +13,8 @@ from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.quantiles import Bracket, Knots, Reached, precision, search
 from kdmkit.kernels import Kernel
 
-_PAIRS = 1 << 24
+# Pairs of a value and a component that are computed together, to bound memory.
+PAIRS = 1 << 24
 # Numbers F_j(x) that are computed together in a search: they stay in the processor's cache.
 _BLOCK = 1 << 18
 _STEPS = 100
@@ -27,12 +28,19 @@ class Univariate:
         components: of shape `(m, *component)` or `(*batch, m, *component)`.
         log_weights: of shape `(*batch, m)`.
         knots: those of the kernel and the components, if they have been computed already.
+        pairs: values times components that are computed together.
     """
 
     def __init__(
-        self, kernel: Kernel, components: Tensor, log_weights: Tensor, knots: Knots | None = None
+        self,
+        kernel: Kernel,
+        components: Tensor,
+        log_weights: Tensor,
+        knots: Knots | None = None,
+        *,
+        pairs: int = PAIRS,
     ) -> None:
-        self.kernel, self.components, self._given_knots = kernel, components, knots
+        self.kernel, self.components, self._given_knots, self._pairs = kernel, components, knots, pairs
         self.log_weights = log_weights.to(components.dtype)
         probs = kernel.number_probs(components)
         self._numbers = None if probs is None else (self.log_weights.exp() * probs).sum(-1)
@@ -51,7 +59,9 @@ class Univariate:
         lead = broadcast(x.shape, self.batch_shape)
         rows = x.expand(lead).reshape(-1, *lead[len(lead) - len(self.batch_shape) :])
         per_row = max(1, rows.shape[1:].numel() * self.log_weights.shape[-1])
-        return torch.cat([function(part) for part in rows.split(max(1, _PAIRS // per_row))]).reshape(lead)
+        return torch.cat([function(part) for part in rows.split(max(1, self._pairs // per_row))]).reshape(
+            lead
+        )
 
     def _cdf(self, x: Tensor) -> Tensor:
         below = (self.log_weights.exp() * self.kernel.cdf(x, self.components)).sum(-1)

@@ -56,6 +56,10 @@ class Weights(ABC):
     def expand(self, batch_shape: torch.Size) -> Weights:
         """The same weights with more elements in the batch."""
 
+    def with_evidence(self, log_evidence: Tensor) -> Given:
+        """The same weights, inferred from evidence of this log-probability."""
+        return Given(self.log_weights, log_evidence)
+
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """The log-density of the evidence from which the weights were inferred."""
@@ -67,16 +71,20 @@ class Given(Weights):
 
     Args:
         log_weights: their logarithms.
-        source: the inferred weights from which these were computed, if any: both have the same evidence.
+        source: the log-evidence from which the weights were inferred, or inferred weights that have it.
     """
 
-    def __init__(self, log_weights: Float[Tensor, "*batch m"], source: Weights | None = None) -> None:
+    def __init__(
+        self, log_weights: Float[Tensor, "*batch m"], source: Weights | Tensor | None = None
+    ) -> None:
         self._log_weights, self._source = log_weights, source
         self.batch_shape = log_weights.shape[:-1]
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
-        return super().log_evidence if self._source is None else self._source.log_evidence
+        if self._source is None:
+            return super().log_evidence
+        return self._source if isinstance(self._source, Tensor) else self._source.log_evidence
 
     @property
     def log_weights(self) -> Float[Tensor, "*batch m"]:
@@ -92,7 +100,9 @@ class Given(Weights):
         return self.mix(entries)[1]
 
     def mapped(self, function: PartMap) -> Given:
-        source = None if self._source is None else self._source.mapped(function)
+        source = self._source
+        if source is not None:
+            source = function(source) if isinstance(source, Tensor) else source.mapped(function)
         return Given(function(self._log_weights), source)
 
     def expand(self, batch_shape: torch.Size) -> Given:

@@ -52,9 +52,9 @@ def create_app(
     Returns:
         The application, for any ASGI server.
 
-    >>> import kdmkit as kdm
-    >>> table = kdm.KDMTable(n_components=2, max_epochs=1).fit({"x": [1.0, 2.5, 4.0] * 9})
-    >>> app = create_app({"numbers": table}, token="secret")
+    With `table` as in the example of `KDMTable`:
+
+    >>> app = create_app({"weights": table}, token="secret")
     """
     page_models = models if isinstance(models, Models) else Models(models)
     if start:

@@ -101,7 +101,7 @@ class Card(BaseModel):
 
 
 class ColumnView(BaseModel):
-    """A column. Ordered columns have `bins`, which are closed ranges; others have `levels`."""
+    """A column. Ordered columns have `bins`, which are ranges; others have `levels`."""
 
     name: str
     kind: str
@@ -126,12 +126,13 @@ class TableView(BaseModel):
 class Marginals(BaseModel):
     """All columns without a condition, and log p of the conditions.
 
-    `probability` is null if log p is that of a density: single values of continuous columns. `texts` are the
-    question, to paste into Python and into a shell.
+    `probability` is null if log p is that of a density: single values of continuous columns. `unusual` is
+    whether the conditions are unlike the data. `texts` are the question, for Python and for a shell.
     """
 
     log_evidence: str
     probability: str | None
+    unusual: bool
     cards: dict[str, Card]
     texts: dict[Literal["python", "shell"], str]
 

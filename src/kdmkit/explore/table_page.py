@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.distributions.events import as_event, question_text
 from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table import Answer
-from kdmkit.estimators.table.answering.questions import describe
 from kdmkit.estimators.table.display import plain
 from kdmkit.estimators.table.display import shown as shown_value
 from kdmkit.estimators.table.frames.read import read_frame
@@ -109,11 +109,14 @@ class TableModel:
         given = question.conditions()
         free = [name for name in self._prior if given.get(name) is None]
         answers = self.table.marginals(given, free)
-        log_evidence = self._log_evidence(given, answers)
-        probability = None if self._has_density(given) else share_text(math.exp(min(0.0, log_evidence)))
+        answer = next(iter(answers.values())) if answers else self.table.query(next(iter(given)), given)
+        probability = (
+            None if self._has_density(given) else share_text(math.exp(min(0.0, answer.log_evidence)))
+        )
         reply: dict[str, Any] = {
-            "log_evidence": shown(log_evidence),
+            "log_evidence": shown(answer.log_evidence),
             "probability": probability,
+            "unusual": answer.is_unusual,
             "cards": {name: self._card(answer) for name, answer in answers.items()},
             "texts": self._texts(question.target, given),
         }
@@ -132,22 +135,17 @@ class TableModel:
         answers = self.table.marginals(given, several) if several else {}
         return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
 
-    def _log_evidence(self, given: dict[str, Any], answers: dict[str, Answer]) -> float:
-        if answers:
-            return next(iter(answers.values())).log_evidence
-        return float(self.table.query(next(iter(given)), given).log_evidence)
-
     def _has_density(self, given: dict[str, Any]) -> bool:
         """Whether log p of the conditions is that of a density: single values of continuous columns."""
-        points = (n for n, value in given.items() if value is not None and not isinstance(value, tuple))
-        kernels = (kernel for n in points for kernel in self.table.schema_.columns[n].codec.kernels())
-        return not all(kernel.discrete for kernel in kernels)
+        columns = self.table.schema_.columns
+        points = [n for n, value in given.items() if value is not None and not isinstance(value, tuple)]
+        return any(columns[n].codec.levels is None for n in points) and not self.table.probability(given)
 
     def _texts(self, target: str | None, given: dict[str, Any]) -> dict[str, str]:
         conditions = {name: value for name, value in given.items() if value is not None}
         if target is None or target not in self._prior:
             target = next((name for name in self._prior if name not in conditions), next(iter(self._prior)))
-        question = describe(target, conditions)
+        question = question_text(target, as_event(conditions))
         command = f"kdmkit ask {shlex.quote(self.path or self.name)} {shlex.quote(question)}"
         return {"python": f"table.query({json.dumps(question, ensure_ascii=False)})", "shell": command}
 

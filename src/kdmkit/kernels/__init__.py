@@ -1,5 +1,6 @@
 """Kernels, all with overlap, normaliser and exact draws; `calculus` has their mathematics."""
 
+from kdmkit.kernels.arcs import Arcs
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
@@ -11,14 +12,15 @@ from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.regions import Interval, Missing, OneOf, Region, Union
 from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated, can_cut, cut
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.windowed import Windowed
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic)
+register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Windowed, Arcs)
 
 __all__ = [
     "RBF",
@@ -34,6 +36,7 @@ __all__ = [
     "LearnedBandwidth",
     "Levels",
     "LocationScale",
+    "Missing",
     "OneOf",
     "Periodic",
     "QuantileNormal",
@@ -43,10 +46,9 @@ __all__ = [
     "Transformed",
     "Tricube",
     "Truncated",
-    "can_cut",
+    "Union",
     "check_continuous",
     "check_kernel",
-    "cut",
     "find_atoms",
     "kernel_from_config",
     "register",

@@ -13,30 +13,25 @@ from torch import Tensor
 from kdmkit.kernels.bandwidth import LearnedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.transforms import exact_buffers
-from kdmkit.kernels.regions import Interval, Region
-from kdmkit.ops.terms import whole
+from kdmkit.kernels.measured import Measured
+from kdmkit.kernels.regions import Region
+from kdmkit.ops.terms import common_dtype, whole
 
 
-class Around(Kernel, ABC):
+class Around(Measured, ABC):
     """A density of numbers made of that of an inner kernel, which has the bandwidth.
 
     Components are those of the inner kernel, or hold them. Buffers keep their dtype if the kernel is
     converted: an atom of 0.1 that was rounded to float32 would differ from the 0.1 of a float64 column.
     """
 
-    discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
     components_are_events: bool = False
-    region_kinds: tuple[type[Region], ...] = (Interval,)
     kernel: Kernel
 
     @abstractmethod
     def around(self, kernel: Kernel) -> Around:
         """The same around another kernel."""
-
-    @abstractmethod
-    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
-        """The kernel and the components of f_j(x)/P_j(low ≤ x ≤ high), for `kdmkit.kernels.cut`."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with exact_buffers(self):
@@ -66,16 +61,16 @@ class Around(Kernel, ABC):
 
     # ---- masses and moments
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        super().check_region(argument, region, event_shape)
-        if isinstance(region, Interval):
-            self.kernel.check_region(argument, region, event_shape)
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Float[Tensor, "*lead p"]:
+        return self.kernel.pack(argument, region, event_shape, device)
 
     def _mass_below(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x) by the masses of intervals, which are precise in both tails, for events of shape `(1,)`."""
         high = x[..., None, None]
         term = self.interval_term(torch.full_like(high, -torch.inf), high, components)
-        return whole(term.prepared()).squeeze(-2).exp().to(term.dtype)
+        return whole(term.prepared()).squeeze(-2).exp().to(common_dtype((x, components)))
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and the variance of each component. A subclass defines this, or both of them."""

@@ -234,15 +234,33 @@ class FixedBandwidth(Bandwidth):
         return {self.name: value, f"{self.name}_min": None}
 
 
-def as_bandwidth(name: str, value: Any, minimum: float | None, *, trainable: bool) -> Bandwidth:
-    """A given bandwidth as it is, a fixed one of a tensor with batch dimensions, or else a learned one."""
+def requires_gradient(value: Any) -> bool:
+    """Whether gradients of what is computed from it are wanted."""
+    return isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
+
+
+def as_bandwidth(
+    name: str, value: Any, minimum: float | None, *, trainable: bool, keeps_graph: bool = False
+) -> Bandwidth:
+    """A given bandwidth as it is; a fixed one of a batch, or of a tensor with gradients; else a learned one.
+
+    A learned bandwidth has a parameter of its own, which starts at the value; through a fixed one gradients
+    flow to the tensor that was given.
+
+    Args:
+        keeps_graph: whether another part of the kernel requires gradients, so that the bandwidth is fixed.
+    """
     if isinstance(value, Bandwidth):
         if minimum is not None or trainable:
             wanted = f"a number or a tensor beside {name}_min or trainable"
             raise ValueError(bad_argument(name, wanted, type(value).__name__))
         return value
     tensor = positive_tensor(name, value)
-    if tensor.ndim > 2 and minimum is None and not trainable:
+    keeps_graph = not trainable and (keeps_graph or requires_gradient(tensor))
+    if keeps_graph and minimum is not None:
+        wanted = "None beside a tensor that requires gradients (trainable=True trains a copy of it)"
+        raise ValueError(bad_argument(f"{name}_min", wanted, minimum))
+    if keeps_graph or (tensor.ndim > 2 and minimum is None and not trainable):
         return FixedBandwidth(name, tensor)
     return LearnedBandwidth(name, tensor, minimum, trainable=trainable)
 

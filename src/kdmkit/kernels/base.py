@@ -15,7 +15,7 @@ from torch.distributions.constraints import Constraint
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.regions import Packed, Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole
 
@@ -59,8 +59,6 @@ class Kernel(nn.Module, ABC):
     has_atoms: bool = False
     #: Whether all of the probability belongs to such events.
     only_atoms: bool = False
-    #: The kinds of regions that have masses.
-    region_kinds: tuple[type[Region], ...] = ()
 
     @property
     def support(self) -> Constraint:
@@ -235,50 +233,55 @@ class Kernel(nn.Module, ABC):
     # ---- regions
 
     def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
-        """The log mass of every component `(m, *component)` in every region."""
+        """The log mass of every component `(m, *component)` in a region, or in every region of a batch."""
         event = self.event_shape(components.shape[1:])
-        self.check_region("region", region, event)
-        packed = region.packed("region", event, components)
+        packed = region.packed if isinstance(region, Packed) else None
+        packed = self.pack("region", region, event, components.device) if packed is None else packed
         lead = packed.shape[:-1]
-        term = self.region_term(region.unpacked(packed.reshape(-1, packed.shape[-1]), event), components)
+        term = self.region_term(packed.reshape(-1, packed.shape[-1]), components)
         scores = whole(term.prepared()).to(term.dtype)
         return scores.reshape(*lead, scores.shape[-1])
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        """Raises if the kernel has no masses of such regions, or a region holds unknown events."""
-        self._check_kind(argument, region)
-        if isinstance(region, OneOf):
-            self.check_set(argument, region.values, event_shape)
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Tensor:
+        """A region, or a batch of them, as one tensor `(*lead, p)` that `region_term` takes."""
+        raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
 
-    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
-        """Raises if the values of a `OneOf` are not events."""
-        self.check_events(argument, values, event_shape)
-
-    def _check_kind(self, argument: str, region: Region) -> None:
-        if not isinstance(region, self.region_kinds):
-            wanted = " or ".join(["points", *(f"a kdmkit.{kind.__name__}" for kind in self.region_kinds)])
-            raise TypeError(bad_argument(argument, f"{wanted}, for {self!r}", type(region).__name__))
-
-    def region_term(self, region: Region, components: Tensor) -> Term:
+    def region_term(self, packed: Tensor, components: Tensor) -> Term:
         """The log mass that each component has in each region, for the reductions to evaluate in blocks.
 
         Args:
-            region: an `Interval` with ends `(*lead, n, *event)`, or a `OneOf` with values `(*lead, n, k)`.
+            packed: regions as `pack` makes them, `(*lead, n, p)`.
             components: of shape `(*lead, m, *component)`.
         """
-        self._check_kind("region", region)
-        if isinstance(region, Interval):
-            return self.interval_term(region.low, region.high, components)
-        assert isinstance(region, OneOf)
-        return self.set_term(region.values, components)
+        self._cannot("one that has masses of regions")
 
-    def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        """`region_term` of intervals with ends `(*lead, n, *event)`."""
-        raise NotImplementedError
+    def trimmed(self, region: Region, event_shape: torch.Size) -> Region:
+        """The region, or `WHOLE` if it holds all outcomes, or `NOTHING` if it holds none."""
+        return region
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        """`region_term` of sets with values `(*lead, n, k)`."""
-        raise NotImplementedError
+    def null_points(self, region: Region) -> list[float] | None:
+        """The outcomes of a region of single values that have densities, no masses; otherwise None."""
+        return None
+
+    def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
+        """The kernel and the components of masses at points of a density, in proportion to it."""
+        self._cannot("one of numbers with a density")
+
+    def mixed(
+        self, log_shares: Float[Tensor, "m k"], parts: Sequence[tuple[Kernel, Tensor]]
+    ) -> tuple[Kernel, Tensor]:
+        """A kernel and components that mix restrictions of this kernel, with shares for every component."""
+        self._cannot("one whose density can be restricted to a region")
+
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        """The kernel and the components of f_j(x)/P_j(x in the region), which is 0 outside of the region.
+
+        The weights of a mixture are multiplied by the components' masses there; components without mass may
+        have any density.
+        """
+        self._cannot("one whose density can be restricted to a region")
 
     @property
     def has_cdf(self) -> bool:

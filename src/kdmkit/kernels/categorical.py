@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, SupportsIndex
 
@@ -13,6 +15,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from kdmkit._core.checks import (
+    as_tensor,
     bad_argument,
     check_finite,
     check_floating,
@@ -20,10 +23,12 @@ from kdmkit._core.checks import (
     check_number,
     is_integer,
 )
-from kdmkit._core.logspace import log_add, safe_logsumexp
-from kdmkit._core.tensors import broadcast
+from kdmkit._core.logspace import log_add, log_normalize, safe_logsumexp
+from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit.kernels.bandwidth import requires_gradient
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.regions import OneOf, Region, first_occurrences
+from kdmkit.kernels.region_tensors import first_occurrences, pack_codes
+from kdmkit.kernels.regions import NOTHING, WHOLE, OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
 from kdmkit.ops.terms import Amplitudes
 from kdmkit.ops.terms.discrete import log_probs, log_square
@@ -32,29 +37,97 @@ from kdmkit.ops.terms.discrete import log_probs, log_square
 _LARGEST_TABLE = 1 << 16
 # The probability that a label's starting component leaves to all labels: a zero would have no gradient.
 LABEL_SMOOTHING = 0.01
+_SOFT_LABELS = (
+    "these look like probabilities p and are taken as amplitudes, whose squares are the probabilities; "
+    "p.sqrt() is the amplitude of p, and KDM.from_probs(p) the distribution p, for infer and for losses"
+)
 # Numbers of (region, component, code) that exist at once in masses of sets.
 _NUMBERS = 1 << 22
 
 
-class Categorical(Kernel):
+class Coded(Kernel, ABC):
+    """A kernel of finitely many outcomes, which have the codes 0 … n − 1.
+
+    >>> import kdmkit as kdm
+    >>> isinstance(kdm.Levels(3), Coded), isinstance(kdm.RBF(1.0), Coded)
+    (True, False)
+    """
+
+    discrete: ClassVar[bool] = True
+    has_atoms: bool = True
+
+    @abstractmethod
+    def n_codes(self, event_shape: torch.Size) -> int:
+        """The number of outcomes."""
+
+    @abstractmethod
+    def log_table(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        """The log-probability of every code under each component."""
+
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Int[Tensor, "*lead k"]:
+        n = self.n_codes(event_shape)
+        if isinstance(region, OneOf):
+            values = region.values
+            codes = values if region.is_batch else as_tensor(argument, [v for v in values if v is not None])
+            if codes.numel():
+                check_codes(argument, codes, n)
+        return pack_codes(argument, region, n, device)
+
+    def region_term(self, packed: Int[Tensor, "*lead n k"], components: Tensor) -> Term:
+        return Score(set_masses, packed, self.log_table(components))
+
+    def trimmed(self, region: Region, event_shape: torch.Size) -> Region:
+        if region.is_batch:
+            return region
+        codes = pack_codes("region", region, self.n_codes(event_shape))
+        if len(codes) == self.n_codes(event_shape):
+            return WHOLE
+        return NOTHING if int(codes[0]) < 0 else region
+
+    def mixed(
+        self, log_shares: Float[Tensor, "m k"], parts: Sequence[tuple[Kernel, Tensor]]
+    ) -> tuple[Kernel, Tensor]:
+        tables = [kernel.log_table(c) for kernel, c in parts if isinstance(kernel, Coded)]
+        every = torch.stack(torch.broadcast_tensors(*tables), -1) + log_shares.unsqueeze(-2)
+        return self.from_log_table(log_normalize(safe_logsumexp(every)))
+
+    def from_log_table(self, table: Float[Tensor, "m n"]) -> tuple[Kernel, Tensor]:
+        """A kernel and components with these log-probabilities."""
+        from kdmkit.kernels.levels import Levels  # not above: that module imports this one
+
+        return Levels(table.shape[-1]), table
+
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        return self.from_log_table(self.log_table_inside(region, components))
+
+    def log_table_inside(self, region: Region, components: Tensor) -> Float[Tensor, "m n"]:
+        """The log-probabilities given that the outcome lies in a region; rows without mass stay."""
+        table = self.log_table(components)
+        codes = pack_codes("region", region, table.shape[-1], table.device)
+        inside = torch.full_like(table, -math.inf)
+        inside[..., codes] = table[..., codes]
+        dead = torch.isneginf(inside).all(-1, keepdim=True)
+        return torch.where(dead, table, log_normalize(inside))
+
+
+class Categorical(Coded):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
     The smoothing s is the probability of another code relative to the component's; 0 is the identity.
 
     Args:
         n: the number of categories.
-        smoothing: s, in [0, 1).
+        smoothing: s, in [0, 1), without gradients.
         trainable: whether s is trained (it must be positive then).
 
     >>> Categorical(3, smoothing=0.5).probs(torch.tensor([0]))
     tensor([[0.5000, 0.2500, 0.2500]])
     """
 
-    discrete: ClassVar[bool] = True
-    has_atoms: bool = True
     components_trainable: ClassVar[bool] = False
     event_dim: int = 0
-    region_kinds: tuple[type[Region], ...] = (OneOf,)
     support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 
@@ -96,15 +169,21 @@ class Categorical(Kernel):
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return (self._table(components) + self.log_norm(components)).exp()
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
+    def n_codes(self, event_shape: torch.Size) -> int:
+        return self.n
+
+    def log_table(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        return self._table(components) + self.log_norm(components)
+
+    def region_term(self, packed: Int[Tensor, "*lead n k"], components: Tensor) -> Term:
         smoothing = (self.smoothing.to(components.device), self._log_smoothing(components.device))
-        return Score(self._set_block, values, components.unsqueeze(-1), smoothing)
+        return Score(self._set_block, packed, components.unsqueeze(-1), smoothing)
 
     def _set_block(self, values: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """A set of k codes has the odds 1 + (k − 1)s if it holds the component's code, and ks otherwise."""
         smoothing, log_smoothing = parameters
         ordered, new = first_occurrences(values)
-        k = new.sum(-1, keepdim=True).to(smoothing.dtype)
+        k = (new & (ordered >= 0)).sum(-1, keepdim=True).to(smoothing.dtype)
         lead = broadcast(ordered.shape[:-1], (*components.shape[:-2], 1))
         codes = components.mT.expand(*lead, components.shape[-2]).contiguous().to(ordered.dtype)
         ordered = ordered.expand(*lead, ordered.shape[-1]).contiguous()
@@ -159,6 +238,9 @@ def check_codes(argument: str, value: Tensor, n: int) -> None:
 
 def smoothing_logit(smoothing: float, *, trainable: bool) -> float:
     """logit of a smoothing in [0, 1); a trainable one must be positive."""
+    if requires_gradient(smoothing) and not trainable:
+        wanted = "a number or a tensor without gradients (trainable=True trains the smoothing)"
+        raise ValueError(bad_argument("smoothing", wanted, "a tensor that requires them"))
     smoothing = check_number("smoothing", smoothing, "0 ≤ smoothing < 1", below=1)
     if trainable and smoothing == 0:
         raise ValueError(bad_argument("smoothing", "> 0 if it is trainable", smoothing))
@@ -173,7 +255,7 @@ def read_codes(table: Float[Tensor, "*batch n"], codes: Tensor) -> Float[Tensor,
 
 
 def set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k."""
+    """log Σ_k exp(table[j, code_ik]) over the distinct codes of each set, in blocks of k; −1 is no code."""
     codes, new = first_occurrences(values.long())
     columns, n, m = table.mT, codes.shape[-2], table.shape[-2]
     lead = broadcast(codes.shape[:-2], table.shape[:-2])
@@ -181,9 +263,9 @@ def set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> T
     step = max(1, _NUMBERS // max(1, math.prod(lead) * n * m))
     parts = []
     for some, kept in zip(codes.split(step, -1), new.split(step, -1), strict=True):
-        index = some.reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
+        index = some.clamp_min(0).reshape(*some.shape[:-2], -1, 1).expand(*lead, n * some.shape[-1], m)
         scores = columns.gather(-2, index).unflatten(-2, (n, some.shape[-1]))
-        parts.append(safe_logsumexp(torch.where(kept.unsqueeze(-1), scores, -math.inf).mT))
+        parts.append(safe_logsumexp(torch.where((kept & (some >= 0)).unsqueeze(-1), scores, -math.inf).mT))
     return log_add(parts)
 
 
@@ -191,21 +273,19 @@ def _compare(x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Ten
     return torch.where(x == components.mT, torch.zeros_like(parameters[0]), parameters[0])
 
 
-class Cosine(Kernel):
+class Cosine(Coded):
     """k(x, c) = ⟨x, c⟩/(‖x‖·‖c‖): probabilities over an orthogonal basis of ℝⁿ.
 
-    A float vector is an amplitude: a distribution p enters as √p. An integer is a label and stands for its
+    A float vector is an amplitude: a distribution p enters as √p, and checked values that look like p itself
+    give a warning. An integer is a label and stands for its
     basis vector.
 
     >>> Cosine().log_overlap(torch.tensor([1.0, 0.0]), torch.tensor([0.2, 0.8]).sqrt()).exp()
     tensor(0.2000)
     """
 
-    discrete: ClassVar[bool] = True
-    has_atoms: bool = True
     draws_one_hot: ClassVar[bool] = True
     unit_norm: ClassVar[bool] = True
-    region_kinds: tuple[type[Region], ...] = (OneOf,)
 
     def term(self, x: Tensor, components: Tensor) -> Term:
         if is_integer(x):
@@ -223,13 +303,14 @@ class Cosine(Kernel):
     def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
         return unit(components).square()
 
-    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
-        if not is_integer(values):
-            raise TypeError(bad_argument(argument, "integer labels in a set", values.dtype))
-        check_label(argument, values, event_shape[-1])
+    def n_codes(self, event_shape: torch.Size) -> int:
+        return event_shape[-1]
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(set_masses, values, log_probs(components))
+    def log_table(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        return log_probs(components)
+
+    def from_log_table(self, table: Float[Tensor, "m n"]) -> tuple[Kernel, Tensor]:
+        return self, (0.5 * table).exp()
 
     def mode(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The basis vector of the likeliest label."""
@@ -250,10 +331,17 @@ class Cosine(Kernel):
             return
         check_floating(argument, value)
         check_finite(argument, value)
-        if bool((value.detach() == 0).all(-1).any()):
+        if not value.numel():
+            return
+        value = value.detach()
+        low, high = value.abs().amax(-1).aminmax()
+        if low == 0:
             raise ValueError(
                 bad_argument(argument, "amplitudes with at least one nonzero entry", "a zero vector")
             )
+        # One-hot vectors need no second look.
+        if low < 1 and high <= 1 and are_soft_labels(value):
+            warnings.warn(f"{argument}: {_SOFT_LABELS}", UserWarning, stacklevel=2)
 
     def event_rank(self, value: Tensor) -> int:
         return 0 if is_integer(value) else 1
@@ -267,6 +355,19 @@ class Cosine(Kernel):
     @classmethod
     def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Cosine:
         return cls()
+
+
+def are_soft_labels(value: Float[Tensor, "*lead n"]) -> bool:
+    """Whether all rows are probabilities, and not all of them amplitudes of length 1 as well.
+
+    >>> are_soft_labels(torch.tensor([0.7, 0.3])), are_soft_labels(torch.tensor([0.7, 0.3]).sqrt())
+    (True, False)
+    """
+    tolerance = max(1e-6, 4 * torch.finfo(value.dtype).eps)
+    value = at_least_float32(value)
+    if bool(((value.sum(-1) - 1).abs() > tolerance).any()) or bool((value < 0).any()):
+        return False
+    return bool(((value.square().sum(-1) - 1).abs() > tolerance).any())
 
 
 def smooth_amplitudes(value: Tensor, n: int) -> Float[Tensor, "m n"]:

@@ -79,6 +79,8 @@ class Epanechnikov(Compact):
     Args:
         h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
             per component; the same with batch dimensions in front (not trained); or a `Bandwidth`.
+            Gradients flow to a tensor that requires them, unless `trainable` makes a parameter that starts at
+            its value.
         h_min: lower bound of h while it is trained; None is a millionth of h.
         trainable: whether h is trained.
 
@@ -122,6 +124,8 @@ class Tricube(Compact):
     Args:
         h: half the width of the support: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one
             per component; the same with batch dimensions in front (not trained); or a `Bandwidth`.
+            Gradients flow to a tensor that requires them, unless `trainable` makes a parameter that starts at
+            its value.
         h_min: lower bound of h while it is trained; None is a millionth of h.
         trainable: whether h is trained.
 

@@ -11,17 +11,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating
-from kdmkit._core.logspace import log_add
+from kdmkit._core.logspace import log_add, log_normalize
 from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
+from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated, cut
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.windowed import Windowed
 from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term
 from kdmkit.ops.terms import Masked, restricted
 
@@ -52,13 +54,12 @@ class Inflated(Around):
 
     has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    region_kinds: tuple[type[Region], ...] = (Interval, OneOf)
-    kernel: LocationScale | Transformed | Truncated | Rounded
+    kernel: LocationScale | Transformed | Truncated | Windowed | Rounded
     atoms: Tensor
 
     def __init__(self, kernel: Kernel, atoms: Any) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Transformed | Truncated | Rounded):
+        if not isinstance(kernel, LocationScale | Transformed | Truncated | Windowed | Rounded):
             wanted = "a kernel of numbers (RBF, Epanechnikov, Tricube, Transformed, Truncated, Rounded)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
@@ -80,19 +81,30 @@ class Inflated(Around):
     def around(self, kernel: Kernel) -> Inflated:
         return Inflated(kernel, self.atoms)
 
-    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
         """Atoms inside keep their probabilities, the continuous part its mass; both relative to their sum."""
-        region = Interval(low, high)
         log_p, inner = self.split(components)
-        rest, cut_inner = cut(self.kernel, region, inner)
-        inside = (self.atoms >= low) & (self.atoms <= high)
+        inside = self._atoms_in(region).to(log_p.device)
+        rest: Kernel = self.kernel
+        mass = torch.full_like(log_p[..., :1], -math.inf)
+        if self.kernel.wide_ends(region):
+            rest, inner = self.kernel.restricted(region, inner)
+            mass = log_p[..., :1] + self.kernel.log_mass(region, self.split(components)[1]).unsqueeze(-1)
         if not bool(inside.any()):
-            return rest, cut_inner
-        mass = log_p[..., :1] + self.kernel.log_mass(region, inner).unsqueeze(-1)
-        shares = torch.cat([mass.to(log_p), log_p[..., 1:][..., inside.to(log_p.device)]], -1)
-        shares = shares - torch.logsumexp(shares, -1, keepdim=True).nan_to_num(neginf=0.0)
-        logits = shares.clamp_min(_NOTHING).to(cut_inner)
-        return Inflated(rest, self.atoms[inside].tolist()), torch.cat([logits, cut_inner], -1)
+            return rest, inner
+        shares = torch.cat([mass.to(log_p), log_p[..., 1:][..., inside]], -1)
+        logits = log_normalize(shares).clamp_min(_NOTHING).to(inner)
+        return Inflated(rest, self.atoms[inside.cpu()].tolist()), torch.cat([logits, inner], -1)
+
+    def _atoms_in(self, region: Region) -> Bool[Tensor, " a"]:
+        """Which atoms a region has."""
+        packed = self.pack("region", region, torch.Size([1]), self.atoms.device)
+        missing, every = unpack_intervals(packed, 1)
+        inside = [self._holds(bounds) for bounds in every]
+        return torch.stack(inside).any(0) | (missing & self.atoms.isnan())
+
+    def _holds(self, bounds: Bounds) -> Bool[Tensor, "*lead a"]:
+        return self.kernel.holds(bounds, self.atoms.to(bounds.low.device)) & ~self.atoms.isnan()
 
     def initialize_bandwidth(
         self, components: Tensor, sigma: str | float, *, distance: float | None = None
@@ -161,7 +173,7 @@ class Inflated(Around):
 
     def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
         check_floating(argument, value)
-        self.check_set(argument, value, event_shape)
+        check_finite(argument, value[~value.isnan()] if self.has_missing else value)
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
         """Whether an event is an atom, in the precision of events; on a grid, whether they share a cell."""
@@ -220,23 +232,31 @@ class Inflated(Around):
 
     # ---- regions
 
+    def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
+        log_p, inner = self.split(components)
+        rest = self._weighted(self.kernel.bounded_term(bounds, inner), log_p, bounds.low.shape[-2])
+        return LogSum((rest, Score(_atom_masses, self._holds(bounds), log_p[..., 1:])))
+
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        atoms = self.atoms.to(low)
-        log_p, inner = self.split(components)
-        rest = self._weighted(self.kernel.interval_term(low, high, inner), log_p, low.shape[-2])
-        return LogSum((rest, Score(_atom_masses, (atoms >= low) & (atoms <= high), log_p[..., 1:])))
+        is_open = torch.zeros_like(low, dtype=torch.bool)
+        return self.bounded_term(Bounds(low, high, is_open, is_open), components)
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        """The atoms of a set. Its other numbers have masses on a grid only."""
-        values = values.to(components.dtype)
-        log_p, inner = self.split(components)
-        atoms = Score(_atom_masses, self._match(values.unsqueeze(-1)).any(-2), log_p[..., 1:])
-        if not isinstance(self.kernel, Rounded):
-            return atoms
-        return LogSum((self._weighted(self.kernel.set_term(values, inner), log_p, values.shape[-2]), atoms))
+    def missing_term(self, missing: Bool[Tensor, "*lead n 1"], components: Tensor) -> Term | None:
+        if not self.has_missing:
+            return None
+        return Score(_atom_masses, missing & self.atoms.isnan(), self.split(components)[0][..., 1:])
 
-    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
-        check_finite(argument, values[~values.isnan()] if self.has_missing else values)
+    def null_points(self, region: Region) -> list[float] | None:
+        values = super().null_points(region)
+        if values is None or isinstance(self.kernel, Rounded) or bool(self._atoms_in(region).any()):
+            return None
+        return values
+
+    def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
+        return self.kernel.at_points(points, self.split(components)[1])
+
+    def wide_ends(self, region: Region) -> list[tuple[float, float]]:
+        return self.kernel.wide_ends(region)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """P(number ≤ x): at most 1 − p(NaN) if NaN is an atom."""
@@ -374,8 +394,5 @@ def _atoms(atoms: Any) -> Float[Tensor, " a"]:
 
 def _atom_masses(member: Tensor, log_p: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """log Σ_a p_a over the atoms of each region, `(n, a)` booleans, under each component, `(m, a)`."""
-    parts = []
-    for here, share in zip(member.unbind(-1), log_p.unbind(-1), strict=True):
-        scores = share.unsqueeze(-2)
-        parts.append(torch.where(here.unsqueeze(-1), scores, torch.full_like(scores, -math.inf)))
-    return log_add(parts)
+    pairs = zip(member.unbind(-1), log_p.unbind(-1), strict=True)
+    return log_add([torch.where(here.unsqueeze(-1), share.unsqueeze(-2), -math.inf) for here, share in pairs])

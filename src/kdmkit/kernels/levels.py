@@ -21,21 +21,21 @@ from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import (
     LABEL_SMOOTHING,
+    Coded,
     check_codes,
     check_size,
     read_codes,
-    set_masses,
     smoothing_logit,
 )
-from kdmkit.kernels.regions import OneOf, Region
-from kdmkit.ops import LogSum, Lookup, Score, Sum, Term
+from kdmkit.ops import LogSum, Lookup, Sum, Term
+from kdmkit.ops.terms import restricted
 
 # Numbers of (draw, level) that exist at once in `sample`.
 _NUMBERS = 1 << 22
 _LEAST_SMOOTHING = 1e-30
 
 
-class Levels(Kernel):
+class Levels(Coded):
     """p(x | c) = (1 − s)·softmax(c)_x + s/n on codes 0 … n−1: every component is a distribution.
 
     A component is a vector of n logits, an event is one code. Probabilities are read from a table of m × n
@@ -44,22 +44,20 @@ class Levels(Kernel):
 
     Args:
         n: the number of levels.
-        smoothing: s, in [0, 1).
+        smoothing: s, in [0, 1), without gradients.
         trainable: whether s is trained (it must be positive then); otherwise layers leave it as it is.
 
+    >>> import kdmkit as kdm
     >>> kernel = Levels(3, smoothing=0.3)
     >>> kernel.probs(torch.tensor([[0.0, 0.0, -torch.inf]]))
     tensor([[0.4500, 0.4500, 0.1000]])
-    >>> kernel.log_mass(OneOf([0, 2]), torch.zeros(1, 3)).exp()
+    >>> kernel.log_mass(kdm.OneOf([0, 2]), torch.zeros(1, 3)).exp()
     tensor([0.6667])
     """
 
-    discrete: ClassVar[bool] = True
-    has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
     components_are_events: bool = False
     event_dim: int = 0
-    region_kinds: tuple[type[Region], ...] = (OneOf,)
     overlaps_everywhere: bool = True  # logits are finite
     support: Constraint = constraints.nonnegative_integer
     logit: Tensor
@@ -140,8 +138,17 @@ class Levels(Kernel):
 
     # ---- regions
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(set_masses, values, self.log_probs(components))
+    def n_codes(self, event_shape: torch.Size) -> int:
+        return self.n
+
+    def log_table(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
+        return self.log_probs(components)
+
+    def region_term(self, packed: Int[Tensor, "*lead n k"], components: Tensor) -> Term:
+        if packed.shape[-1] > 1:
+            return super().region_term(packed, components)
+        # One level each: its probability is read from the table.
+        return restricted(self.term(packed.squeeze(-1).clamp_min(0), components), packed >= 0)
 
     # ---- draws
 

@@ -23,7 +23,8 @@ from kdmkit.kernels.bandwidth import (
 )
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import sum_last
-from kdmkit.kernels.regions import Interval, Region
+from kdmkit.kernels.measured import Measured
+from kdmkit.kernels.regions import Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
 from kdmkit.ops.terms import BlockScore
 
@@ -91,7 +92,7 @@ class WithBandwidth(Kernel, ABC):
         return SquaredDistance(x, components, row)
 
 
-class LocationScale(WithBandwidth, ABC):
+class LocationScale(WithBandwidth, Measured, ABC):
     """A product over dimensions of one bump function g, moved to c and stretched by a bandwidth s.
 
     A subclass defines the bump in the unit variable u = (x − c)/s. Densities, draws and distribution
@@ -102,11 +103,9 @@ class LocationScale(WithBandwidth, ABC):
     [True, False]
     """
 
-    discrete: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = True
     has_moments: ClassVar[bool] = True
     has_rsample: ClassVar[bool] = True
-    region_kinds: tuple[type[Region], ...] = (Interval,)
 
     #: log of 1/∫ g(u) du.
     unit_log_norm: ClassVar[float]
@@ -277,6 +276,11 @@ class LocationScale(WithBandwidth, ABC):
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.centres_and_scales(components, parameters, low.shape[-1])
         return sum_last(self.interval_log_mass, low, high, *(part.unsqueeze(-3) for part in parts))
+
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        from kdmkit.kernels.windowed import windowed  # not above: that module imports this one
+
+        return windowed(self, self.wide_ends(region)), components
 
     def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""

@@ -24,28 +24,31 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
-from kdmkit.kernels.regions import Interval, OneOf, first_occurrences
+from kdmkit.kernels.measured import Measured
+from kdmkit.kernels.region_tensors import Bounds, float_ends
+from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region, interval, union
 from kdmkit.ops import Score, Term
-from kdmkit.ops.terms import score_dtype
+from kdmkit.ops.terms import InDtype, score_dtype
 
 # Normalisers over whole numbers are summed at once up to this many pairs of a number and a component.
 _TABLE = 1 << 22
 
 
-class Periodic(WithBandwidth):
+class Periodic(WithBandwidth, Measured):
     """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
 
     Values that differ by whole periods are the same event. Draws, means and modes lie in [0, period). An
     interval is the arc from `low` to `high`: [22, 26] are the hours from 22 to 2 o'clock, and an arc of a
-    period or more is the whole circle. An open end is that of the turn [k·period, (k + 1)·period] in which
-    the other end lies.
+    period or more is the whole circle. An open end is that of the turn [k·period, (k + 1)·period) in which
+    the other end lies; the period itself, as an end, belongs to the first turn.
 
     The parameter that is trained is the width σ = period/(π√(2κ)): if it is much smaller than the period, the
     kernel is RBF(σ) on the circle.
 
     Args:
         kappa: κ > 0: a number; `(d,)` for one per dimension; `(m, 1)` or `(m, d)` for one per component; the
-            same with batch dimensions in front (not trained); or a `Bandwidth` that holds σ.
+            same with batch dimensions in front (not trained); or a `Bandwidth` that holds σ. Gradients flow
+            to a tensor that requires them, unless `trainable` makes a parameter that starts at its value.
         period: the length of one turn in the units of x.
         whole: whether events are whole numbers: probabilities then sum to 1 over 0 … period − 1.
         trainable: whether κ is trained.
@@ -56,7 +59,6 @@ class Periodic(WithBandwidth):
     tensor([True])
     """
 
-    discrete: ClassVar[bool] = False
     has_moments: ClassVar[bool] = True
     overlaps_everywhere: bool = True
     parameter_name: str = "kappa"
@@ -68,7 +70,6 @@ class Periodic(WithBandwidth):
         self.period = check_number("period", period, "a finite number > 0", positive=True)
         self.whole = bool(whole)
         self.has_atoms, self.components_are_events = self.whole, not self.whole
-        self.region_kinds = (Interval, OneOf) if self.whole else (Interval,)
         if self.whole and self.period != round(self.period):
             raise ValueError(bad_argument("period", "a whole number if events are whole", period))
         if isinstance(kappa, Bandwidth):
@@ -132,7 +133,7 @@ class Periodic(WithBandwidth):
         return self.distance_term(x, c, scale)
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        return self._log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
+        return self.log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self.check_dimensions(components.shape[-1])
@@ -146,43 +147,100 @@ class Periodic(WithBandwidth):
         """log Σ_i k²(i, c) over i = 0 … period − 1, in every dimension."""
         kappa, n = self._scale(components), round(self.period)
         if n * components.numel() > _TABLE:
-            return log_sum(lambda i: self._log_bump(i - components, kappa), n)
+            return log_sum(lambda i: self.log_bump(i - components, kappa), n)
         numbers = torch.arange(n, dtype=components.dtype, device=components.device)
-        return torch.logsumexp(self._log_bump(numbers - components.unsqueeze(-1), kappa.unsqueeze(-1)), -1)
+        return torch.logsumexp(self.log_bump(numbers - components.unsqueeze(-1), kappa.unsqueeze(-1)), -1)
 
-    def _log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
+    def log_bump(self, gap: Tensor, kappa: Tensor) -> Tensor:
+        """κ(cos(2π·gap/period) − 1)."""
         return -2 * kappa * (0.5 * self._angle(gap)).sin().square()
 
     # ---- regions
 
-    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
-        if tuple(event_shape) != (1,):
-            wanted = "a set for events of shape (1,)"
-            raise ValueError(bad_argument(argument, wanted, f"events of shape {tuple(event_shape)}"))
-        self.check_events(argument, values, event_shape)
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Float[Tensor, "*lead p"]:
+        """Arcs with finite ends; those of one region are disjoint and lie in [0, period]."""
+        once = region if region.is_batch or event_shape.numel() != 1 else self.in_one_turn(region)
+        return super().pack(argument, once, event_shape, device)
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        return Score(self._set_block, values.remainder(round(self.period)), self._mass_columns(components))
+    def in_one_turn(self, region: Region) -> Region:
+        """The region in [0, period).
+
+        An interval goes round: [22, 26] of 24 hours is [22, 24) and [0, 2]. Ends that are open on both sides
+        of a region meet: (−∞, 2) and (22, ∞) are the arc from 22 to 2.
+        """
+        pieces = list(region.pieces)
+        if len(pieces) > 1 and pieces[0].low is None and pieces[-1].high is None:
+            last, first = pieces.pop(), pieces.pop(0)
+            pieces.append(interval(last.low, first.high + self.period, above=last.above, below=first.below))
+        return union([part for piece in pieces for part in self._in_one_turn(piece)])
+
+    def _in_one_turn(self, piece: Interval) -> list[Region]:
+        period = self.period
+        low, high = (end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors()))
+        above, below = piece.above, piece.below or piece.high is None
+        # (0, period) is the circle without 0.
+        if high - low > period or (high - low == period and not (above and below)):
+            return [Interval(0.0, period, "left")]
+        turn = math.floor(low / period) * period
+        low, high = low - turn, high - turn
+        if high < period:
+            return (
+                [interval(low, high, above=above, below=below)] if low < high or not (above or below) else []
+            )
+        rest = interval(0.0, high - period, above=False, below=below)
+        return [interval(low, period, above=above, below=True), rest]
+
+    def trimmed(self, region: Region, event_shape: torch.Size) -> Region:
+        if region.is_batch:
+            return region
+        once = self.in_one_turn(region)
+        whole = Interval(0.0, self.period, "left")
+        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else region
+
+    def null_points(self, region: Region) -> list[float] | None:
+        return None if self.whole else super().null_points(region)
+
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        from kdmkit.kernels.arcs import Arcs  # not above: that module imports this one
+
+        return Arcs(self, self.in_one_turn(region)), components
+
+    def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
+        if not self.whole:
+            return super().bounded_term(bounds, components)
+        low, high, above, below = self.finite(bounds)
+        first = torch.where(above, low.floor() + 1, low.ceil())
+        last = torch.where(below, high.ceil() - 1, high.floor())
+        runs = torch.cat([first, last - first + 1], -1)
+        return InDtype(Score(self._run_block, runs, self._mass_columns(components)), components.dtype)
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
         self.check_dimensions(components.shape[-1], low)
         ends = torch.cat(self._closed(low, high), -1)
-        return Score(self._run_block if self.whole else self._arc_block, ends, self._mass_columns(components))
+        return Score(self._arc_block, ends, self._mass_columns(components))
 
     def _mass_columns(self, components: Tensor) -> Float[Tensor, "*batch m k"]:
         return self._columns(components, *([self._log_total(components)] if self.whole else []))
 
+    def finite(self, bounds: Bounds) -> Bounds:
+        """Arcs with finite ends. A turn has its beginning and not its end, which begins the next one."""
+        above, below = bounds.above & ~bounds.low.isinf(), bounds.below | bounds.high.isinf()
+        return Bounds(*self._closed(bounds.low, bounds.high), above, below)
+
     def _closed(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Arcs with finite ends: an open end is that of the turn in which the other end lies."""
-        period, is_open = self.period, (torch.isinf(low), torch.isinf(high))
-        from_low, from_high = torch.where(is_open[0], 0.0, low), torch.where(is_open[1], 0.0, high)
-        first = torch.where((high >= 0) & (high <= period), 0.0, ((from_high / period).ceil() - 1) * period)
-        last = torch.where((low >= 0) & (low <= period), period, ((from_low / period).floor() + 1) * period)
-        both = is_open[0] & is_open[1]
-        nothing = both & (low == high)
-        first = torch.where(both, 0.0, first)
-        last = torch.where(both, torch.where(nothing, 0.0, period), last)
-        return torch.where(is_open[0], first, low), torch.where(is_open[1], last, high)
+        first, last = self._turn(high), self._turn(low) + self.period
+        last = torch.where(low == high, first, last)  # of the two open ends of nothing
+        return torch.where(torch.isinf(low), first, low), torch.where(torch.isinf(high), last, high)
+
+    def _turn(self, end: Tensor) -> Tensor:
+        """Where the turn of an end begins; the period itself belongs to the first one."""
+        is_first = torch.isinf(end) | (end == self.period)
+        return torch.where(
+            is_first, 0.0, (torch.where(is_first, 0.0, end) / self.period).floor() * self.period
+        )
 
     def _columns(self, components: Tensor, *more: Tensor) -> Float[Tensor, "*batch m k"]:
         """Components, κ and more side by side: blocks slice them together."""
@@ -193,15 +251,17 @@ class Periodic(WithBandwidth):
     def _arc_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         c, kappa = columns.unsqueeze(-3).chunk(2, -1)
+        return sum_last(self.arc_mass, low, high, c, kappa)
+
+    def arc_mass(self, low: Tensor, high: Tensor, c: Tensor, kappa: Tensor) -> Tensor:
+        """The log mass of arcs about c with concentration κ; all broadcast."""
         width = (high - low) * (2 * math.pi / self.period)
         # Rounding must not leave a gap in the circle.
         width = torch.where(high - low >= self.period, 7.0, width)
-        return sum_last(log_arc_mass, self._angle(low - c), self._angle(high - c), width, kappa)
+        return log_arc_mass(self._angle(low - c), self._angle(high - c), width, kappa)
 
     def _run_block(self, ends: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        low, high = ends.unsqueeze(-2).chunk(2, -1)
-        first = low.ceil()
-        count = high.floor() - first + 1
+        first, count = ends.unsqueeze(-2).chunk(2, -1)
         c, kappa, total = columns.unsqueeze(-3).chunk(3, -1)
         return sum_last(partial(in_pieces, self._log_run), first, count, c, kappa, total)
 
@@ -210,25 +270,14 @@ class Periodic(WithBandwidth):
         n = round(self.period)
 
         def part(i: int) -> Tensor:
-            return torch.where(i < count, self._log_bump(first + i - c, kappa) - total, -math.inf)
+            return torch.where(i < count, self.log_bump(first + i - c, kappa) - total, -math.inf)
 
         return torch.where(count >= n, 0.0, log_sum(part, n))
 
-    def _set_block(self, values: Tensor, columns: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        ordered, new = first_occurrences(values)
-        c, kappa, total = columns.unsqueeze(-3).unbind(-1)
-
-        def part(i: int) -> Tensor:
-            score = self._log_bump(ordered[..., i, None] - c, kappa) - total
-            return torch.where(new[..., i, None], score, -math.inf)
-
-        return log_sum(part, ordered.shape[-1])
-
     def cdf(self, x: Float[Tensor, "*x"], components: Tensor) -> Float[Tensor, "*lead m"]:
         """F_j(x) on [0, period): the mass of the arc from 0 to x."""
-        start = -0.5 if self.whole else 0.0
-        x = x.to(components.dtype).clamp(start, self.period)
-        ends = torch.stack([torch.full_like(x, start), x], -1).unsqueeze(-2)
+        x = x.to(components.dtype).clamp(-0.5 if self.whole else 0.0, self.period)
+        ends = torch.stack([torch.zeros_like(x), x.floor() + 1 if self.whole else x], -1).unsqueeze(-2)
         block = self._run_block if self.whole else self._arc_block
         return block(ends, self._mass_columns(components), ()).squeeze(-2).exp().to(components.dtype)
 
@@ -257,7 +306,7 @@ class Periodic(WithBandwidth):
         kappa, total = self._scale(components), self._log_total(components)
         mean: Tensor | float = 0.0
         for i in range(round(self.period)):
-            probability = (self._log_bump(i - components, kappa) - total).exp()
+            probability = (self.log_bump(i - components, kappa) - total).exp()
             angle = 2 * math.pi * i / self.period
             mean = mean + torch.cat([probability * math.cos(angle), probability * math.sin(angle)], -1)
         return torch.as_tensor(mean)
@@ -280,13 +329,16 @@ class Periodic(WithBandwidth):
         turned = x.remainder(self.period)
         return torch.where(turned < self.period, turned, 0.0)
 
+    def kappa_of(self, components: Tensor, index: Int[Tensor, "*lead"]) -> Float[Tensor, "*lead d"]:
+        """κ of chosen components, in float64."""
+        sigma = self.bandwidth.value.detach().to(components.device, torch.float64)
+        kappa = self._kappa(pick(sigma, index, 1) if self.bandwidth.per_component else sigma)
+        return kappa.expand(components.shape)
+
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        sigma = self.bandwidth.value.detach().to(components.device, torch.float64)
-        kappa = self._kappa(pick(sigma, index, 1) if self.bandwidth.per_component else sigma)
-        c = components.detach().double()
-        kappa = kappa.expand(c.shape)
+        c, kappa = components.detach().double(), self.kappa_of(components, index)
         if self.whole:
             return draw_whole(c, kappa, round(self.period), generator)
         angle = draw_von_mises(kappa, generator) * (self.period / (2 * math.pi))

@@ -18,6 +18,7 @@ from kdmkit.kernels.bandwidth import (
     as_bandwidth,
     bandwidth_from_config,
     positive_tensor,
+    requires_gradient,
     stack_bandwidths,
 )
 from kdmkit.kernels.base import Kernel
@@ -36,7 +37,8 @@ class RBF(LocationScale):
     Args:
         sigma: a number; `(d,)` for one bandwidth per dimension; `(m, 1)` or `(m, d)` for one per component;
             `(*batch, m, 1)` or `(*batch, m, d)` for one per component of every KDM of a batch (not trained);
-            or a `Bandwidth`.
+            or a `Bandwidth`. Gradients flow to a tensor that requires them, unless `trainable` makes a
+            parameter that starts at its value.
         shear: the strict lower triangle of a metric's factor L, `(d, d)`; its diagonal is 1/σ_i and the
             overlap becomes exp(−‖L(x − c)‖²). See `RBF.from_metric`.
         sigma_min: lower bound of σ while it is trained; None is a millionth of σ.
@@ -63,7 +65,8 @@ class RBF(LocationScale):
         trainable: bool = False,
     ) -> None:
         super().__init__()
-        self.bandwidth = as_bandwidth("sigma", sigma, sigma_min, trainable=trainable)
+        keeps_graph = requires_gradient(shear) and not trainable
+        self.bandwidth = as_bandwidth("sigma", sigma, sigma_min, trainable=trainable, keeps_graph=keeps_graph)
         if shear is None:
             self.shear = None
         elif isinstance(self.bandwidth, FixedBandwidth):
@@ -201,9 +204,11 @@ class RBF(LocationScale):
     ) -> Tensor:
         return anchored_log_mass(low, high, anchor, centre, scale)
 
-    def check_region(self, argument: str, region: Region, event_shape: torch.Size) -> None:
-        super().check_region(argument, region, event_shape)
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Float[Tensor, "*lead p"]:
         self._check_product(argument, event_shape[-1])
+        return super().pack(argument, region, event_shape, device)
 
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
         self._check_product("region", components.shape[-1])

@@ -6,24 +6,29 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_event, check_finite, check_number
+from kdmkit._core.checks import bad_argument, check_event, check_number
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.location_scale import LocationScale
-from kdmkit.kernels.regions import Interval, OneOf, Region, first_occurrences
+from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
+from kdmkit.kernels.regions import Interval, Region, Union
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated, cut
-from kdmkit.ops import LogSum, Lookup, Restricted, Term
+from kdmkit.kernels.truncated import Truncated
+from kdmkit.kernels.windowed import Windowed
+from kdmkit.ops import Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
 
-# Moments are sums over the cells of a component if it has at most `_CELLS`, and its middle half at most
-# `_CENTRAL_CELLS`. Otherwise rounding hardly changes the moments.
-_CELLS, _CENTRAL_CELLS = 1 << 13, 1 << 6
+# Moments are sums over the cells of a component if its middle half has at most `_CENTRAL_CELLS`; otherwise
+# rounding hardly changes the moments. Of more than `_CELLS` cells those far out are summed in blocks, each wider
+# than the one before by the share 1/`_GROWTH` of its distance.
+_CELLS, _CENTRAL_CELLS, _GROWTH = 1 << 13, 1 << 6, 1 << 8
+# How far bounds of restricted densities lie inside of cells, in cells.
+_MARGIN = 1e-11
 
 
 class Rounded(Around):
@@ -49,12 +54,11 @@ class Rounded(Around):
     has_atoms: bool = True
     only_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    region_kinds: tuple[type[Region], ...] = (Interval, OneOf)
-    kernel: LocationScale | Transformed | Truncated
+    kernel: LocationScale | Transformed | Truncated | Windowed
 
     def __init__(self, kernel: Kernel, step: float = 1.0, *, origin: float = 0.0) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Transformed | Truncated):
+        if not isinstance(kernel, LocationScale | Transformed | Truncated | Windowed):
             wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Transformed, Truncated)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
@@ -72,9 +76,17 @@ class Rounded(Around):
     def around(self, kernel: Kernel) -> Rounded:
         return Rounded(kernel, self.step, origin=self.origin)
 
-    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
-        inner, _ = cut(self.kernel, Interval(*self._cells(low, high)), components)
-        return self.around(inner), components
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        inside = Union(
+            [Interval(self._into(low, 1), self._into(high, -1)) for low, high in self.wide_ends(region)]
+        )
+        return self.around(self.kernel.restricted(inside, components)[0]), components
+
+    def _into(self, edge: float, sign: int) -> float:
+        """An edge of a cell, moved so little that draws there fall into the cell beside it."""
+        if math.isinf(edge):
+            return edge
+        return edge + sign * (_MARGIN * self.step + 8 * math.ulp(max(abs(edge), abs(self.origin))))
 
     # ---- the grid
 
@@ -125,34 +137,45 @@ class Rounded(Around):
 
     # ---- regions
 
+    def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
+        low, high = self._cells(bounds)
+        return InDtype(self.kernel.interval_term(low, high, components), common_dtype((components,)))
+
     def interval_term(self, low: Tensor, high: Tensor, components: Tensor) -> Term:
-        return self._masses(*self._cells(low, high), low, components)
+        is_open = torch.zeros_like(low, dtype=torch.bool)
+        return self.bounded_term(Bounds(low, high, is_open, is_open), components)
 
-    def _cells(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The outer edges of the cells whose points lie in [low, high]; equal if there are none."""
-        first, last = self.position(low), self.position(high)
-        first = (first - _slack(first, low)).ceil() - 0.5
-        last = (last + _slack(last, high)).floor() + 0.5
-        return self.at(first), self.at(torch.maximum(first, last))
+    def _cells(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        """The outer edges of the cells whose points lie in intervals; equal if there are none."""
+        first, after_last = self._numbers(bounds)
+        return self.at(first - 0.5), self.at(torch.maximum(first, after_last) - 0.5)
 
-    def set_term(self, values: Tensor, components: Tensor) -> Term:
-        """A sum of cells; NaN in a set has no mass."""
-        values = values.to(components.dtype) if not values.is_floating_point() else values
-        position, new = first_occurrences(self.position(values).round())
-        keep = new & ~position.isnan()
-        position = torch.where(keep, position, 0.0)
-        parts = []
-        for k, kept in zip(position.split(1, -1), keep.split(1, -1), strict=True):
-            parts.append(Restricted(self._masses(*self._edges(k), values, components), kept))
-        return LogSum(tuple(parts))
+    def _numbers(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        """The number of the first point in every interval, and that of the first one behind it."""
+        return self._first(bounds.low, bounds.above), self._first(bounds.high, ~bounds.below)
 
-    def check_set(self, argument: str, values: Tensor, event_shape: torch.Size) -> None:
-        check_finite(argument, values)
+    def _first(self, end: Tensor, after: Tensor) -> Float[Tensor, "*shape"]:
+        """The number of the first point at or after an end, or only after it."""
+        position = self.position(end)
+        near = position.round()
+        return torch.where((position - near).abs() <= _slack(position, end), near + after, position.ceil())
+
+    def holds(self, bounds: Bounds, numbers: Float[Tensor, " a"]) -> Bool[Tensor, "*lead a"]:
+        first, after_last = self._numbers(bounds)
+        position = self.position(numbers).round()
+        return (position >= first) & (position < after_last)
+
+    def wide_ends(self, region: Region) -> list[tuple[float, float]]:
+        _, every = unpack_intervals(self.pack("region", region, torch.Size([1])), 1)
+        ends = [[edge.item() for edge in self._cells(bounds)] for bounds in every]
+        return [(low, high) for low, high in ends if low < high]
+
+    def null_points(self, region: Region) -> list[float] | None:
+        return None
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
-        position = self.position(x)
-        last = (position + _slack(position, x)).floor() + 0.5
-        return self.kernel.cdf(self.at(last), components).to(x.dtype)
+        after_last = self._first(x, torch.ones_like(x, dtype=torch.bool))
+        return self.kernel.cdf(self.at(after_last - 0.5), components).to(x.dtype)
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         low, high = self.kernel.quantile_bounds(q, components)
@@ -179,14 +202,16 @@ class Rounded(Around):
         bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
         first, last = (self.position(end).round() for end in (bounds[0][0], bounds[1][3]))
         central = (bounds[1][2] - bounds[0][1]) / self.step
-        is_wide = ~(last - first < _CELLS) | (central >= _CENTRAL_CELLS)
+        is_wide = ~(central < _CENTRAL_CELLS) | ~torch.isfinite(first) | ~torch.isfinite(last)
         if bool(is_wide.all()):
             return self._inner_moments(components)
-        count = int((last - first)[~is_wide].amax()) + 1
-        if not bool(is_wide.any()):
-            return self._sums(components, first, count)
         middle = self.position(self.kernel.typical_event(components.detach())).squeeze(-1).round()
-        some = self._sums(components, torch.where(is_wide, middle - count // 2, first), count)
+        start = torch.where(last - first < _CELLS, first, middle)
+        reach = torch.maximum((start - first).abs(), (last - start).abs())[~is_wide].amax().item()
+        starts = self._block_starts(reach).to(first.device)
+        some = self._sums(components, torch.where(is_wide, middle, start), starts)
+        if not bool(is_wide.any()):
+            return some
         mean, variance = (
             torch.where(is_wide.unsqueeze(-1), inner, summed)
             for inner, summed in zip(self._inner_moments(components), some, strict=True)
@@ -196,19 +221,37 @@ class Rounded(Around):
     def _inner_moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
 
-    def _sums(self, components: Tensor, first: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        k = torch.arange(count, dtype=torch.float64, device=first.device)
-        points = self.at(first + k.reshape(-1, *([1] * first.ndim)))
-        probs = self.log_overlap(points.unsqueeze(-1), components.double()).exp()
-        centre = points[count // 2]
-        mean = (probs * (points - centre)).sum(0) / probs.sum(0)
-        variance = (probs * (points - centre - mean).square()).sum(0) / probs.sum(0)
-        return ((centre + mean).unsqueeze(-1).to(components), variance.unsqueeze(-1).to(components))
+    @staticmethod
+    def _block_starts(reach: float) -> Float[Tensor, " blocks"]:
+        """The first cells of blocks within `reach` cells of the cell 0, and the one after the last block."""
+        if reach < _CELLS:
+            return torch.arange(-reach if reach < _CELLS // 2 else 0, reach + 2, dtype=torch.float64)
+        near = torch.arange(1 - _CELLS // 2, _CELLS // 2, dtype=torch.float64)
+        n_far = math.ceil(math.log(2 * reach / _CELLS) / math.log1p(1 / _GROWTH)) + 1
+        far = (_CELLS // 2 * (1 + 1 / _GROWTH) ** torch.arange(n_far, dtype=torch.float64)).round()
+        return torch.cat([-far.flip(0), near, far])
+
+    def _sums(
+        self, components: Tensor, origin: Tensor, starts: Float[Tensor, " blocks"]
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance by the masses of blocks of cells, which are counted from the cell `origin`."""
+        k = starts.reshape(-1, *([1] * origin.ndim))
+        edges = self.at(origin + k - 0.5).unsqueeze(-1)
+        probs = self.kernel.pair_log_mass(edges[:-1], edges[1:], components.double()).exp()
+        # A block counts as its middle: offsets from the origin, in the events' units.
+        offsets = 0.5 * self.step * (k[:-1] + k[1:] - 1)
+        # Components without a mass have any moments.
+        probs = probs / torch.where(probs.sum(0) > 0, probs.sum(0), 1.0)
+        mean = (probs * offsets).sum(0)
+        variance = (probs * (offsets - mean).square()).sum(0)
+        return ((self.at(origin) + mean).unsqueeze(-1).to(components), variance.unsqueeze(-1).to(components))
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        return self.nearest_atom(self.kernel.sample(components, index, generator))
+        # In float64: a draw between two edges stays between them.
+        drawn = self.kernel.sample(components.double(), index, generator)
+        return self.nearest_atom(drawn).to(components.dtype)
 
     # ---- events and components
 
@@ -239,6 +282,9 @@ class Rounded(Around):
 
 
 def _slack(position: Tensor, x: Tensor) -> Tensor:
-    """The largest rounding error of a bound that is meant to be a point of the grid, in cells."""
-    eps = torch.finfo(x.dtype).eps if x.is_floating_point() else torch.finfo(torch.float64).eps
-    return (16 * eps * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.25)
+    """How far an end that means a point of the grid may lie from it by rounding, in cells.
+
+    An end that single precision holds may come from there.
+    """
+    single = torch.where(x == x.float(), torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps)
+    return (8 * single * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.01)

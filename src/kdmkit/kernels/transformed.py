@@ -17,14 +17,18 @@ from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal
 from kdmkit.kernels.calculus.integrals import argmax, density_moments
-from kdmkit.kernels.calculus.transforms import Change, as_float64
+from kdmkit.kernels.calculus.transforms import Change, as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval
+from kdmkit.kernels.regions import Interval, Region, Union
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.kernels.truncated import Truncated, check_per_dimension, cut
+from kdmkit.kernels.truncated import Truncated, check_per_dimension
+from kdmkit.kernels.windowed import Windowed, highest
 from kdmkit.ops import Term
 from kdmkit.ops.terms import InDtype, common_dtype, restricted
+
+# Steps of an end into an interval, each twice as long as the one before it.
+_STEPS = 40
 
 
 class Transformed(Around):
@@ -44,11 +48,11 @@ class Transformed(Around):
     """
 
     is_continuous: ClassVar[bool] = True
-    kernel: LocationScale | Truncated
+    kernel: LocationScale | Truncated | Windowed
 
     def __init__(self, kernel: Kernel, transform: Transform | Change) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Truncated):
+        if not isinstance(kernel, LocationScale | Truncated | Windowed):
             wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Truncated)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
@@ -60,7 +64,7 @@ class Transformed(Around):
         low, high = self.change.image()
         inner_low, inner_high = (
             (end.cpu() for end in (self.kernel.low, self.kernel.high))
-            if isinstance(self.kernel, Truncated)
+            if isinstance(self.kernel, Truncated | Windowed)
             else (-torch.inf, torch.inf)
         )
         if bool((inner_low < low).any()) or bool((inner_high > high).any()):
@@ -109,9 +113,17 @@ class Transformed(Around):
     def around(self, kernel: Kernel) -> Transformed:
         return Transformed(kernel, self.change)
 
-    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
-        inner, _ = cut(self.kernel, Interval(*self.inner_ends(low, high)), components)
-        return self.around(inner), components
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        ends = [torch.tensor(pair, dtype=torch.float64).unsqueeze(-1) for pair in self.wide_ends(region)]
+        images = [self.inner_ends(*self._without_open_ends(pair)) for pair in ends]
+        inner = Union([Interval(low.item(), high.item()) for low, high in images if bool(low < high)])
+        return self.around(self.kernel.restricted(inner, components)[0]), components
+
+    def _without_open_ends(self, ends: Float[Tensor, "2 1"]) -> Float[Tensor, "2 1"]:
+        """The ends; those of the support in place of the numbers beside them."""
+        low, high = self.change.ends()
+        ends = torch.where(ends <= torch.nextafter(low, high), low, ends)
+        return torch.where(ends >= torch.nextafter(high, low), high, ends)
 
     # ---- densities
 
@@ -174,6 +186,8 @@ class Transformed(Around):
         The quadrature has 32 panels of 12 nodes. Its relative error is below 1e-8 for smooth transforms, and
         about 1e-5 for `QuantileNormal`.
         """
+        if isinstance(self.kernel, Windowed):
+            return self.kernel.mixed_moments(components, lambda part: self.around(part).moments(components))
         kinds = [kind for kind in self.change.kinds if kind not in ("affine", "-affine")]
         if not kinds:
             slope = (-self.change.log_slope(self.change.inverse(components))).exp()
@@ -199,9 +213,13 @@ class Transformed(Around):
 
     def mode(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
         """The highest point of each component's density, to about 1e-9 of its width (kernels of products)."""
+        if isinstance(self.kernel, Windowed):
+            modes = [self.around(part).mode(components) for part in self.kernel.parts]
+            heights = [self.log_overlap(mode, components) + self.log_jacobian(mode) for mode in modes]
+            return highest(modes, heights)
         kinds = {kind.removeprefix("-") for kind in self.change.kinds}
         if kinds <= {"affine"}:
-            return self.change.inverse(self.kernel.mode(components))
+            return self._in_support(self.change.inverse(self.kernel.mode(components)))
         # A maximum is flat: float32 would find half of its digits.
         c = components.detach().double()
         inner = self._product()
@@ -227,15 +245,40 @@ class Transformed(Around):
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        return self._in_support(self.change.inverse(self.kernel.sample(components, index, generator)))
+        if isinstance(self.kernel, Windowed):
+            parts = map(self.around, self.kernel.parts)
+            return self.kernel.mixed_draws(components, index, parts, generator)
+        if not isinstance(self.kernel, Truncated):
+            return self._in_support(self.change.inverse(self.kernel.sample(components, index, generator)))
+        # In float64: T⁻¹ of a rounded number may lie outside of T⁻¹ of the bounds.
+        drawn = self.change.inverse(self.kernel.sample(as_float64(components), index, generator))
+        return self._in_support(drawn.to(components.dtype))
 
     def _in_support(self, x: Tensor) -> Tensor:
-        """x, moved inside if rounding has put it on the end of an open support."""
-        if self.change.everywhere:
+        """x, moved inside if rounding has put it outside, or on the end of an open support."""
+        if self.change.everywhere and not isinstance(self.kernel, Truncated):
             return x
-        low, high = (end.to(x.dtype).expand_as(x) for end in self.change.ends(x.device))
-        inner = torch.maximum(x, torch.nextafter(low, high))
-        return torch.minimum(inner, torch.nextafter(high, low))
+        start, stop = self.change.ends(x.device)
+        low, high = torch.nextafter(start, stop), torch.nextafter(stop, start)
+        if isinstance(self.kernel, Truncated):
+            ends = self._bounds_inside(self.kernel).to(x.device)
+            low, high = torch.maximum(low, ends[0]), torch.minimum(high, ends[1])
+        low, high = ends_inside(low, high, x)
+        return torch.minimum(torch.maximum(x, low), high)
+
+    def _bounds_inside(self, kernel: Truncated) -> Float[Tensor, "2 *d"]:
+        """T⁻¹ of the bounds of the kernel, moved inside until T leads strictly between the bounds."""
+        bounds = torch.stack(torch.broadcast_tensors(kernel.low, kernel.high)).cpu()
+        inward = torch.tensor([1.0, -1.0], dtype=bounds.dtype).reshape(2, *([1] * (bounds.ndim - 1)))
+        ends = self.change.inverse(bounds)
+        step = ends.abs().nan_to_num(posinf=0.0).amax(0).clamp_min(1e-300) * torch.finfo(ends.dtype).eps
+        for _ in range(_STEPS):
+            outside = bounds.isfinite() & ((self.change.bound(ends) - bounds) * inward <= 0)
+            if not bool(outside.any()):
+                break
+            ends = torch.where(outside, ends + step * inward * (1 if self.change.increasing else -1), ends)
+            step = 2 * step
+        return ends if self.change.increasing else ends.flip(0)
 
     # ---- events and components
 

@@ -18,10 +18,10 @@ from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import density_moments, sum_last
-from kdmkit.kernels.calculus.transforms import as_float64
+from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval
+from kdmkit.kernels.regions import Interval, Region, Union
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term
 from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
@@ -77,9 +77,11 @@ class Truncated(Around):
     def around(self, kernel: Kernel) -> Truncated:
         return Truncated(kernel, self.low, self.high)
 
-    def cut(self, low: Tensor, high: Tensor, components: Tensor) -> tuple[Kernel, Tensor]:
-        ends = max(float(low), float(self.low)), min(float(high), float(self.high))
-        return Truncated(self.kernel, *ends), components
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        low, high = float(self.low), float(self.high)
+        clipped = [(max(a, low), min(b, high)) for a, b in self.wide_ends(region)]
+        inside = Union([Interval(a, b) for a, b in clipped if a < b])
+        return self.kernel.restricted(inside, components)
 
     @property
     def support(self) -> Constraint:
@@ -216,7 +218,12 @@ class Truncated(Around):
     # ---- moments, modes and draws
 
     def mode(self, components: Tensor) -> Tensor:
-        return self._clamp(components)
+        return self._moved_inside(components)
+
+    def _moved_inside(self, x: Tensor) -> Tensor:
+        """x between the bounds themselves, not only between those in its precision."""
+        low, high = ends_inside(self.low, self.high, x)
+        return torch.minimum(torch.maximum(x, low), high)
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance by quadrature; the relative error is below 1e-8."""
@@ -237,7 +244,7 @@ class Truncated(Around):
         share = torch.as_tensor(q, dtype=c.dtype, device=c.device) / 4
         radius = self.kernel.unit_quantile_bound(share.clamp_min(torch.finfo(c.dtype).tiny))
         if math.isfinite(self.kernel.unit_radius):
-            return self._clamp(c - scale), self._clamp(c + scale)
+            return self._clamp(c - scale + 0 * share), self._clamp(c + scale + 0 * share)
         first, last = torch.maximum(c, self.low.to(c)), torch.minimum(c, self.high.to(c))
         a, b = (first - c) / scale, (c - last) / scale
         # √(a² + r²) − a, from the bound on: the centre may be far away.
@@ -252,7 +259,7 @@ class Truncated(Around):
         Dimensions are independent: each is drawn again by itself.
         """
         drawn = self.kernel.sample(components, index, generator)
-        inside = (drawn >= self.low.to(drawn)) & (drawn <= self.high.to(drawn))
+        inside = drawn == self._moved_inside(drawn)
         again = ~inside.all(-1)
         if bool(again.any()):
             between = self._sample_by_inversion(components[again], index[again], generator)
@@ -266,7 +273,7 @@ class Truncated(Around):
         uniform = torch.rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator)
         width = FixedBandwidth(self.kernel.bandwidth.name, self.kernel.scale_of(index, wide), validate=False)
         chosen = self.around(self.kernel.with_bandwidth(width))
-        return self._clamp(chosen._invert(uniform, wide).to(components.dtype))
+        return self._moved_inside(chosen._invert(uniform, wide).to(components.dtype))
 
     @torch.no_grad()
     def _invert(self, q: Float[Tensor, "*lead d"], components: Float[Tensor, "*lead d"]) -> Tensor:
@@ -326,44 +333,3 @@ def _finite(end: Tensor) -> Any:
     """Numbers for JSON: None for those that are infinite."""
     values = [None if math.isinf(value) else value for value in end.reshape(-1).tolist()]
     return values if end.ndim else values[0]
-
-
-def cut(kernel: Kernel, region: Interval, components: Tensor) -> tuple[Kernel, Tensor]:
-    """The kernel and the components of f_j(x)/P_j(low ≤ x ≤ high), x between low and high.
-
-    The weights of a mixture change with it: each is multiplied by the component's mass in the interval.
-
-    Args:
-        kernel: of one dimension: a continuous one, also `Truncated`, `Transformed`, `Rounded`, `Inflated`.
-        region: one interval, wider than a point.
-        components: c, of shape `(m, *component)`.
-
-    Returns:
-        The kernel that is cut off, and its components.
-
-    >>> kernel, c = cut(RBF(1.0), Interval(0.0, None), torch.zeros(1, 1))
-    >>> kernel.mean(c)
-    tensor([[0.5642]])
-    """
-    if not isinstance(kernel, LocationScale | Around):
-        raise TypeError(bad_argument("kernel", "one of numbers, whose density can be cut off", repr(kernel)))
-    low, high = (end.double().reshape(()) for end in (region.low, region.high))
-    if isinstance(kernel, Around):
-        return kernel.cut(low, high, components)
-    return Truncated(kernel, float(low), float(high)), components
-
-
-def can_cut(kernel: Kernel) -> bool:
-    """Whether `cut` knows the kernel.
-
-    Args:
-        kernel: any kernel.
-
-    Returns:
-        False if `cut` would raise.
-
-    >>> import kdmkit as kdm
-    >>> can_cut(kdm.RBF(1.0)), can_cut(kdm.Levels(3))
-    (True, False)
-    """
-    return isinstance(kernel, LocationScale | Around)

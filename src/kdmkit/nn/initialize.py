@@ -18,18 +18,28 @@ from kdmkit.nn.layer import Variable
 Method = Literal["random", "kmeans++", "balanced", "kmeans"]
 Sigma = Literal["nearest", "mean"] | float
 
-# k-means sees at most this many samples.
-_CLUSTER_SAMPLE = 100_000
+# k-means sees at most this many samples of a class.
+CLUSTER_SAMPLE = 100_000
 # A few rounds of k-means: clusters only have to spread the components over the data.
 _ROUNDS = 20
 
 
 class Initializer:
-    """The components and weights from which a layer starts, taken from data of all its variables."""
+    """The components and weights from which a layer starts, taken from data of all its variables.
+
+    Args:
+        cluster_sample: k-means sees at most this many samples of a class, or one for each component.
+    """
 
     def __init__(
-        self, variables: list[Variable], data: Mapping[str, Any], generator: torch.Generator | None
+        self,
+        variables: list[Variable],
+        data: Mapping[str, Any],
+        generator: torch.Generator | None,
+        *,
+        cluster_sample: int = CLUSTER_SAMPLE,
     ) -> None:
+        self._cluster_sample = cluster_sample
         self.variables = {variable.name: variable for variable in variables}
         self.generator = generator
         self.device = torch.device("cpu") if generator is None else generator.device
@@ -113,7 +123,7 @@ class Initializer:
         logits: list[float] = []
         for label, quota in enumerate(quotas.tolist()):
             rows = torch.nonzero(labels == label).squeeze(-1)
-            rows = rows[self._permutation(len(rows))][: max(quota, _CLUSTER_SAMPLE)]
+            rows = rows[self._permutation(len(rows))][: max(quota, self._cluster_sample)]
             clusters = _clusters(vectors, rows, quota, self._seed()) if quota else []
             members += clusters
             logits += [math.log(len(part) / len(rows) * int(counts[label])) for part in clusters]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import as_shape, bad_argument, check_count, check_device, check_dtype, in_memory
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.arguments import RESERVED
+from kdmkit.distributions.base import Composite, map_values, snapshot
 from kdmkit.kernels import Kernel, check_kernel, kernel_from_config
 
 # `infer` and `initialize` take variables by name, beside arguments of these names.
@@ -127,6 +128,12 @@ class KDMLayer(nn.Module, ABC):
 
     The parameters are `components.<variable>`, `kernels.<variable>.…`, and logits of weights.
 
+    The distributions that a layer returns belong to the graph of its parameters: gradients flow back, and a
+    distribution that was not read yet is computed from the parameters as they are when it is read, so read it
+    before the next step of the optimizer. Under `torch.no_grad` or `torch.inference_mode` they are snapshots:
+    they have no gradients, whenever they are read, and later steps do not move them. For that, parameters
+    that require gradients are copied; frozen ones are not.
+
     >>> import kdmkit as kdm
     >>> isinstance(kdm.nn.DensityLayer(2, n_components=4), KDMLayer)
     True
@@ -189,6 +196,11 @@ class KDMLayer(nn.Module, ABC):
         for v in variables:
             if v.kernel.has_density:
                 v.kernel.check_components(f"kernel of {v.name!r}", self.components[v.name])
+            if any(buffer.requires_grad for buffer in v.kernel.buffers()):
+                wanted = (
+                    "one without gradients of its own (layers train bandwidths that start at given values)"
+                )
+                raise ValueError(bad_argument(f"kernel of {v.name!r}", wanted, repr(v.kernel)))
         kernels = {v.name: copy.deepcopy(v.kernel) for v in variables}
         for kernel in kernels.values():
             for parameter in kernel.parameters():
@@ -197,6 +209,31 @@ class KDMLayer(nn.Module, ABC):
         self.kernels = nn.ModuleDict(kernels).to(device=device, dtype=dtype)
         start = torch.zeros(n_components, dtype=dtype, device=device)
         self._make_weights(start, trainable=train_weights)
+
+    def _kernels(self) -> dict[str, Kernel]:
+        return {name: self.kernel(name) for name in self.variables}
+
+    @property
+    def _takes_snapshots(self) -> bool:
+        """Whether distributions keep what the parameters are now; compilers and transforms cannot copy."""
+        return not torch.is_grad_enabled() and only_reverse_mode()
+
+    def _parts(self) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
+        """Components and kernels of a distribution, by variable: without gradients as they are now."""
+        components, kernels = dict(self.components), self._kernels()
+        if not self._takes_snapshots:
+            return components, kernels
+        return map_values(snapshot, components), map_values(snapshot, kernels)
+
+    def _evidence(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of `infer` for a distribution of `_parts`: those with gradients are replaced."""
+        if self._takes_snapshots:
+            for name, value in values.items():
+                if isinstance(value, Tensor):
+                    values[name] = snapshot(value)
+                elif isinstance(value, Composite):
+                    values[name] = value._mapped(snapshot)
+        return values
 
     def _checks_values(self, validate_args: bool | None) -> bool:
         if validate_args is None:

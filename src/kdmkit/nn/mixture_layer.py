@@ -10,11 +10,15 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import as_shape, bad_argument, check_generator, check_instance
 from kdmkit.distributions import KDM, JointKDM
+from kdmkit.distributions.base import is_trained
 from kdmkit.distributions.prepared import PreparedWeights, Versions, needs_no_gradient, versions_of
 from kdmkit.distributions.weights import Given, Weights
 from kdmkit.kernels import RBF, Cosine, Kernel, check_kernel
 from kdmkit.nn.initialize import Initializer, Method, Sigma, check_sigma
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
+
+#: Components by variable, weights, and kernels by variable.
+Parts = tuple[dict[str, Tensor], Weights, dict[str, Kernel]]
 
 
 class MixtureLayer(KDMLayer):
@@ -28,7 +32,7 @@ class MixtureLayer(KDMLayer):
 
     logits: nn.Parameter
     _prepares: bool = False
-    _prepared: tuple[Versions, PreparedWeights] | None = None
+    _prepared: tuple[Versions, Parts] | None = None
 
     @property
     def weight_logits(self) -> Tensor:
@@ -40,7 +44,8 @@ class MixtureLayer(KDMLayer):
     def prepare(self) -> Self:
         """Caches the parts of answers that depend on parameters only, see `JointKDM.prepared`.
 
-        For layers that are trained no more. After a change of a parameter the cache is computed again.
+        For layers that are trained no more. After a change of a parameter the cache is computed again. It
+        holds copies of parameters that still require gradients, so freeze large ones first.
 
         Returns:
             The layer.
@@ -52,15 +57,26 @@ class MixtureLayer(KDMLayer):
         """For pickle and copies, which have no cache."""
         return {**self.__dict__, "_prepared": None}
 
-    def _log_weights(self) -> Weights:
+    def _mixture(self) -> Parts:
+        """Components, weights and kernels of a distribution, see `_parts`."""
         if not (self._prepares and needs_no_gradient([self.logits])):
-            return Given(torch.log_softmax(self.logits, -1))
-        versions = versions_of([self.logits, *self.components.values()])
-        if self._prepared is None or self._prepared[0] != versions:
-            kernels = {name: self.kernel(name) for name in self.variables}
+            components, kernels = self._parts()
+            return components, Given(torch.log_softmax(self.logits, -1)), kernels
+        parts = [self.logits, *self.components.values()]
+        if not torch.is_grad_enabled():
+            # These are copied: the cache cannot see for itself that they have changed.
+            trained = [kernel for kernel in self.kernels.children() if is_trained(kernel)]
+            parts += [x for x in parts if x.requires_grad]
+            parts += [x for kernel in trained for x in (*kernel.parameters(), *kernel.buffers())]
+        versions = versions_of(parts)
+        prepared = self._prepared
+        if prepared is None or prepared[0] != versions:
             log_weights = torch.log_softmax(self.logits.detach(), -1)
-            self._prepared = versions, PreparedWeights(log_weights, kernels, dict(self.components))
-        return self._prepared[1]
+            components, kernels = self._parts()
+            prepared_weights = PreparedWeights(log_weights, kernels, components)
+            self._prepared = prepared = versions, (components, prepared_weights, kernels)
+        components, weights, kernels = prepared[1]
+        return dict(components), weights, dict(kernels)
 
     @torch.no_grad()
     def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
@@ -123,10 +139,12 @@ class DensityLayer(MixtureLayer):
         self._build([variable], n_components, **options)
 
     def forward(self) -> KDM:
-        """The layer's distribution; gradients flow to the parameters, and values are checked on a CPU."""
-        return KDM._made(
-            self.components["x"], self._log_weights(), self.kernel("x"), self._checks_values(None)
-        )
+        """The layer's distribution; gradients flow to the parameters, and values are checked on a CPU.
+
+        Under `torch.no_grad` it is a snapshot, which later changes of the parameters do not move.
+        """
+        components, weights, kernels = self._mixture()
+        return KDM._made(components["x"], weights, kernels["x"], self._checks_values(None))
 
     def initialize(
         self,
@@ -254,14 +272,13 @@ class JointLayer(MixtureLayer):
     def joint(self, *, validate_args: bool | None = None) -> JointKDM:
         """The layer's distribution over all its variables; gradients flow to the parameters.
 
+        Under `torch.no_grad` it is a snapshot, which later changes of the parameters do not move.
+
         Args:
             validate_args: whether values are checked; None checks on a CPU. On another device a check would
                 wait for it, and compilers and function transforms cannot check numbers.
         """
-        kernels = {name: self.kernel(name) for name in self.variables}
-        return JointKDM._made(
-            dict(self.components), self._log_weights(), kernels, self._checks_values(validate_args)
-        )
+        return JointKDM._made(*self._mixture(), self._checks_values(validate_args))
 
     @overload
     def forward(self, *values: Any, target: str, **named: Any) -> KDM: ...
@@ -288,7 +305,8 @@ class JointLayer(MixtureLayer):
         self, given: Sequence[str], target: Sequence[str], values: Sequence[Any], named: dict[str, Any]
     ) -> KDM | JointKDM:
         named.setdefault("target", target)
-        rho: KDM | JointKDM = self.joint().infer(**by_name("values", given, values, named))
+        evidence = self._evidence(by_name("values", given, values, named))
+        rho: KDM | JointKDM = self.joint().infer(**evidence)
         return rho
 
     def initialize(

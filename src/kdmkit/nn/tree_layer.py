@@ -14,8 +14,8 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_flag, check_gener
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.arguments import check_masks
+from kdmkit.distributions.base import snapshot
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
-from kdmkit.kernels import Kernel
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
 from kdmkit.nn.tree_scores import group_kernels, grouped_scores
 from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
@@ -117,22 +117,19 @@ class TreeLayer(KDMLayer):
     def tree(
         self, *, edges: Float[Tensor, "n_edges k k"] | None = None, validate_args: bool | None = None
     ) -> TreeKDM:
-        """The layer's distribution; gradients flow to the parameters.
+        """The layer's distribution; gradients flow to the parameters, without gradients it is a snapshot.
 
         Args:
             edges: `edge_probs()`, if the caller has them.
             validate_args: whether values are checked; None: on a CPU they are, as in `JointLayer.joint`.
         """
-        states = self._states(self.edge_probs() if edges is None else edges)
-        return TreeKDM._made(
-            dict(self.components), self._kernels(), states, self._checks_values(validate_args)
-        )
+        edges = self.edge_probs() if edges is None else edges
+        states = self._states(snapshot(edges) if self._takes_snapshots else edges)
+        components, kernels = self._parts()
+        return TreeKDM._made(components, kernels, states, self._checks_values(validate_args))
 
     def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
         return States(self._topology, torch.log_softmax(self.root_logits, -1), Tables.above_floor(edges))
-
-    def _kernels(self) -> dict[str, Kernel]:
-        return {name: self.kernel(name) for name in self.variables}
 
     def equal_kernels(self) -> list[list[str]]:
         """Variables with equal kernels, which `row_log_prob` computes together."""
@@ -188,7 +185,7 @@ class TreeLayer(KDMLayer):
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""
-        return self.tree().infer(**evidence)
+        return self.tree().infer(**self._evidence(evidence))
 
     def log_prob(self, **values: Any) -> Float[Tensor, "*lead"]:
         """log p(x): `tree().log_prob(…)` with its arguments."""

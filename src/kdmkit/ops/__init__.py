@@ -1,8 +1,8 @@
 """The two reductions of kernel density matrices, `log_mix` and `attend`, and the terms that they reduce."""
 
 from kdmkit.ops.api import BACKENDS, Backend, attend, choose_backend, log_mix
+from kdmkit.ops.chunked import combine
 from kdmkit.ops.dense import score_matrix
-from kdmkit.ops.reduction import combine
 from kdmkit.ops.terms import (
     ComponentDistance,
     LogSum,

@@ -16,8 +16,7 @@ from kdmkit._core.runtime import is_exporting
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops import chunked, chunked_cpu, dense, dense_explicit
 from kdmkit.ops.blocks import Block
-from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.terms import Term, total_shape
+from kdmkit.ops.terms import Reduction, Result, Term, total_shape
 from kdmkit.ops.triton import backend as triton
 
 Backend = Literal["auto", "reference", "torch", "chunked", "triton"]
@@ -59,19 +58,19 @@ class Implementation:
 #: In the order of preference. `chunked` supports everything, so `auto` never chooses the reference.
 IMPLEMENTATIONS = (
     Implementation(
-        "chunked, scales per component",
-        "chunked",
-        chunked_cpu.reduce_per_component,
-        supports=chunked_cpu.supports_per_component,
-        automatic=chunked_cpu.is_worthwhile_per_component,
-    ),
-    Implementation(
         "dense, explicit gradients",
         "torch",
         dense_explicit.reduce,
         dense_explicit.reduce_given,
         dense_explicit.supports,
         _is_small,
+    ),
+    Implementation(
+        "chunked, scales per component",
+        "chunked",
+        chunked_cpu.reduce_per_component,
+        supports=chunked_cpu.supports_per_component,
+        automatic=chunked_cpu.is_worthwhile_per_component,
     ),
     Implementation("dense", "torch", dense.reduce, dense.reduce_given, automatic=_is_small),
     Implementation("triton", "triton", triton.reduce, supports=triton.supports, automatic=triton.is_usable),
@@ -89,6 +88,7 @@ def choose(reduction: Reduction, backend: Backend = "auto") -> Implementation:
             reason = implementation.supports(reduction)
             if reason is None and (backend != "auto" or implementation.automatic(reduction)):
                 return implementation
+    check_choice("backend", backend, BACKENDS)
     raise ValueError(f'backend "{backend}": {reason}')
 
 
@@ -201,7 +201,6 @@ def log_mix_given(
     """
     terms, more = _summands(terms), _summands(more)
     together = Reduction([*terms, *more], log_weights)
-    together.check()
     with full_precision(together.device_type):
         lse, conditional = reduce_given(terms, more, together)
     return lse.expand(conditional.shape), conditional
@@ -242,14 +241,12 @@ def _reduce(
     backend: Backend,
     block: Block | None,
 ) -> Result:
-    check_choice("backend", backend, BACKENDS)
     summands = _summands([terms] if isinstance(terms, Term) else terms)
     reduction = Reduction(summands, log_weights, values, block)
-    reduction.check()
     with full_precision(reduction.device_type):
         return reduce(reduction, backend)
 
 
 def _summands(terms: Sequence[Term]) -> list[Term]:
-    """The summands of all terms; `Reduction.check` refuses objects that are no terms."""
+    """The summands of all terms; `Reduction` refuses objects that are no terms."""
     return [part for term in terms for part in (term.summands() if isinstance(term, Term) else [term])]

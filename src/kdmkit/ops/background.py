@@ -19,9 +19,8 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops.api import attend
 from kdmkit.ops.blocks import Block
 from kdmkit.ops.near_pairs import BLOCK, FLOAT32_REACH, sums_of_near_pairs
-from kdmkit.ops.reduction import Reduction
 from kdmkit.ops.scaled_points import ScaledPoints, ScoreBlocks
-from kdmkit.ops.terms import SquaredDistance, Term
+from kdmkit.ops.terms import SquaredDistance, Term, result_dtype
 
 # The largest 2·‖s x‖·‖s c‖ + log-weight for which sums of e^{2 x·c} are finite in float32. Components whose
 # constants underflow are so far away then that they contribute less than 1e-13.
@@ -79,7 +78,7 @@ def _in_blocks(
     term: SquaredDistance, log_weights: Float[Tensor, " m"], values: Float[Tensor, "m v"], block: Block
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
     """`attend_beside` with log-weights relative to the background."""
-    dtype = Reduction([term], log_weights, values).dtype
+    dtype = result_dtype([term], log_weights, values)
     kept = torch.cat([values.to(dtype), values.new_ones(len(values), 1, dtype=dtype)], 1).mT.contiguous()
     points = ScaledPoints.about(None, term.query, term.components, term.scale, dtype)
     bias, row, twice = points.column(log_weights), points.row(), 2 * LOG2_E * points.factor * points.x

@@ -31,9 +31,8 @@ from kdmkit.ops.recomputed import (
     summed,
     weights_block,
 )
-from kdmkit.ops.reduction import Reduction, Result, combine
 from kdmkit.ops.scaled_points import exponentials, finite_top
-from kdmkit.ops.terms import Term, total_shape
+from kdmkit.ops.terms import Reduction, Result, Term, total_shape
 
 # Pairs per block: few enough for the caches of a CPU, enough to hide the interpreter.
 _PAIRS = {"cpu": 1 << 20}
@@ -41,6 +40,8 @@ _PAIRS_DEFAULT = 1 << 25
 _COLUMNS = {"cpu": 2048}
 _COLUMNS_DEFAULT = 8192
 
+#: The result of `attend`.
+Reduced = tuple[Float[Tensor, "*#batch v"], Float[Tensor, "*#batch"]]
 #: Largest scores and sums of exponentials relative to them.
 _Sums = tuple[Tensor, Tensor]
 
@@ -55,6 +56,36 @@ def default_block(lead: tuple[int, ...], n: int, m: int, device: torch.device) -
 def _row_blocks(n: int, block: Block) -> Iterable[slice]:
     """Slices of the queries: at least one, so that no queries give results of the right shape too."""
     return slices(n, block[0]) if n else [slice(0, 0)]
+
+
+def combine(first: Reduced, second: Reduced) -> Reduced:
+    """The result of `attend` on the union of two shards of components.
+
+    With averages a, b and logsumexps s, t: `t' = logaddexp(s, t)`, `a' = a·exp(s − t') + b·exp(t − t')`.
+    Where both shards are −∞ the averages are 0.
+
+    Args:
+        first, second: what `attend` returned for each shard: averages `(*batch, v)`, logsumexps `(*batch,)`.
+
+    Returns:
+        The same two tensors, for all components together.
+
+    >>> a = (torch.tensor([[0.0]]), torch.tensor([0.0]))
+    >>> b = (torch.tensor([[3.0]]), torch.tensor([0.0]))
+    >>> combine(a, b)
+    (tensor([[1.5000]]), tensor([0.6931]))
+    """
+    (a, s), (b, t) = first, second
+    top = torch.maximum(s, t).detach()
+    top = torch.where(torch.isneginf(top), torch.zeros_like(top), top)
+    left, right = (s - top).exp(), (t - top).exp()
+    total = left + right
+    alive = total > 0
+    safe = torch.where(alive, total, torch.ones_like(total))
+    left_weight = (left / safe).to(a.dtype).unsqueeze(-1)
+    right_weight = (right / safe).to(a.dtype).unsqueeze(-1)
+    lse = torch.where(alive, safe.log() + top, torch.full_like(top, -torch.inf))
+    return a * left_weight + b * right_weight, lse
 
 
 def _rows_forward(

@@ -19,7 +19,6 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.ops import dense_explicit
 from kdmkit.ops.blocks import Block, slices
 from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
-from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import (
     ScaledPoints,
     ScoreBlocks,
@@ -27,7 +26,7 @@ from kdmkit.ops.scaled_points import (
     narrow_product,
     narrow_product_transposed,
 )
-from kdmkit.ops.terms import ComponentDistance, robust_centre
+from kdmkit.ops.terms import ComponentDistance, Reduction, Result, robust_centre
 from kdmkit.ops.terms.distance import loses_digits, scores_by_differences
 
 # Queries and pairs per block: few enough for the caches of a CPU, enough to hide the interpreter.

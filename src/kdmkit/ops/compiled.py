@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kdmkit.ops import chunked
 from kdmkit.ops.api import choose
-from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.terms import Term
+from kdmkit.ops.terms import Reduction, Result, Term
 from kdmkit.ops.triton.backend import find_reason, run_backward, run_forward
 
 _INPUTS = "bool metric, Tensor query, Tensor components, Tensor log_weights, Tensor? values, Tensor scale"

@@ -14,8 +14,7 @@ from torch import Tensor
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import at_least_float32, broadcast
-from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.terms import Term
+from kdmkit.ops.terms import Reduction, Result, Term, result_dtype
 
 # Beyond this many pairs the matrix of scores costs more in memory traffic than recomputing it does.
 LARGEST_ON_CPU, LARGEST_ELSEWHERE = 1 << 22, 1 << 24
@@ -115,7 +114,7 @@ def reduce_given(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*weights m"]
 ) -> tuple[Tensor, Tensor]:
     """The logsumexp of `terms`, and that of `terms` and `more` less it."""
-    dtype = Reduction([*terms, *more], log_weights).dtype
+    dtype = result_dtype([*terms, *more], log_weights)
     terms, more = [term.prepared() for term in terms], [term.prepared() for term in more]
     scores = together = sum_scores(terms, log_weights)
     for term in more:
@@ -144,7 +143,7 @@ def score_matrix(
     >>> score_matrix([term], torch.zeros(2))
     tensor([[ 0., -1.]])
     """
-    dtype = Reduction(terms, log_weights).dtype
+    dtype = result_dtype(terms, log_weights)
     terms = [term.prepared() for term in terms]
     scores, row = sum_scores(terms, log_weights), sum_rows(terms)
     scores = scores if row is None else scores + row.unsqueeze(-1)
@@ -158,7 +157,7 @@ def log_posterior(
 
     Scores are normalised before they are rounded. Memory is as in `score_matrix`.
     """
-    dtype = Reduction(terms, log_weights).dtype
+    dtype = result_dtype(terms, log_weights)
     return log_normalize(sum_scores([term.prepared() for term in terms], log_weights)).to(dtype)
 
 
@@ -190,7 +189,7 @@ class RelativeScores:
     @classmethod
     def of(cls, terms: Sequence[Term], log_weights: Float[Tensor, "*weights m"]) -> RelativeScores:
         """Prepared: everything that queries share is computed here."""
-        dtype = Reduction(terms, log_weights).dtype
+        dtype = result_dtype(terms, log_weights)
         terms = tuple(term.prepared() for term in terms)
         # Queries share the weights: `(m,)`, or `(*lead, 1, m)`.
         alone = len(terms) == 1 and log_weights.shape[-2:-1] in ((), (1,)) and only_reverse_mode()

@@ -22,7 +22,6 @@ from kdmkit._core.tensors import at_least_float32, full_precision
 from kdmkit.ops import dense
 from kdmkit.ops.dense import add_row, log_ratio, reduce_scores, reduce_scores_given, sum_rows, sum_scores
 from kdmkit.ops.recomputed import differentiable_gradients
-from kdmkit.ops.reduction import Reduction, Result
 from kdmkit.ops.scaled_points import (
     ScaledPoints,
     divide_by_total,
@@ -30,7 +29,7 @@ from kdmkit.ops.scaled_points import (
     narrow_product,
     narrow_product_transposed,
 )
-from kdmkit.ops.terms import Amplitudes, Lookup, SquaredDistance, Term
+from kdmkit.ops.terms import Amplitudes, Lookup, Reduction, Result, SquaredDistance, Term, result_dtype
 
 # p(x, y) uses the exponentials of p(x), which are exact to 1e-38 of the largest, if p(y|x) is above this.
 MIN_LABEL_PROBABILITY = 1e-12
@@ -64,7 +63,7 @@ def reduce_given(
     terms: Sequence[Term], more: Sequence[Term], log_weights: Float[Tensor, "*n m"]
 ) -> tuple[Tensor, Tensor]:
     """As `dense.reduce_given`."""
-    dtype = Reduction([*terms, *more], log_weights).dtype
+    dtype = result_dtype([*terms, *more], log_weights)
     first, rest = terms[0], [term.prepared() for term in terms[1:]]
     bias, row = sum_scores(rest, log_weights), sum_rows(rest)
     if len(more) == 1 and isinstance(more[0], Lookup) and more[0].table.shape[-1] <= MAX_LABELS:

@@ -4,11 +4,10 @@ Every function draws into `ax`, or into a new figure if that is None, and return
 changes matplotlib's settings, and matplotlib is imported when the first figure is drawn.
 """
 
-from kdmkit.plotting.bars import plot_bars, plot_matrix
 from kdmkit.plotting.calibration_plots import plot_calibration_curve, plot_pit, plot_reliability
 from kdmkit.plotting.decision_regions import plot_decision_regions
 from kdmkit.plotting.densities import plot_density_1d, plot_density_2d, plot_predictive_bands
-from kdmkit.plotting.image_grid import plot_image_grid
+from kdmkit.plotting.grids import plot_bars, plot_image_grid, plot_matrix
 
 __all__ = [
     "plot_bars",

@@ -3,12 +3,11 @@
 from typing import Any
 
 from kdmkit.training.calibration import Calibrated, calibrate, fit_temperature
+from kdmkit.training.fit_arguments import Device, FitOptions, Precision, Rows
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, cross_entropy, hybrid_nll, joint_nll, nll
-from kdmkit.training.options import Device, FitOptions, Precision
 from kdmkit.training.packing import Table
 from kdmkit.training.phases import PhasedFit, encode_rows
-from kdmkit.training.rows import Rows
 from kdmkit.training.tree_fit import fit_tree, tree_options
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets
 

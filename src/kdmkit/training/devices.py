@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.training.options import FitOptions
+from kdmkit.training.fit_arguments import FitOptions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

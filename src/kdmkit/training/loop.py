@@ -15,8 +15,7 @@ from kdmkit._core.checks import bad_argument, check_count, check_instance
 from kdmkit._core.runtime import keep_freed_memory
 from kdmkit.training.checkpoint import Checkpoint, fingerprint
 from kdmkit.training.devices import Replayed, broadcast_buffers, call_on_main_process, make_accelerator
-from kdmkit.training.options import FitOptions
-from kdmkit.training.rows import Rows
+from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import derive_seed, draws_globally, global_seed
 from kdmkit.training.steps import Steps, weighted_sum
 

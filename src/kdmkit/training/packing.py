@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance, is_integer
 from kdmkit.distributions.arguments import check_masks
 from kdmkit.nn import KDMLayer, Variable
-from kdmkit.training.rows import Rows
+from kdmkit.training.fit_arguments import Rows
 
 
 @dataclass(frozen=True)

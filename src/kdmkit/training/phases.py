@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from kdmkit._core.checks import apply, bad_argument, check_count, check_instance
 from kdmkit.nn import JointLayer, make_linear
+from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.loop import fit
 from kdmkit.training.objectives import ConditionalObjective, DenseObjective
-from kdmkit.training.options import FitOptions
-from kdmkit.training.rows import Rows
 
 # The largest learning rate of an encoder: it diverges with a rate that suits components.
 _ENCODER_RATE = 3e-3

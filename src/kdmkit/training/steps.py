@@ -15,8 +15,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import Kernel
 from kdmkit.nn import DrawingModule, Draws, KDMLayer
 from kdmkit.training.devices import Proxy, Replayed, can_replay, prepare
-from kdmkit.training.options import FitOptions
-from kdmkit.training.rows import Rows
+from kdmkit.training.fit_arguments import FitOptions, Rows
 from kdmkit.training.seeds import is_replayable
 
 if TYPE_CHECKING:

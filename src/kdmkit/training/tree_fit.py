@@ -14,8 +14,8 @@ from kdmkit._core.checks import as_tensor, check_instance
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.tree_start import bin_codes
+from kdmkit.training.fit_arguments import FitOptions
 from kdmkit.training.loop import fit
-from kdmkit.training.options import FitOptions
 from kdmkit.training.packing import Table, packed_rows
 from kdmkit.training.tree_objective import TREE_RECIPE, Targets, TreeObjective
 

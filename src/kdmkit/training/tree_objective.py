@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_number
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.training.fit_arguments import Rows
 from kdmkit.training.packing import Packing
-from kdmkit.training.rows import Rows
 
 
 @dataclass(frozen=True)

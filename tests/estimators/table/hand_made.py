@@ -9,10 +9,13 @@ from torch import Tensor
 
 import kdmkit as kdm
 from kdmkit.estimators.table.answering.engine import TableEngine
-from kdmkit.estimators.table.codecs.base import Cells, Codec, PartEvidence
+from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.parts import CodePart
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.schema import Column, Schema
-from kdmkit.kernels import Interval, OneOf
+from kdmkit.kernels import Region
+from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.regions import NOTHING, WHOLE
 from kdmkit.training import Table
 
 
@@ -36,9 +39,6 @@ class Number(Codec):
         known = torch.from_numpy(np.where(column.missing, 0.0, column.values)).unsqueeze(-1)
         return Cells((known,), torch.from_numpy(~column.missing), torch.zeros(len(known)))
 
-    def stack(self, boxes: Any) -> Any:
-        return (_stacked([box[0] for box in boxes]),)
-
     def describe(self) -> str:
         return ""
 
@@ -47,15 +47,20 @@ class Number(Codec):
 
     numbers = decode
 
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        return (torch.tensor([float(value)], dtype=torch.float64),)
+    def read(self, region: Region) -> Region:
+        return region
 
-    def region(self, value: Any) -> list[tuple[PartEvidence, ...]]:
-        if isinstance(value, tuple):
-            return [(Interval(*value),)]
-        if isinstance(value, list):
-            return [self.event(one) for one in value]
-        return [self.event(value)]
+    def trimmed(self, outcomes: Region) -> Region:
+        return WHOLE if outcomes.spans == WHOLE.spans else outcomes if outcomes.spans else NOTHING
+
+    def boxes(self, outcomes: Region) -> list[Box]:
+        return [{0: outcomes}]
+
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def raw(self, values: Sequence[Any]) -> RawColumn:
+        return RawColumn(self.name, np.asarray(values), np.zeros(len(values), bool), Storage("float"))
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -94,12 +99,14 @@ class Level(Number):
     def decode(self, *parts: Tensor) -> np.ndarray:
         return np.array(self._levels, dtype=object)[parts[0].numpy()]
 
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        return (torch.tensor(self._levels.index(value)),)
+    def read(self, region: Region) -> Region:
+        return by_edges(region, lambda level, after: self._levels.index(level) + (0.5 if after else -0.5))
 
-    def region(self, value: Any) -> list[tuple[PartEvidence, ...]]:
-        values = value if isinstance(value, list) else [value]
-        return [(OneOf([self._levels.index(one) for one in values]),)]
+    def trimmed(self, outcomes: Region) -> Region:
+        return CodePart(tuple(range(len(self._levels))), self.smoothing).trimmed(outcomes)
+
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        return np.array([self._levels.index(value) for value in values], dtype=np.float64)
 
 
 class HandMadeSchema(Schema):
@@ -111,17 +118,6 @@ class HandMadeSchema(Schema):
             for i, codec in enumerate(codecs)
         ]
         super().__init__(columns, "mapping", [codec.name for codec in codecs])
-
-    def evidence(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All combinations of the boxes of the columns, one after the other."""
-        listed = {name: self.columns[name].codec.region(value) for name, value in given.items()}
-        several = [name for name, boxes in listed.items() if len(boxes) > 1]
-        assert len(several) <= 1
-        n = max((len(boxes) for boxes in listed.values()), default=1)
-        return {
-            self.columns[name].variables[0]: _stacked([box[0] for box in boxes] * (n // len(boxes)))
-            for name, boxes in listed.items()
-        }
 
     def encode(self, frame: Mapping[str, Sequence[Any]]) -> Table:
         n = len(next(iter(frame.values())))
@@ -136,18 +132,6 @@ class HandMadeSchema(Schema):
 
     def decode(self, values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         return {n: column.codec.decode(values[column.variables[0]]) for n, column in self.columns.items()}
-
-
-def _stacked(known: list[Any]) -> Any:
-    if isinstance(known[0], Interval):
-        ends = (
-            torch.stack([torch.as_tensor(getattr(k, end)).reshape(1) for k in known])
-            for end in ("low", "high")
-        )
-        return Interval(*ends)
-    if isinstance(known[0], OneOf):
-        return OneOf(torch.stack([k.values for k in known]))
-    return torch.stack(known)
 
 
 def hand_made(levels: Sequence[str] = ("north", "south", "east"), smoothing: float = 0.05) -> TableEngine:

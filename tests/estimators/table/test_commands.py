@@ -66,6 +66,7 @@ def test_fit_tells_what_is_left_out(parcels: Any, tmp_path: Path, unchecked: Non
     assert "  ^^^^^" in error
 
 
+@pytest.mark.filterwarnings("default:given")
 def test_answers_as_json_and_as_text(model: Path, table: kdm.KDMTable, unchecked: None) -> None:
     answer = json.loads(run("ask", model, "P(items | size = small)", "--json"))
     assert answer["mean"] == pytest.approx(table.query("items", given={"size": "small"}).mean)
@@ -74,6 +75,10 @@ def test_answers_as_json_and_as_text(model: Path, table: kdm.KDMTable, unchecked
     shown = run("ask", model, "P(weight | size = large)")
     assert "90 % interval" in shown
     assert "█" in shown
+    assert "unlike the data" not in shown
+    unusual = run("ask", model, "P(size | weight > 50)")
+    assert "unlike the data" in unusual
+    assert "between the least and the greatest of the data, got weight > 50" in " ".join(unusual.split())
 
 
 def test_files_through_the_model(

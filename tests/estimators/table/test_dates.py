@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import math
 import re
 from typing import Any
 
@@ -13,7 +14,9 @@ import pandas as pd
 import pytest
 
 from kdmkit.estimators.table import Schema
-from kdmkit.estimators.table.codecs.calendar import Calendar, digit_ranges, parse_span
+from kdmkit.estimators.table.codecs.calendar import Calendar, parse_span
+from kdmkit.estimators.table.codecs.digits import digit_boxes
+from kdmkit.kernels import Interval
 
 RNG = np.random.default_rng(0)
 
@@ -56,22 +59,23 @@ def test_weekdays_start_on_monday() -> None:
 
 @pytest.mark.parametrize("sizes", [(0,), (0, 3), (0, 2, 3)])
 def test_ranges_of_digits_are_exact(sizes: tuple[int, ...]) -> None:
-    """Every date of a range is in exactly one of its boxes, all other dates are in none."""
-    points = list(itertools.product(range(4), *(range(size) for size in sizes[1:])))
-    ends: list[Any] = [None, *points]
-    for low, high in itertools.product(ends, ends):
-        boxes = digit_ranges(low, high, sizes)
-        for point in points:
-            held = sum(
-                all(end is None or end[0] <= digit <= end[1] for digit, end in zip(point, box, strict=True))
-                for box in boxes
-            )
-            wanted = (low is None or point >= low) and (high is None or point <= high)
-            assert held == wanted, (low, high, point, boxes)
+    """Every date of some ranges is in exactly one of the boxes, all other dates are in none."""
+    rests = [range(size) for size in sizes[1:]]
+    points = list(itertools.product(range(-1, 3), *rests))
+    units = [sum(digit * math.prod(sizes[i + 1 :]) for i, digit in enumerate(point)) for point in points]
+    ends = [None, *(unit - 0.5 for unit in units[::2]), units[-1] + 0.5]
+    pairs = [(a, b) for a, b in itertools.product(ends, ends) if a is None or b is None or a < b]
+    several = [(a, b) for a, b in zip(pairs, reversed(pairs), strict=True) if a[1] and b[0] and a[1] < b[0]]
+    for ranges in [*([pair] for pair in pairs), *several]:
+        boxes = digit_boxes(sizes, ranges)
+        for point, unit in zip(points, units, strict=True):
+            held = sum(all(point[place] in region for place, region in box.items()) for box in boxes)
+            wanted = sum((a is None or a < unit) and (b is None or unit < b) for a, b in ranges)
+            assert held == wanted, (ranges, point, boxes)
 
 
 def test_a_range_of_whole_years_is_one_box() -> None:
-    assert digit_ranges([10, 0], [12, 11], [0, 12]) == [((10, 12), None)]
+    assert digit_boxes([0, 12], [(119.5, 155.5)]) == [{0: Interval(9.5, 12.5, "left")}]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,5 @@ def test_dates_in_texts_come_back(pattern: str) -> None:
 def test_strict_ends_of_ranges(date: Any) -> None:
     texts = [value.strftime("%d.%m.%Y") for value in dates("2021-01-01", 100, "D").tolist()]
     codec = Schema.from_frame({"day": texts}).columns["day"].codec
-    after, before = (codec.beside(date, up) for up in (True, False))
-    assert str(codec.region((after, None))) == str(codec.region(("2021-03-05", None)))
-    assert str(codec.region((None, before))) == str(codec.region((None, "2021-03-03")))
+    assert codec.read(Interval(date, None, "right")) == codec.read(Interval("2021-03-05", None))
+    assert codec.read(Interval(None, date, "left")) == codec.read(Interval(None, "2021-03-03"))

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kdmkit import KDMTable
-from kdmkit.estimators.common import csv_parquet as files
 from kdmkit.estimators.common.csv_parquet import read_batches, read_file
 from kdmkit.estimators.table.frames.read import read_frame
 
@@ -27,14 +26,14 @@ def test_csv(tmp_path: Path, separator: str) -> None:
     assert columns["kind"].missing.tolist() == [False, False, True]
 
 
-def test_digits_after_a_leading_zero_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_after_a_leading_zero_are_texts(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("code,n,share\n00123,1,0.5\n12345,0,0\n")
     bases = [column.storage.base for column in read_frame("X", path).columns.values()]
     assert bases == ["string", "integer", "float"]
-    monkeypatch.setattr(files, "_BLOCK", 4096)
     path.write_text("code,n\n" + "00123,1\n" + "12345,0\n" * 2000)
-    (first, *_), types = read_batches(path, n_rows=10), {"code": pa.string(), "n": pa.int64()}
+    first = next(iter(read_batches(path, n_rows=10, block_bytes=4096)))
+    types = {"code": pa.string(), "n": pa.int64()}
     assert {field.name: field.type for field in first.schema} == types
     assert first["code"][0].as_py() == "00123"
 
@@ -50,17 +49,16 @@ def test_more_digits_than_an_integer_has_are_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [1 << 24, 64])
-def test_decimal_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(files, "_BLOCK", block)
+def test_decimal_commas(tmp_path: Path, block: int) -> None:
     path = tmp_path / "t.csv"
     path.write_text(
         "price;day;note\n" + "1,25;01.02.2024;a,b\n-3,5;02.02.2024;c\n7;03.02.2024;2.5\n" * 5, "utf-8"
     )
-    assert read_file(path)["price"].to_pylist()[:3] == [1.25, -3.5, 7.0]
-    cells = [cell for batch in read_batches(path) for cell in batch["price"].to_pylist()]
+    assert read_file(path, block_bytes=block)["price"].to_pylist()[:3] == [1.25, -3.5, 7.0]
+    cells = [cell for batch in read_batches(path, block_bytes=block) for cell in batch["price"].to_pylist()]
     assert cells == [1.25, -3.5, 7.0] * 5
     path.write_text('price,n\n"1,25",1\n"3,5",2\n', "utf-8")  # commas separate cells: 1,25 may be 125
-    assert read_file(path)["price"].to_pylist() == ["1,25", "3,5"]
+    assert read_file(path, block_bytes=block)["price"].to_pylist() == ["1,25", "3,5"]
 
 
 def test_compressed_csv(tmp_path: Path) -> None:
@@ -88,9 +86,8 @@ def test_batches_are_the_file(tmp_path: Path, kind: str) -> None:
     assert pa.concat_tables(batches).to_pylist() == table.to_pylist()
 
 
-def test_types_of_batches_hold_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_of_batches_hold_all_cells(tmp_path: Path) -> None:
     """Types are those of the whole file, not of its first block."""
-    monkeypatch.setattr(files, "_BLOCK", 4096)
     cells = {
         "number": ["1"] * 999 + ["2.5"],
         "late": [""] * 999 + ["7"],
@@ -101,7 +98,7 @@ def test_types_of_batches_hold_all_cells(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "data.csv"
     rows = zip(*cells.values(), strict=True)
     path.write_text(",".join(cells) + "\n" + "".join(",".join(row) + "\n" for row in rows))
-    batches = list(read_batches(path, n_rows=100))
+    batches = list(read_batches(path, n_rows=100, block_bytes=4096))
     assert len(batches) >= 10
     whole = pa.concat_tables(batches)
     assert whole.schema == read_file(path).schema

@@ -145,7 +145,7 @@ def test_rows_drawn_under_conditions_agree_with_filtered_ones(
 def test_a_mapping_means_the_same_as_text(table: kdm.KDMTable) -> None:
     given = {"weight": (0.5, 5.0), "size": ["small", "large"], "fee": None}
     asked = table.query("items", given=given)
-    assert asked.question == "P(items | weight in [0.5, 5.0], size in {small, large})"
+    assert asked.question == "P(items | weight in [0.5, 5.0] and size in {small, large})"
     assert asked.mean == table.query("P(items | 0.5 <= weight <= 5, size in {small, large})").mean
     assert asked.mean == table.query("items", given="weight in [0.5, 5], size in {small, large}").mean
 
@@ -177,8 +177,8 @@ def test_answers_know_their_column(table: kdm.KDMTable, unchecked: None) -> None
         ("items", {"weight": (3, 1)}, "low ≤ high"),
         ("items", {"weight": "heavy"}, "column 'weight': expected a number, got 'heavy'"),
         ("items", {"sent": "yesterday"}, "column 'sent': expected a date"),
-        ("P(items | size = smal)", None, r"did you mean 'small'\?\)\n  P\(items"),
-        ("P(items | sent > 2024-02-31)", None, "a date or a time for 'sent'"),
+        ("P(items | size = smal)", None, r"did you mean 'small'\?\); its levels: 'small', .*\n  P\(items"),
+        ("P(items | sent > 2024-02-31)", None, "a date such as .* for 'sent'"),
     ],
 )
 def test_bad_questions(table: kdm.KDMTable, target: str, given: Any, message: str) -> None:
@@ -276,8 +276,10 @@ def test_densities_of_many_values(table: kdm.KDMTable, unchecked: None) -> None:
 def test_scores_marginalise_missing_cells(table: kdm.KDMTable, unchecked: None) -> None:
     rows = pd.DataFrame({"weight": [4.0, 4.0, np.nan], "items": [6.0, np.nan, np.nan]})
     scores = table.score_samples(rows)
-    weight = table.query("weight").log_density(4.0)
-    items = table.query("items", given={"weight": 4.0}).log_density(6)
+    # Scores count that a cell may have a value that the column never had; `density` does not.
+    seen = {name: math.log1p(-column.codec.share) for name, column in table.columns_.items()}
+    weight = table.query("weight").log_density(4.0) + seen["weight"]
+    items = table.query("items", given={"weight": 4.0}).log_density(6) + seen["items"]
     assert scores[1] == pytest.approx(weight, abs=1e-4)
     assert scores[0] == pytest.approx(weight + items, abs=1e-4)
     assert scores[2] == pytest.approx(0.0, abs=1e-5)

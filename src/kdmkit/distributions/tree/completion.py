@@ -79,11 +79,11 @@ def complete(
         values = {}
         for name, kernel in kernels.items():
             at = indices[states.topology.nodes[places[name]]]
-            if name in modes and (name not in entries or entries[name].region is None):
+            if name in modes and (name not in entries or not entries[name].is_region):
                 event = len(event_shape_of(kernel, components[name]))
                 best_value = pick(modes[name], at.unsqueeze(0), event).squeeze(0)
                 values[name] = _filled(best_value, entries.get(name), event)
-            elif entries[name].region is None:
+            elif not entries[name].is_region:
                 value, rank = entries[name].value, entries[name].event_rank
                 values[name] = value.expand((*lead, *value.shape[value.ndim - rank :]))
     return Completion(values, indices, log_prob.expand(lead))

@@ -39,7 +39,7 @@ from kdmkit.distributions.tree.states import (
 from kdmkit.distributions.weights import Given, Weights, mix_points
 
 
-class Condition:
+class Conditioned:
     """A tree and evidence on it; answers are computed when they are first needed.
 
     Evidence of probability zero changes nothing: the distribution stays the prior one, and `log_evidence`
@@ -127,9 +127,9 @@ class Condition:
         mixed = log_posteriors.squeeze(0) if weights is None else mix_pieces(log_posteriors, weights)
         return mixed.expand(*self.batch_shape, mixed.shape[-1])
 
-    def for_all_nodes(self) -> Condition:
+    def for_all_nodes(self) -> Conditioned:
         """The same, for questions about several nodes."""
-        return Condition(self.states, self.pieces, self._log_evidence, all_nodes=True)
+        return Conditioned(self.states, self.pieces, self._log_evidence, all_nodes=True)
 
     def log_prob(self, sources: Sequence[Source]) -> Float[Tensor, "*lead"]:
         """log Σ_l p_l p(values | evidence_l) of values with leading dimensions `lead`."""
@@ -162,12 +162,12 @@ class Condition:
         rank = max(self.pieces.rank, len(self.states.batch_shape))
         return all_scores(len(self.states.topology.nodes), self.pieces.sources(rank))
 
-    def and_then(self, pieces: Pieces) -> Condition:
+    def and_then(self, pieces: Pieces) -> Conditioned:
         """The tree with later evidence in addition to this.
 
         The weight of each piece of the earlier evidence changes by the factor p(later | earlier).
         """
-        later = Condition(self.states, pieces)
+        later = Conditioned(self.states, pieces)
         scores, tops = later._scores()
         old, new = paired(self.factors, scores)
         rank = max(score.ndim for score in (*old, *new) if score is not None)
@@ -189,28 +189,28 @@ class Condition:
                 factors[node] = both.expand(*pairs.shape[:2], *both.shape[2:]).flatten(0, 1)
         log_evidence = safe_logsumexp((given_second + second).movedim(0, -1))
         one = self.pieces.log_weights is None and pieces.log_weights is None
-        return Condition(self.states, ScorePieces(factors, None if one else weights), log_evidence)
+        return Conditioned(self.states, ScorePieces(factors, None if one else weights), log_evidence)
 
     # ---- copies
 
-    def pruned(self, nodes: Collection[int], variables: Sequence[str]) -> Condition:
+    def pruned(self, nodes: Collection[int], variables: Sequence[str]) -> Conditioned:
         """The same on a tree without leaves that have neither evidence nor one of the variables."""
         states, order = self.states.subtree({*nodes, *self.pieces.nodes}, variables)
         position = {old: new for new, old in enumerate(order)}
-        return Condition(states, self.pieces.renumbered(position), self._log_evidence, self._all_nodes)
+        return Conditioned(states, self.pieces.renumbered(position), self._log_evidence, self._all_nodes)
 
-    def mapped(self, function: PartMap) -> Condition:
+    def mapped(self, function: PartMap) -> Conditioned:
         states, pieces = self.states.mapped(function), self.pieces.mapped(function)
         log_evidence = None if self._log_evidence is None else function(self._log_evidence)
-        return Condition(states, pieces, log_evidence, self._all_nodes)
+        return Conditioned(states, pieces, log_evidence, self._all_nodes)
 
-    def expand(self, batch_shape: torch.Size) -> Condition:
+    def expand(self, batch_shape: torch.Size) -> Conditioned:
         log_evidence = None if self._log_evidence is None else self._log_evidence.expand(batch_shape)
-        return Condition(self.states, self.pieces.expand(batch_shape), log_evidence, self._all_nodes)
+        return Conditioned(self.states, self.pieces.expand(batch_shape), log_evidence, self._all_nodes)
 
-    def __reduce__(self) -> tuple[type[Condition], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[Conditioned], tuple[object, ...]]:
         """For pickle: without cached values, whose gradients would lead nowhere."""
-        return Condition, (self.states, self.pieces, self._log_evidence, self._all_nodes)
+        return Conditioned, (self.states, self.pieces, self._log_evidence, self._all_nodes)
 
 
 def mix_pieces(
@@ -249,7 +249,7 @@ class NodeWeights(Weights):
         shape: the batch, if it is larger than the tree's.
     """
 
-    def __init__(self, tree: States | Condition, node: int, shape: torch.Size | None = None) -> None:
+    def __init__(self, tree: States | Conditioned, node: int, shape: torch.Size | None = None) -> None:
         self._tree, self._node = tree, node
         self.batch_shape = tree.batch_shape if shape is None else shape
 
@@ -261,13 +261,13 @@ class NodeWeights(Weights):
     @cached_per_grad_mode
     def _posterior(self) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"] | None]:
         """log p(z_node | evidence) and log p(evidence); without evidence, log p(z_node) and None."""
-        if isinstance(self._tree, Condition):
+        if isinstance(self._tree, Conditioned):
             return self._tree.at(self._node)
         return self._tree.log_prior(self._node), None
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
-        log_evidence = self._posterior[1] if isinstance(self._tree, Condition) else None
+        log_evidence = self._posterior[1] if isinstance(self._tree, Conditioned) else None
         return super().log_evidence if log_evidence is None else log_evidence.expand(self.batch_shape)
 
     def average(self, values: Values) -> Float[Tensor, "*batch v"]:

@@ -14,7 +14,7 @@ from kdmkit._core.logspace import log_normalize
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.evidence import with_rank
 from kdmkit.distributions.sampling import choose
-from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.condition import Conditioned
 from kdmkit.distributions.tree.states import Scores, States, possible
 from kdmkit.ops.blocks import slices
 
@@ -23,14 +23,14 @@ _NUMBERS = 1 << 22
 
 
 def draw_states(
-    tree: States | Condition, n: int, generator: torch.Generator | None
+    tree: States | Conditioned, n: int, generator: torch.Generator | None
 ) -> list[Int[Tensor, "n *batch"]]:
     """n states of every node for every element of the batch: exact draws from the joint distribution."""
     check_generator(generator)
     with torch.no_grad():
         if isinstance(tree, States) and not tree.batch_shape:
             return _draw_prior(tree, n, generator)
-        if isinstance(tree, Condition) and tree.pieces.log_weights is None and not tree.states.batch_shape:
+        if isinstance(tree, Conditioned) and tree.pieces.log_weights is None and not tree.states.batch_shape:
             return _draw_blocks(tree, n, generator)
         return _draw_rows(tree, n, generator)
 
@@ -59,7 +59,9 @@ def _choose_given(
     return torch.minimum(index.clamp_min(0), last[parent])
 
 
-def _draw_blocks(tree: Condition, n: int, generator: torch.Generator | None) -> list[Int[Tensor, "n *batch"]]:
+def _draw_blocks(
+    tree: Conditioned, n: int, generator: torch.Generator | None
+) -> list[Int[Tensor, "n *batch"]]:
     """Draws given one piece of evidence, with messages for one block of rows after the other."""
     batch = tree.batch_shape
 
@@ -74,15 +76,15 @@ def _draw_blocks(tree: Condition, n: int, generator: torch.Generator | None) -> 
 
 
 def _draw_rows(
-    tree: States | Condition, n: int, generator: torch.Generator | None
+    tree: States | Conditioned, n: int, generator: torch.Generator | None
 ) -> list[Int[Tensor, "n *batch"]]:
     """Draws one by one, each with the weights of its element of the batch."""
-    states = tree.states if isinstance(tree, Condition) else tree
+    states = tree.states if isinstance(tree, Conditioned) else tree
     batch, size = tree.batch_shape, tree.batch_shape.numel()
     element = torch.arange(size, device=states.log_root.device).repeat(n)
     messages: list[Tensor | None] = [None] * len(states.topology.nodes)
     row = element
-    if isinstance(tree, Condition):
+    if isinstance(tree, Conditioned):
         messages, row = _messages(tree), element + size * _choose_pieces(tree, n, generator)
     drawn = _draw_given(states, messages, row, element, batch, generator)
     return [state.reshape(n, *batch) for state in drawn]
@@ -128,7 +130,7 @@ def _prior_rows(
     return table.expand(*batch, *table.shape[-2:]).reshape(-1, *table.shape[-2:])[element, state]
 
 
-def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -> Int[Tensor, "..."]:
+def _choose_pieces(tree: Conditioned, n: int, generator: torch.Generator | None) -> Int[Tensor, "..."]:
     """The piece of the evidence that each draw is given."""
     weights = tree.pieces.log_weights
     if weights is None:
@@ -136,7 +138,7 @@ def _choose_pieces(tree: Condition, n: int, generator: torch.Generator | None) -
     return choose(weights.expand(*tree.batch_shape, weights.shape[-1]), n, generator).flatten()
 
 
-def _messages(tree: Condition) -> list[Float[Tensor, "..."] | None]:
+def _messages(tree: Conditioned) -> list[Float[Tensor, "..."] | None]:
     """log p(evidence below a node | z) of every node: one row, or a row per piece and batch element."""
     pieces = tree.pieces.log_weights
     lead = (1 if pieces is None else pieces.shape[-1], *tree.batch_shape)

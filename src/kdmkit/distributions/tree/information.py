@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count
-from kdmkit.distributions.tree.condition import Condition
+from kdmkit.distributions.tree.condition import Conditioned
 from kdmkit.distributions.tree.states import Scores, States, add_scores
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def between_variables(
         return _of_draws(tree, a, b, n_samples, generator) if table is None else _of_table(table)
 
 
-def log_pairs(tree: States | Condition, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
+def log_pairs(tree: States | Conditioned, a: int, b: int) -> Float[Tensor, "k_a k_b"]:
     """log p(z_a, z_b), given the evidence of the tree, if any; a mixture over its pieces."""
     if isinstance(tree, States):
         return _log_pairs(tree, [None] * len(tree.topology.nodes), a, b)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
+from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
     Masks,
@@ -27,7 +28,7 @@ from kdmkit.distributions.joint import JointKDM, NamedVariables
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.tree.completion import Completion, complete
-from kdmkit.distributions.tree.condition import Condition, NodeWeights
+from kdmkit.distributions.tree.condition import Conditioned, NodeWeights
 from kdmkit.distributions.tree.drawing import draw_states
 from kdmkit.distributions.tree.information import MutualInformation, between_variables
 from kdmkit.distributions.tree.sources import EvidencePieces, ScorePieces, by_node, in_blocks
@@ -101,7 +102,7 @@ class TreeKDM(NamedVariables):
         self,
         components: dict[str, Tensor],
         kernels: dict[str, Kernel],
-        tree: States | Condition,
+        tree: States | Conditioned,
         validate_args: bool,
     ) -> None:
         self._tree = tree
@@ -123,7 +124,7 @@ class TreeKDM(NamedVariables):
 
     @property
     def _states(self) -> States:
-        return self._tree.states if isinstance(self._tree, Condition) else self._tree
+        return self._tree.states if isinstance(self._tree, Conditioned) else self._tree
 
     @property
     def nodes(self) -> dict[str, tuple[str, ...]]:
@@ -166,13 +167,13 @@ class TreeKDM(NamedVariables):
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l p(evidence_l) of the evidence this was inferred from; −∞ if it is impossible."""
-        if not isinstance(self._tree, Condition):
+        if not isinstance(self._tree, Conditioned):
             raise AttributeError("log_evidence: only a TreeKDM that `infer` returned has evidence")
         return self._tree.log_evidence.expand(self.batch_shape)
 
     def _evidence(self) -> tuple[dict[str, Tensor], Tensor | None, Tensor] | None:
         """Log-factors `(L, *batch, k)` by node, log-weights `(*batch, L)` of L pieces, log p(evidence)."""
-        if not isinstance(self._tree, Condition):
+        if not isinstance(self._tree, Conditioned):
             return None
         names = self._states.topology.nodes
         factors = {name: f for name, f in zip(names, self._tree.factors, strict=True) if f is not None}
@@ -184,7 +185,7 @@ class TreeKDM(NamedVariables):
         """The tree with evidence, from what `_evidence` gave."""
         position = {name: node for node, name in enumerate(self._states.topology.nodes)}
         pieces = ScorePieces({position[name]: factor for name, factor in factors.items()}, log_weights)
-        condition = Condition(self._states, pieces, log_evidence)
+        condition = Conditioned(self._states, pieces, log_evidence)
         return TreeKDM._made(self.components, self.kernels, condition, self._validate_args)
 
     # ---- densities, marginals and inference
@@ -192,7 +193,7 @@ class TreeKDM(NamedVariables):
     def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
         sources = by_node(self._states.topology.node_of, entries)
         lead = broadcast(self.batch_shape, *(entry.lead for entry in entries.values()))
-        if isinstance(self._tree, Condition):
+        if isinstance(self._tree, Conditioned):
             return self._tree.log_prob(sources).expand(lead)
         states = self._tree
         (log_prob,) = in_blocks(
@@ -219,10 +220,10 @@ class TreeKDM(NamedVariables):
         """
         names = names or self.variables
         check_target(names, self.kernels)
-        tree = self._tree.for_all_nodes() if isinstance(self._tree, Condition) else self._tree
+        tree = self._tree.for_all_nodes() if isinstance(self._tree, Conditioned) else self._tree
         return {name: self._one(name, tree) for name in names}
 
-    def _one(self, name: str, tree: States | Condition) -> KDM:
+    def _one(self, name: str, tree: States | Conditioned) -> KDM:
         weights = NodeWeights(tree, self._states.topology.node_of[name])
         return KDM._made(self.components[name], weights, self.kernels[name], self._validate_args)
 
@@ -230,13 +231,41 @@ class TreeKDM(NamedVariables):
         tree, places = self._tree, self._states.topology.node_of
         if evidence is not None:
             pieces = EvidencePieces(evidence, places)
-            tree = tree.and_then(pieces) if isinstance(tree, Condition) else Condition(tree, pieces)
+            tree = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
         if len(names) == 1:
             return self._one(names[0], tree)
         components = {name: self.components[name] for name in names}
         kernels = {name: self.kernels[name] for name in names}
         pruned = tree.pruned({places[name] for name in names}, names)
         return self._made(components, kernels, pruned, self._validate_args)
+
+    def _mixed_over(self, names: Sequence[str], answers: Sequence[TreeKDM]) -> TreeKDM:
+        log_evidence = torch.cat([rho.log_evidence.double() for rho in answers])
+        total = safe_logsumexp(log_evidence)
+        like = self._states.log_root
+        factors: dict[int, Tensor] = {}
+        for node, (name, k) in enumerate(self.n_components.items()):
+            parts = [rho._factors_of(name, k) for rho in answers]
+            if any(part is not None for part in parts):
+                zeros = (like.new_zeros(rho.batch_shape.numel(), k) for rho in answers)
+                factors[node] = torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
+        pieces = ScorePieces(factors, (log_evidence - total).to(like))
+        places = self._states.topology.node_of
+        condition = Conditioned(self._states, pieces, total).pruned({places[name] for name in names}, names)
+        components = {name: self.components[name] for name in names}
+        kernels = {name: self.kernels[name] for name in names}
+        return self._made(components, kernels, condition, self._validate_args)
+
+    def _factors_of(self, node: str, k: int) -> Float[Tensor, "l k"] | None:
+        """The log-factors of the evidence on a node, for a batch of one dimension."""
+        evidence = self._evidence()
+        factor = None if evidence is None else evidence[0].get(node)
+        return None if factor is None else factor.squeeze(0).expand(*self.batch_shape, k)
+
+    def _with_evidence_of(self, log_evidence: Tensor) -> TreeKDM:
+        nothing = torch.zeros_like(self._states.log_root).unsqueeze(0)
+        condition = Conditioned(self._states, ScorePieces({0: nothing}), log_evidence.to(nothing))
+        return TreeKDM._made(self.components, self.kernels, condition, self._validate_args)
 
     # ---- other answers
 
@@ -264,7 +293,9 @@ class TreeKDM(NamedVariables):
         states = self._states
         if states.batch_shape:
             raise ValueError(bad_argument("mode", "a tree without a batch of weights", "one with a batch"))
-        earlier, log_earlier = self._tree.point_sources() if isinstance(self._tree, Condition) else ((), 0.0)
+        earlier, log_earlier = (
+            self._tree.point_sources() if isinstance(self._tree, Conditioned) else ((), 0.0)
+        )
         check_names("evidence", evidence, self.kernels)
         for name, value in evidence.items():
             if isinstance(value, KDM):
@@ -310,9 +341,9 @@ class TreeKDM(NamedVariables):
     def expand(self, batch_shape: Any) -> TreeKDM:
         """The same distribution for every element of a batch."""
         tree = self._tree
-        if not isinstance(tree, Condition):
+        if not isinstance(tree, Conditioned):
             nothing = torch.zeros_like(tree.log_root).unsqueeze(0)
-            tree = Condition(tree, ScorePieces({0: nothing}))
+            tree = Conditioned(tree, ScorePieces({0: nothing}))
         expanded = tree.expand(as_shape("batch_shape", batch_shape))
         return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
 

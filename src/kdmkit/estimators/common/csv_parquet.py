@@ -18,7 +18,8 @@ from kdmkit.estimators.common.arrow import as_arrow, need
 
 #: The name of standard output.
 _STANDARD_OUTPUT = "-"
-_BLOCK = 1 << 24
+# Bytes of a CSV file that are parsed at a time; the first block decides the types of columns.
+BLOCK_BYTES = 1 << 24
 _PARQUET = b"PAR1"
 #: Separators that a header may have; the first is the default.
 _DELIMITERS = (",", ";", "\t", "|")
@@ -29,19 +30,33 @@ _INTEGERS = range(-(1 << 63), 1 << 63)
 _DECIMALS = {point: re.compile(rf"\s*[+-]?\d+\{point}\d+\s*") for point in ".,"}
 
 
-def read_file(path: str | os.PathLike[str]) -> Any:
-    """A CSV (also compressed with gzip) or Parquet file as an Arrow table."""
+def read_file(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) -> Any:
+    """A CSV (also compressed with gzip) or Parquet file as an Arrow table.
+
+    Args:
+        block_bytes: bytes of a CSV file that are parsed at a time.
+    """
     path = Path(path)
     if is_parquet(path):
         return _parquet_file(path).read()
-    return _read_csv(path)
+    return _read_csv(path, block_bytes)
 
 
-def read_batches(path: str | os.PathLike[str], *, n_rows: int = 1 << 16) -> Iterator[Any]:
-    """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; one of them is in memory at a time."""
+def read_batches(
+    path: str | os.PathLike[str], *, n_rows: int = 1 << 16, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Any]:
+    """A CSV or Parquet file as Arrow tables of at most `n_rows` rows; one of them is in memory at a time.
+
+    Args:
+        block_bytes: bytes of a CSV file that are parsed at a time.
+    """
     path = Path(path)
     n_rows = check_count("n_rows", n_rows)
-    for table in _parquet_batches(path, n_rows) if is_parquet(path) else _csv_batches(path, _csv_types(path)):
+    if is_parquet(path):
+        tables = _parquet_batches(path, n_rows)
+    else:
+        tables = _csv_batches(path, _csv_types(path, block_bytes), block_bytes)
+    for table in tables:
         for start in range(0, max(1, table.num_rows), n_rows):
             yield table.slice(start, n_rows)
 
@@ -93,21 +108,21 @@ def _tables(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
 # ---- CSV
 
 
-def _read_csv(path: Path) -> Any:
+def _read_csv(path: Path, block_bytes: int) -> Any:
     csv = need("pyarrow.csv")
     with _csv_errors(path):
-        return csv.read_csv(path, **_csv_options(path, None))
+        return csv.read_csv(path, **_csv_options(path, None, block_bytes))
 
 
-def _csv_types(path: Path) -> dict[str, Any]:
+def _csv_types(path: Path, block_bytes: int) -> dict[str, Any]:
     """Types of columns that hold all cells of a file; {} if the first block is the whole file."""
     arrow, csv = need("pyarrow"), need("pyarrow.csv")
-    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, None)) as reader:
+    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, None, block_bytes)) as reader:
         names = reader.schema.names
         if _is_one_block(reader):
             return {}
     types: dict[str, Any] = {}
-    for batch in _csv_batches(path, dict.fromkeys(names, arrow.string())):
+    for batch in _csv_batches(path, dict.fromkeys(names, arrow.string()), block_bytes):
         file = io.BytesIO()
         csv.write_csv(batch, file)
         options = csv.ConvertOptions(strings_can_be_null=True, decimal_point=_decimal_point(path))
@@ -145,16 +160,16 @@ def _common_type(a: Any, b: Any) -> Any:
     return arrow.string()
 
 
-def _csv_batches(path: Path, types: Mapping[str, Any] | None) -> Iterator[Any]:
+def _csv_batches(path: Path, types: Mapping[str, Any] | None, block_bytes: int) -> Iterator[Any]:
     csv = need("pyarrow.csv")
-    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, types)) as reader:
+    with _csv_errors(path), csv.open_csv(path, **_csv_options(path, types, block_bytes)) as reader:
         yield from _tables(reader, reader.schema)
 
 
-def _csv_options(path: Path, types: Mapping[str, Any] | None) -> dict[str, Any]:
+def _csv_options(path: Path, types: Mapping[str, Any] | None, block_bytes: int) -> dict[str, Any]:
     csv = need("pyarrow.csv")
     return {
-        "read_options": csv.ReadOptions(block_size=_BLOCK),
+        "read_options": csv.ReadOptions(block_size=block_bytes),
         "parse_options": csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         "convert_options": csv.ConvertOptions(
             strings_can_be_null=True,

@@ -122,6 +122,27 @@ def round_edges(low: Any, high: Any, n: int) -> list[Any]:
     return [low, *(edge for edge in inner if low < edge < high), high]
 
 
+def ranges_between(edges: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Ranges from edge to edge; those of times end a microsecond before the next one.
+
+    >>> ranges_between([1.0, 2.0, 2.5])
+    [(1.0, 2.0), (2.0, 2.5)]
+    >>> ranges_between([dt.datetime(2024, 5, 1), dt.datetime(2024, 5, 2), dt.datetime(2024, 5, 3)])[0][1]
+    datetime.datetime(2024, 5, 1, 23, 59, 59, 999999)
+    """
+    ends = [*map(_before, edges[1:-1]), edges[-1]]
+    return list(zip(edges[:-1], ends, strict=True))
+
+
+def _before(value: Any) -> Any:
+    """The last instant before a time; other values as they are."""
+    instant = dt.datetime.combine(dt.date.max, value) if isinstance(value, dt.time) else value
+    if not isinstance(instant, dt.datetime):
+        return value
+    before = instant - dt.timedelta(microseconds=1)
+    return before.time() if isinstance(value, dt.time) else before
+
+
 def readable_end(low: Any, high: Any, after: Any) -> Any:
     """The upper end of a range as people write it, if the next range begins at `after`.
 

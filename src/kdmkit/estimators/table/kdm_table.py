@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from kdmkit._core.checks import bad_argument, check_choice, check_count, check_number
+from kdmkit.distributions.events import Event, question_text
+from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
@@ -27,18 +30,15 @@ from kdmkit.estimators.table.answering.insights import (
     measure_information,
     measure_links,
 )
-from kdmkit.estimators.table.answering.questions import (
-    as_mapping,
-    check_target,
-    describe,
-    describe_query,
-    read_given,
-    read_query,
-)
-from kdmkit.estimators.table.answering.whole_rows import Imputer, draw_rows
+from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
+from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
+from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 from kdmkit.training import Table
+
+# `sample` tells the share of draws that satisfied its conditions if it is smaller.
+_FEW_ACCEPTED = 0.9
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -77,8 +77,13 @@ class KDMTable(DensityMixin, TableEstimator):
 
     # ---- one question
 
+    @property
+    def columns(self) -> Operands:
+        """The columns for conditions: `c = table.columns; (c.price > 1000) & ~(c.cut == "Fair")`."""
+        return Operands(self._engine().columns)
+
     @torch.no_grad()
-    def query(self, target: str, given: Any = None) -> Answer | EventAnswer:
+    def query(self, target: str | Event, given: Any = None) -> Answer | EventAnswer:
         """The distribution of a column given evidence, or the probability of an event.
 
         Args:
@@ -89,19 +94,25 @@ class KDMTable(DensityMixin, TableEstimator):
                 open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
         """
         engine = self._engine()
-        if given is None and isinstance(target, str) and target not in engine.schema.columns:
-            query = read_query(engine.schema, target)
-            evidence = as_mapping(engine.schema, query.given)
-            text = describe_query(query)
-            if query.target is None:
-                probability, log_evidence = engine.event(as_mapping(engine.schema, query.event), evidence)
-                return EventAnswer(probability, text, log_evidence, self._generator)
-            target = query.target
+        schema = engine.schema
+        event = None
+        if given is None and isinstance(target, str) and target not in schema.columns:
+            query = parse_query(target, syntax_of(schema))
+            condition = query.given
+            event, target = (query.event, "") if query.target is None else (None, query.target)
         else:
-            evidence = read_given(engine.schema, given)
-            text = describe(str(target), evidence)
-        posterior, log_evidence = engine.query(check_target(engine.schema, target), evidence)
-        return Answer(posterior, text, log_evidence, self._generator)
+            event = target if isinstance(target, Event) else None
+            condition = read_event(schema, given)
+        if event is not None:
+            probability, log_evidence = engine.event(event, condition)
+            warn_of_outside(engine, condition)
+            text = question_text(event, condition)
+            return EventAnswer(probability, text, log_evidence, self._generator, engine, condition)
+        column = check_target(schema, target)
+        posterior, log_evidence = engine.query(column, condition)
+        warn_of_outside(engine, condition)
+        text = question_text(column.name, condition)
+        return Answer(posterior, text, log_evidence, self._generator, engine, condition)
 
     @torch.no_grad()
     def marginals(self, given: Any = None, columns: Sequence[str] | None = None) -> dict[str, Answer]:
@@ -113,19 +124,22 @@ class KDMTable(DensityMixin, TableEstimator):
             given: evidence, as in `query`.
             columns: the columns wanted; None is all of the model.
 
-        >>> import numpy as np
-        >>> x = np.linspace(0, 1, 200)
-        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-        >>> sorted(table.marginals(given={"big": True}, columns=["x"]))
-        ['x']
+        With `table` as in the example of `KDMTable`:
+
+        >>> marginals = table.marginals(given={"weight": (None, 2)})
+        >>> marginals["size"].mode
+        'small'
         """
         engine = self._engine()
-        evidence = read_given(engine.schema, given)
-        names = list(engine.columns) if columns is None else list(columns)
+        condition = read_event(engine.schema, given)
+        names = dict.fromkeys(engine.columns if columns is None else columns)
         wanted = [engine.column("columns", name) for name in names]
-        posteriors, log_evidence = engine.marginals(wanted, evidence)
+        posteriors, log_evidence = engine.marginals(wanted, condition)
+        warn_of_outside(engine, condition)
         return {
-            name: Answer(posterior, describe(name, evidence), log_evidence, self._generator)
+            name: Answer(
+                posterior, question_text(name, condition), log_evidence, self._generator, engine, condition
+            )
             for name, posterior in posteriors.items()
         }
 
@@ -137,14 +151,16 @@ class KDMTable(DensityMixin, TableEstimator):
             event: conditions by column, as `given` in `query`, or as text: `price > 1000, cut = Ideal`.
             given: evidence, in the same form.
 
-        >>> import numpy as np
-        >>> x = np.linspace(0, 1, 200)
-        >>> table = KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-        >>> table.probability({"x": (0.7, None), "big": True}, given="x > 0.6") <= 1
+        With `table` as in the example of `KDMTable`:
+
+        >>> table.probability({"weight": (4, None), "size": "large"}, given="weight > 3") > 0.5
         True
         """
         engine = self._engine()
-        return engine.event(read_given(engine.schema, event), read_given(engine.schema, given))[0]
+        condition = read_event(engine.schema, given)
+        probability, _ = engine.event(read_event(engine.schema, event), condition)
+        warn_of_outside(engine, condition)
+        return probability
 
     @torch.no_grad()
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -156,7 +172,12 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
-        drawn = draw_rows(engine, n, read_given(engine.schema, given), self._generator(random_state))
+        condition = read_event(engine.schema, given)
+        sampler = RowSampler(engine, condition)
+        drawn = sampler.draw(n, self._generator(random_state))
+        warn_of_outside(engine, condition)
+        if sampler.accepted < _FEW_ACCEPTED:
+            warnings.warn(f"{sampler.accepted:.1%} of the draws satisfied the conditions", stacklevel=2)
         return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
 
     # ---- rows
@@ -165,7 +186,7 @@ class KDMTable(DensityMixin, TableEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.log_prob(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.log_prob_of_rows(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows; `sample_weight` weighs them."""
@@ -182,10 +203,7 @@ class KDMTable(DensityMixin, TableEstimator):
         return self._rows_of(X, target, lambda rho: rho.expected())
 
     def predict_proba(self, X: Any, target: str | None = None) -> Array:
-        """The probability of every level of a column given the rest of each row, `(rows, levels)`.
-
-        `levels(target)` has the levels in the order of the columns.
-        """
+        """The probability of every level given the rest of each row: as in `levels(target)`."""
         return self._rows_of(X, target, lambda rho: rho.probs())
 
     def predict_interval(self, X: Any, target: str | None = None, coverage: float = 0.9) -> Array:
@@ -202,13 +220,10 @@ class KDMTable(DensityMixin, TableEstimator):
         For a density it is the coverage. A value with a probability is inside or outside as a whole, so the
         probability of an interval may be larger. Compare its mean with the share of true values inside.
 
-        >>> import numpy as np
-        >>> fee = np.repeat([0.0, 3.5], [195, 5])
-        >>> table = KDMTable(n_components=2, max_epochs=1, random_state=0).fit({"fee": fee})
-        >>> answer = table.query("fee")
-        >>> (inside,) = table.interval_probability({"fee": [np.nan]}, "fee")
-        >>> bool(abs(inside - answer.probability(answer.interval(0.9))) < 1e-6)
-        True
+        With `table` as in the example of `KDMTable`:
+
+        >>> table.interval_probability({"size": ["small", "large"]}, "weight", coverage=0.8).round(3)
+        array([0.8, 0.8])
         """
         coverage = check_number("coverage", coverage, "0 < coverage < 1", positive=True, below=1)
         return self._rows_of(X, target, lambda rho: rho.interval_mass(coverage))
@@ -231,7 +246,7 @@ class KDMTable(DensityMixin, TableEstimator):
         return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
-        """The levels of a column, in the order of `predict_proba`."""
+        """The levels of a column, as `predict_proba` has them."""
         column = check_target(self._engine().schema, target)
         if column.codec.levels is None:
             wanted = "a column with levels"
@@ -289,10 +304,11 @@ class KDMTable(DensityMixin, TableEstimator):
         Returns:
             Arrow tables, one for each batch, in order.
 
-        >>> frame = {"size": ["small", "large"] * 20, "weight": [1.0, 5.0] * 20}
-        >>> table = KDMTable(n_components=2, max_epochs=2, random_state=0).fit(frame)
+        With `table` as in the example of `KDMTable`:
+
         >>> [batch.num_rows for batch in table.stream("sample", n=25, batch_size=10)]
         [10, 10, 5]
+        >>> frame = {"size": ["small", "large"], "weight": [1.0, 5.0]}
         >>> scores = table.stream("score", iter([frame, frame]))
         >>> [batch.column_names for batch in scores]
         [['log_prob'], ['log_prob']]
@@ -357,18 +373,16 @@ class KDMTable(DensityMixin, TableEstimator):
             n_samples: draws for each column, if draws are needed.
             random_state: of the draws.
 
-        >>> import numpy as np
-        >>> x = np.linspace(0, 1, 200)
-        >>> frame = {"x": x, "big": x > 0.5, "coin": np.arange(200) % 2 > 0}
-        >>> table = KDMTable(n_components=4, max_epochs=5, random_state=0).fit(frame)
-        >>> next(iter(table.information("big")))
-        'x'
+        With `table` as in the example of `KDMTable`:
+
+        >>> table.information("size")["weight"] > 0.1
+        True
         """
         engine = self._engine()
         n = check_count("n_samples", n_samples, least=2)
         generator = self._generator(random_state)
         return measure_information(
-            engine, check_target(engine.schema, target), read_given(engine.schema, given), n, generator
+            engine, check_target(engine.schema, target), read_event(engine.schema, given), n, generator
         )
 
     def explore(
@@ -377,11 +391,9 @@ class KDMTable(DensityMixin, TableEstimator):
         """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
 
         Args:
-            port: of the local server; 0 is any free one.
-            host: the address that the server listens on.
-            open_browser: whether to open the page; its address is in `.url` in any case.
-            block: whether to wait until the server is stopped. Otherwise it runs in a thread until
-                `.stop()` or the end of the process.
+            port, host: of the local server; port 0 is any free one.
+            open_browser: whether to open the page, whose address is `.url`.
+            block: whether to wait until the server is stopped; else it runs until `.stop()`.
         """
         from kdmkit.explore import show
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
+from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
-from kdmkit.kernels import Region
 from kdmkit.nn import Variable
 from kdmkit.training import Table
 
@@ -47,12 +47,10 @@ class Column:
         missing: the share of missing cells in the rows it was fitted to.
         storage: how the frame stores the column.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> table.columns_["big"].kind
-    'boolean'
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.columns_["size"].kind
+    'category'
     """
 
     name: str
@@ -87,8 +85,6 @@ class Schema:
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
     [('age', 'count'), ('smokes', 'category')]
-    >>> schema.evidence({"smokes": "yes"})
-    {'c1': tensor([1])}
     """
 
     def __init__(
@@ -100,6 +96,8 @@ class Schema:
     ) -> None:
         self.columns = {column.name: column for column in columns}
         self.backend, self.labels, self.sample = backend, tuple(labels), sample
+        #: How a query writes the values of each column, once it was asked for.
+        self.syntax: dict[str, Any] | None = None
 
     @classmethod
     def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
@@ -153,8 +151,9 @@ class Schema:
         for column in self.columns.values():
             if not column.variables:
                 continue
-            cells = column.codec.encode(raw.columns.get(column.name) or _absent(column, raw.n_rows))
-            offset = offset + cells.log_offset
+            cells_of_column = raw.columns.get(column.name) or _absent(column, raw.n_rows)
+            cells = column.codec.encode(cells_of_column)
+            offset = offset + cells.log_offset + column.codec.log_share(cells, cells_of_column.missing)
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
@@ -236,31 +235,21 @@ class Schema:
 
     # ---- questions
 
-    def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
-        """The evidence of a question for `infer`, by variable.
-
-        Every tensor and region has one leading dimension L: the question is a union of L disjoint boxes. L is
-        1 but for ranges of date-times and for sets of numbers that have densities. An answer over L boxes is
-        the average of the L answers, weighted by softmax(log_evidence). Variables without evidence are
-        absent.
-
-        Args:
-            given: by column: a value; a pair, which is a closed range with None for an open end; a list or a
-                set; None for unknown.
-        """
-        asked = [self.column("given", name) for name in given]
-        regions = [column.codec.region(given[column.name]) for column in asked]
-        n_boxes = math.prod(map(len, regions))
+    def boxes(self, box: Box) -> list[Box]:
+        """A box of outcomes of columns as disjoint boxes of regions of variables."""
+        parts = []
+        for name, region in box.items():
+            column = self.columns[name]
+            parts.append(
+                [{column.variables[i]: part for i, part in one.items()} for one in column.codec.boxes(region)]
+            )
+        n_boxes = math.prod(map(len, parts))
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
-        boxes = list(itertools.product(*regions))
-        evidence: dict[str, Tensor | Region] = {}
-        for i, column in enumerate(asked):
-            stacked = column.codec.stack([box[i] for box in boxes])
-            for name, region in zip(column.variables, stacked, strict=True):
-                if region is not None:
-                    evidence[name] = region
-        return evidence
+        return [
+            {name: region for part in product for name, region in part.items()}
+            for product in itertools.product(*parts)
+        ]
 
     # ---- description
 
@@ -345,12 +334,10 @@ class Columns(dict[str, Column]):
     Attributes:
         origin: the sample by which the columns were recognised, in words; empty if there was none.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
+    With `table` as in the example of `KDMTable`:
+
     >>> {name: column.kind for name, column in table.columns_.items()}
-    {'x': 'float', 'big': 'boolean'}
+    {'size': 'category', 'weight': 'float'}
     """
 
     def __init__(self, schema: Schema) -> None:

@@ -141,6 +141,7 @@ class TableView {
 }
 
 function usualText(found) {
-  if (found.probability === null) return `log p = ${found.log_evidence} (density)`;
-  return `log p = ${found.log_evidence}, ${found.probability} of rows`;
+  const unusual = found.unusual ? ", unlike the data" : "";
+  if (found.probability === null) return `log p = ${found.log_evidence} (density)${unusual}`;
+  return `log p = ${found.log_evidence}, ${found.probability} of rows${unusual}`;
 }

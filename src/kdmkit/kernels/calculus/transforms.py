@@ -259,6 +259,13 @@ def _map_line(
     return low, high
 
 
+def ends_inside(low: Tensor, high: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The outermost numbers in the precision of `like` that lie in [low, high]: rounding may lead outside."""
+    first, last = low.to(like), high.to(like)
+    first = torch.where(first.double() < low.to(like.device), torch.nextafter(first, last), first)
+    return first, torch.where(last.double() > high.to(like.device), torch.nextafter(last, first), last)
+
+
 def as_float64(x: Tensor) -> Tensor:
     """x in float64, if the device has it."""
     return x if x.device.type == "mps" else x.double()

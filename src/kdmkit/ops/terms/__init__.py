@@ -1,6 +1,15 @@
-"""Terms: the summands of the scores."""
+"""Terms, the summands of the scores, and reductions over their sum."""
 
-from kdmkit.ops.terms.base import BlockScore, Score, Term, common_dtype, total_shape
+from kdmkit.ops.terms.base import (
+    BlockScore,
+    Reduction,
+    Result,
+    Score,
+    Term,
+    common_dtype,
+    result_dtype,
+    total_shape,
+)
 from kdmkit.ops.terms.combined import InDtype, LogSum, Masked, Restricted, Sum, restricted, whole
 from kdmkit.ops.terms.discrete import Amplitudes, Lookup
 from kdmkit.ops.terms.distance import ComponentDistance, SquaredDistance, robust_centre, score_dtype
@@ -13,13 +22,16 @@ __all__ = [
     "LogSum",
     "Lookup",
     "Masked",
+    "Reduction",
     "Restricted",
+    "Result",
     "Score",
     "SquaredDistance",
     "Sum",
     "Term",
     "common_dtype",
     "restricted",
+    "result_dtype",
     "robust_centre",
     "score_dtype",
     "total_shape",

@@ -1,28 +1,32 @@
-"""Terms of a score: log-overlaps of queries with components, evaluated block by block.
+"""Terms of a score: log-overlaps of queries with components, evaluated block by block; and their reduction.
 
 A *term* holds queries `(*lead, n, k)` and components `(*lead, m, k)` and can compute any block of the
 `(n, m)` matrix between them, so that the whole matrix need not be in memory. Scores of terms add: a joint
-over several variables is a sequence of terms.
+over several variables is a sequence of terms. A *reduction* is such a sequence with log-weights, and values
+to average if wanted.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_floating, check_instance
 from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit.ops.blocks import Block
 
 Role = Literal["query", "component", "shared"]
 Roles = dict[str, Role]
 #: The scores of a block of queries and components, from these and shared parameters.
 BlockScore = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
+#: Averages of the values (None without values) and logsumexps.
+Result = tuple[Tensor | None, Tensor]
 
 
 class Term(ABC):
@@ -181,3 +185,64 @@ class Score(Term):
     def matrix(self) -> Float[Tensor, "*lead n m"]:
         query, components, *parameters = (at_least_float32(tensor) for tensor in self.tensors)
         return self.function(query, components, parameters)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """logsumexp_j(s_ij) and Σ_j softmax_j(s_ij)·values_j with s_ij = log_weights_j + Σ_terms scores_ij.
+
+    Args:
+        terms: at least one; their scores add.
+        log_weights: of shape `(m,)`, or `(*lead, 1, m)` per batch, or `(*lead, n, m)` per query.
+        values: of shape `(*lead, m, v)`, or None if only the logsumexp is wanted.
+        block: queries and components per block; None lets the implementation choose.
+
+    Attributes:
+        shape: the leading dimensions, the number of queries and the number of components.
+        device_type: of the terms.
+        dtype: of the results.
+
+    Raises:
+        TypeError, ValueError: if the kinds or the sizes of the arguments do not match.
+    """
+
+    terms: Sequence[Term]
+    log_weights: Float[Tensor, "*weights m"]
+    values: Float[Tensor, "*#lead m v"] | None = None
+    block: Block | None = None
+    shape: tuple[tuple[int, ...], int, int] = field(init=False)
+    device_type: str = field(init=False)
+    dtype: torch.dtype = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise ValueError(bad_argument("terms", "at least one", "none"))
+        for term in self.terms:
+            check_instance("terms", term, Term, "terms such as RBF(0.3).term(x, components)")
+        check_instance("log_weights", self.log_weights, Tensor, "a tensor")
+        check_floating("log_weights", self.log_weights)
+        shape = total_shape(self.terms)
+        self._check_sizes(*shape[1:])
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "device_type", self.terms[0].tensors[0].device.type)
+        object.__setattr__(self, "dtype", result_dtype(self.terms, self.log_weights, self.values))
+
+    def _check_sizes(self, n: int, m: int) -> None:
+        weights, values = self.log_weights.shape, self.values
+        if m == 0:
+            raise ValueError(bad_argument("terms", "at least one component", 0))
+        if weights[-1:] != (m,) or (len(weights) > 1 and weights[-2] not in (1, n)):
+            wanted = f"shape ({m},) or (..., 1 or {n}, {m})"
+            raise ValueError(bad_argument("log_weights", wanted, tuple(weights)))
+        if values is not None and (values.ndim < 2 or values.shape[-2] != m):
+            raise ValueError(bad_argument("values", f"shape (..., {m}, v)", tuple(values.shape)))
+        if self.block is not None and min(self.block) < 1:
+            raise ValueError(bad_argument("block", "two positive numbers", self.block))
+
+
+def result_dtype(terms: Sequence[Term], log_weights: Tensor, values: Tensor | None = None) -> torch.dtype:
+    """The dtype of the results: the inputs' common floating dtype, at least float32."""
+    dtype = common_dtype([log_weights] if values is None else [log_weights, values])
+    for term in terms:
+        dtype = torch.promote_types(dtype, term.dtype)
+    return dtype

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from kdmkit._core.tensors import full_precision
 from kdmkit.ops.recomputed import Gradients, Needs, Recomputed, Tensors
-from kdmkit.ops.reduction import Reduction, Result
-from kdmkit.ops.terms import SquaredDistance, Term
+from kdmkit.ops.terms import Reduction, Result, SquaredDistance, Term
 
 if TYPE_CHECKING:
     from kdmkit.ops.triton.prepared_sum import PreparedSum

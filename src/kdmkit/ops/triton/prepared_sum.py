@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.tensors import full_precision
-from kdmkit.ops.reduction import Result
+from kdmkit.ops.terms import Result
 from kdmkit.ops.triton.backend import LARGEST_V, as_kernel_error
 from kdmkit.ops.triton.forward import (
     ComponentSource,
@@ -30,8 +30,8 @@ from kdmkit.ops.triton.staging_kernels import COPIES, GROUP
 
 # Numbers of a staged array: offsets in kernels are 32-bit integers.
 _LARGEST_PART = 1 << 30
-# Components that are staged together: putting them in order takes several times their memory.
-_TOGETHER = 1 << 20
+# Components that are put in order together, which takes several times their memory.
+SORTED_TOGETHER = 1 << 20
 
 
 def bytes_per_component(d: int) -> int:
@@ -48,6 +48,7 @@ class PreparedSum:
     Args:
         components, log_weights: of the sums.
         scale, metric: of the squared distance.
+        sorted_together: components of a part, if they have few dimensions and are put in order.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class PreparedSum:
         scale: Float[Tensor, "s t"],
         *,
         metric: bool,
+        sorted_together: int = SORTED_TOGETHER,
     ) -> None:
         self._m, d = components.shape
         self._plan = components_plan(Plan(d, 0, 3))
         with _exactly(components.device):
             self._whitening = Whitening(components, scale, metric)
-            step = _TOGETHER if self._plan.local else _LARGEST_PART // self._plan.width
+            step = sorted_together if self._plan.local else _LARGEST_PART // self._plan.width
             step = step // GROUP.value * GROUP.value
             parts = stage_components(components, log_weights, self._whitening, self._plan, step)
             self.parts = tuple(_with_short_numbers(part) for part in parts)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,8 +14,20 @@ import torch
 from kdmkit._core.checks import bad_argument, check_count, check_number
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.posterior import Posterior
-from kdmkit.estimators.table.conditions import Range, as_given
-from kdmkit.estimators.table.display import SHOWN, grid_bins, plain, readable_end, round_edges, scalar, shown
+from kdmkit.estimators.table.display import (
+    SHOWN,
+    grid_bins,
+    plain,
+    ranges_between,
+    readable_end,
+    round_edges,
+    scalar,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from kdmkit.distributions.events import Event
+    from kdmkit.estimators.table.answering.engine import TableEngine
 
 #: Makes a generator of the model's device from a `random_state`.
 Generators = Callable[[Any], torch.Generator]
@@ -31,8 +43,25 @@ class BaseAnswer(ABC):
         log_evidence: log p(given), a density if values of continuous columns are given; 0 without evidence.
     """
 
-    def __init__(self, question: str, log_evidence: float) -> None:
+    def __init__(self, question: str, log_evidence: float, engine: TableEngine, given: Event) -> None:
         self.question, self.log_evidence = question, log_evidence
+        self._engine, self._given = engine, given
+
+    @cached_property
+    def support(self) -> float:
+        """How usual the evidence is: the share of rows that are at most as probable, in the same columns.
+
+        0 if the evidence lies outside of the data, 1 without evidence. The rows are 5,000 draws of the model;
+        of a range, the most usual rows in it count.
+        """
+        with torch.no_grad():
+            return self._engine.support(self._given)
+
+    @cached_property
+    def is_unusual(self) -> bool:
+        """Whether the evidence is unlike the data: `support` is below 1 in 10,000."""
+        with torch.no_grad():
+            return self._engine.is_unusual(self._given)
 
     @property
     @abstractmethod
@@ -50,7 +79,8 @@ class BaseAnswer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The answer in the types of JSON."""
         summary = {name: plain(value) for name, value in self.summary().items()}
-        return {"query": self.question, **summary, "log_evidence": self.log_evidence}
+        evidence = {"log_evidence": self.log_evidence, "support": self.support}
+        return {"query": self.question, **summary, **evidence}
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  {name}: {shown(value)}" for name, value in self.summary().items())]
@@ -66,6 +96,8 @@ class BaseAnswer(ABC):
         table = Table("", "", title=escape(self.question), title_justify="left", show_header=False)
         for name, value in self.summary().items():
             table.add_row(name, escape(shown(value)))
+        if self.is_unusual:
+            table.add_row("evidence", "unlike the data")
         bars = self.bars()
         drawn = Table("", "", "", box=None, show_header=False)
         top = max(bars.values(), default=0.0) or 1.0
@@ -77,20 +109,24 @@ class BaseAnswer(ABC):
 class Answer(BaseAnswer):
     """The distribution of one column given evidence. `KDMTable.query` returns it.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> answer = table.query("x", given={"big": True})
+    With `table` as in the example of `KDMTable`:
+
+    >>> answer = table.query("weight", given={"size": "large"})
     >>> low, high = answer.interval(0.9)
     >>> bool(low < answer.median < high)
     True
     """
 
     def __init__(
-        self, posterior: Posterior, question: str, log_evidence: float, generators: Generators
+        self,
+        posterior: Posterior,
+        question: str,
+        log_evidence: float,
+        generators: Generators,
+        engine: TableEngine,
+        given: Event,
     ) -> None:
-        super().__init__(question, log_evidence)
+        super().__init__(question, log_evidence, engine, given)
         self._posterior, self._generators = posterior, generators
         self._intervals: dict[float, tuple[Any, Any]] = {}
 
@@ -168,19 +204,25 @@ class Answer(BaseAnswer):
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def probability(self, value: Any) -> float:
-        """The probability of a value, a range `(low, high)` or a set `[a, b]`."""
+        """The probability of a value, a range `(low, high)`, a set `[a, b]`, or a region (`kdm.Interval`).
+
+        A value that the column cannot have has probability 0.
+        """
         return float(self._posterior.probability(value))
 
     def histogram(self, bins: Sequence[tuple[Any, Any]]) -> Array:
-        """The probabilities of closed ranges `(low, high)`, for ordered columns.
+        """The probabilities of ranges `(low, high)`, for ordered columns.
+
+        Ranges are closed, but one that ends where the next one starts is without its upper end: the
+        probabilities of `bins` add up.
 
         Results for the same ranges of one column are cached: later answers are quick.
 
-        >>> import kdmkit as kdm
-        >>> frame = {"x": np.linspace(0, 1, 200)}
-        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
-        >>> table.query("x").histogram([(None, 0.5), (0.5, None)]).sum().round(6)
-        np.float64(1.0)
+        With `table` as in the example of `KDMTable`:
+
+        >>> below, above = table.query("P(weight | size = large)").histogram([(None, 3), (3, None)])
+        >>> bool(below < 0.3 < above)
+        True
         """
         return self._posterior.histogram(tuple((low, high) for low, high in bins))
 
@@ -191,11 +233,11 @@ class Answer(BaseAnswer):
     def density(self, values: Any) -> Array:
         """p of many values at once: densities, or probabilities of values that have one.
 
-        >>> import kdmkit as kdm
-        >>> frame = {"x": np.linspace(0, 1, 200)}
-        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
-        >>> float(table.query("x").density([0.5, 7.0])[1])
-        0.0
+        With `table` as in the example of `KDMTable`:
+
+        >>> density = table.query("P(weight | size = large)").density([1.0, 5.0])
+        >>> bool(density[0] < density[1])
+        True
         """
         return self._posterior.density(values)
 
@@ -233,20 +275,19 @@ class Answer(BaseAnswer):
         return dict(zip(labels, masses, strict=True))
 
     def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:
-        """Adjacent closed ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.
+        """Adjacent ranges, from the quantile `tail` to the quantile 1 − `tail`, of ordered columns.
 
         They have one width but for the ends. For levels and for numbers on a grid, each range has equally
-        many of them.
+        many of them. Ranges of other numbers share their ends: see `histogram`.
 
         Args:
             n: the largest number of ranges.
 
-        >>> import kdmkit as kdm
-        >>> frame = {"n": np.arange(200) % 50}
-        >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
-        >>> first, second, *_ = table.query("n").bins(10)
-        >>> second[0] - first[1]
-        1
+        With `table` as in the example of `KDMTable`:
+
+        >>> first, second, *_ = table.query("weight").bins(10)
+        >>> bool(first[0] < first[1] <= second[0] < second[1])
+        True
         """
         n, posterior = check_count("n", n), self._posterior
         if posterior.has_levels:
@@ -260,9 +301,7 @@ class Answer(BaseAnswer):
             return [(low, high)]
         if step:
             return grid_bins(low, high, step, n)
-        *pairs, last = pairwise(round_edges(low, high, n))
-        beside = posterior.codec.beside
-        return [*((a, scalar(as_given(Range(a, b, below=True), beside)[1])) for a, b in pairs), last]
+        return ranges_between(round_edges(low, high, n))
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the distribution: a histogram of exact probabilities. Returns matplotlib's Axes."""
@@ -276,19 +315,23 @@ class EventAnswer(BaseAnswer):
 
     `KDMTable.query` returns it for questions such as `P(price > 1000 | cut = Ideal)`.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> answer = table.query("P(x > 0.5 | big = True)")
+    With `table` as in the example of `KDMTable`:
+
+    >>> answer = table.query("P(weight > 4 | size = large)")
     >>> answer.mode, 0.5 < float(answer) <= 1
     (True, True)
     """
 
     def __init__(
-        self, probability: float, question: str, log_evidence: float, generators: Generators
+        self,
+        probability: float,
+        question: str,
+        log_evidence: float,
+        generators: Generators,
+        engine: TableEngine,
+        given: Event,
     ) -> None:
-        super().__init__(question, log_evidence)
+        super().__init__(question, log_evidence, engine, given)
         self._probability, self._generators = probability, generators
 
     def __float__(self) -> float:

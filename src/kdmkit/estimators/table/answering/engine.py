@@ -1,30 +1,39 @@
-"""The engine behind questions to a fitted table: evidence in, exact distributions of columns out."""
+"""The engine behind questions to a fitted table: events in, exact distributions of columns out."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.distributions.event_inference import EventEvidence
+from kdmkit.distributions.event_text import Pair
+from kdmkit.distributions.events import Box, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
-from kdmkit.estimators.table.answering.date_posterior import posterior_of
-from kdmkit.estimators.table.answering.posterior import ComponentPosterior, Posterior
-from kdmkit.estimators.table.answering.questions import in_common
-from kdmkit.estimators.table.answering.restricted import restrict
-from kdmkit.estimators.table.answering.variable_posterior import as_region, infer
+from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
+from kdmkit.estimators.table.answering.pairs import pair_share
+from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.schema import Column, Schema
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels.regions import intersection
 from kdmkit.training import Table
 
 #: Rows that are answered together.
 BLOCK = 4096
+# Tails that a comparison of two columns leaves out.
+_LEAST = 1e-9
+# Rows that tell how usual evidence is: with the evidence, and of all; differences of log p that are rounding.
+_FEW_ROWS, _MANY_ROWS, _ROUNDING = 200, 5000, 1e-5
+# Evidence is unlike the data below this support.
+_UNUSUAL = 1e-4
 
 
 class TableEngine:
@@ -39,6 +48,8 @@ class TableEngine:
     def __init__(self, schema: Schema, joint: Any, module: Any = None) -> None:
         self.schema, self.joint, self.module = schema, joint, module
         self._priors: dict[str, Posterior] = {}
+        self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
+        self._log_probs_of_draws: dict[tuple[str, ...], Tensor] = {}
 
     @cached_property
     def caches(self) -> dict[str, ComponentCache]:
@@ -46,8 +57,6 @@ class TableEngine:
         return {
             n: ComponentCache(kernel, self.joint.components[n]) for n, kernel in self.joint.kernels.items()
         }
-
-    # ---- columns
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -58,144 +67,240 @@ class TableEngine:
         """A column of the model by its name."""
         return self.schema.modelled_column(argument, name)
 
+    # ---- events
+
+    def boxes(self, event: Event, argument: str = "given") -> list[Box]:
+        """An event as disjoint boxes of outcomes of columns; those of the last event are kept."""
+        last, boxes = self._last_boxes
+        if last is not event:
+            boxes = event.boxes(ColumnOutcomes(self.schema, argument))
+            self._last_boxes = event, boxes
+        return boxes
+
+    def evidence(self, boxes: Sequence[Box]) -> EventEvidence:
+        """Boxes of columns as evidence of the model's variables."""
+        return EventEvidence(self.joint, [part for box in boxes for part in self.schema.boxes(box)])
+
+    def event(self, event: Event, given: Event) -> tuple[float, float]:
+        """P(event | given), and log p(given)."""
+        both, log_given = event & given, 0.0
+        condition = self.boxes(given)
+        if condition != [{}]:
+            log_given = self._log_density(condition, given)
+        boxes = self.boxes(both, "event")
+        if condition and _has_densities(self.evidence(condition)):
+            return self._share_of_density(boxes, condition), log_given
+        return float(np.clip(np.exp(self.log_prob(boxes) - log_given), 0.0, 1.0)), log_given
+
+    def log_prob(self, boxes: Sequence[Box]) -> float:
+        """log P of disjoint boxes, also of pairs of columns that are compared."""
+        plain = [box for box in boxes if not any(isinstance(key, Pair) for key in box)]
+        total = float(self.evidence(plain).log_prob())
+        compared = [self._log_prob_of_pair(box) for box in boxes if box not in plain]
+        return float(np.logaddexp.reduce([total, *compared]))
+
+    def conditional(self, boxes: Sequence[Box], rest: Box) -> np.ndarray:
+        """P(box | rest) of boxes that all contain the conditions `rest`."""
+        parts = [(i, one) for i, box in enumerate(boxes) for one in self._parts_of(box)]
+        total = np.zeros(len(boxes))
+        if parts:
+            logs = EventEvidence(self.joint, [one for _, one in parts]).log_masses().cpu().numpy()
+            np.add.at(total, [i for i, _ in parts], np.exp(logs - float(self.evidence([rest]).log_prob())))
+        return total
+
+    def _parts_of(self, box: Box) -> list[Box]:
+        """Boxes of variables; none if the box has an empty region."""
+        trimmed = {name: self.columns[name].codec.trimmed(region) for name, region in box.items()}
+        if any(region.is_empty for region in trimmed.values()):
+            return []
+        return self.schema.boxes({name: region for name, region in trimmed.items() if not region.is_whole})
+
+    def extremes(self, column: Column) -> tuple[Any, Any]:
+        """Quantiles of a column between which nearly all of its probability lies."""
+        low, high = self._prior(column).quantile([_LEAST, 1 - _LEAST])
+        return low, high
+
+    def edges(self, column: Column, n: int) -> np.ndarray:
+        """Quantiles of a column at n − 1 equal steps of probability."""
+        return np.asarray(self._prior(column).quantile((np.arange(1, n) / n).tolist()), dtype=np.float64)
+
+    def _log_prob_of_pair(self, box: Box) -> float:
+        pairs = [key for key in box if isinstance(key, Pair)]
+        if len(pairs) > 1:
+            wanted = "one comparison of two columns in each alternative"
+            raise ValueError(bad_argument("event", wanted, " and ".join(map(str, pairs))))
+        rest = {key: region for key, region in box.items() if key not in pairs}
+        evidence = self.evidence([rest])
+        log_rest = float(evidence.log_prob())
+        if np.isneginf(log_rest):
+            return log_rest
+        share = pair_share(self, pairs[0], box[pairs[0]], rest)
+        return log_rest + float(np.log(share)) if share > 0 else -np.inf
+
+    def _share_of_density(self, boxes: Sequence[Box], condition: Sequence[Box]) -> float:
+        """P(event | given) if single values of densities are given: the share of the same kind of cases."""
+        given, both = self.evidence(condition), self.evidence(boxes)
+        below, above = (self._log_densities(one) for one in (given, both))
+        if above[0] > below[0]:
+            return 0.0
+        return float(np.clip(np.exp(above[1] - below[1]), 0.0, 1.0))
+
+    def _log_densities(self, evidence: EventEvidence) -> tuple[int, float]:
+        """The number of densities in the evidence, and its log-density."""
+        if {} in evidence.boxes:
+            return 0, 0.0
+        answers = evidence.answers(self.joint.variables[:1])
+        if not answers:
+            return 10**6, -np.inf
+        log_evidence = torch.cat([answer.log_evidence for answer in answers])
+        return len(answers[0].cases[0].points), float(torch.logsumexp(log_evidence, -1))
+
+    def _log_density(self, condition: Sequence[Box], given: Event) -> float:
+        log_density = (
+            self.log_prob(condition)
+            if any(isinstance(key, Pair) for box in condition for key in box)
+            else self._log_densities(self.evidence(condition))[1]
+        )
+        if np.isneginf(log_density):
+            raise impossible(given)
+        return log_density
+
     # ---- one question
 
-    def query(self, column: Column, given: Mapping[str, Any]) -> tuple[Posterior, float]:
+    def query(self, column: Column, given: Event) -> tuple[Posterior, float]:
         """The distribution of a column, and log p(given)."""
-        condition = given.get(column.name)
-        others = {name: value for name, value in given.items() if name != column.name}
-        evidence = self.evidence(others)
-        posterior: Posterior
-        if evidence:
-            rho, log_evidence = infer(self.joint, column.variables, evidence)
-            total, share = _shares(log_evidence, others)
-            posterior = posterior_of(column, rho, share, self.caches, partial(self.joint.infer, **evidence))
-        else:
-            posterior, total = self._prior(column), 0.0
-        if condition is None:
-            return posterior, total
-        restricted, log_mass = restrict(posterior, condition)
-        return restricted, total + log_mass
+        boxes = self.boxes(given)
+        if boxes == [{}]:
+            return self._prior(column), 0.0
+        if not boxes:
+            raise impossible(given)
+        check_plain(boxes)
+        evidence = self.evidence(boxes)
+        posterior = self._posterior_given(column, boxes, evidence, given)
+        return posterior, posterior.log_evidence
 
-    def marginals(
-        self, columns: Sequence[Column], given: Mapping[str, Any]
-    ) -> tuple[dict[str, Posterior], float]:
+    def _posterior_given(
+        self, column: Column, boxes: Sequence[Box], evidence: EventEvidence, given: Event
+    ) -> Posterior:
+        if self._has_digits(column):
+            posterior: Posterior = DigitsPosterior.given(self, column, boxes)
+        else:
+            (name,) = column.variables
+            try:
+                rho = evidence.infer([name])
+            except ValueError as error:
+                raise impossible(given) from error
+            cache = self.caches[name] if rho.kernel is self.joint.kernels[name] else None
+            posterior = VariablePosterior(column, rho, cache)
+        if np.isneginf(posterior.log_evidence):
+            raise impossible(given)
+        return posterior
+
+    def _has_digits(self, column: Column) -> bool:
+        """Whether a column is one of dates, or of times of day too many for levels."""
+        return column.kind in ("date", "time") and column.codec.levels is None
+
+    def marginals(self, columns: Sequence[Column], given: Event) -> tuple[dict[str, Posterior], float]:
         """The distribution of every column, and log p(given): one pass of messages serves all."""
-        evidence = self.evidence(given)
-        free = [column for column in columns if given.get(column.name) is None]
+        boxes = self.boxes(given)
+        if boxes == [{}]:
+            return {column.name: self._prior(column) for column in columns}, 0.0
+        if not boxes:
+            raise impossible(given)
+        check_plain(boxes)
+        evidence = self.evidence(boxes)
+        conditioned = {name for box in boxes for name in box}
+        free = [c for c in columns if c.name not in conditioned and not self._has_digits(c)]
         posteriors: dict[str, Posterior] = {}
-        total = 0.0
-        if not evidence:
-            return {column.name: self._prior(column) for column in columns}, total
-        if free:
-            wanted = [name for column in free for name in column.variables]
-            rho = self.joint.infer(target=wanted if len(wanted) > 1 else wanted[0], **evidence)
-            every = {wanted[0]: rho} if len(wanted) == 1 else rho.marginals()
-            total, share = _shares(every[wanted[0]].log_evidence, given)  # from the pass of the marginals
-            for column in free:
-                several = len(column.variables) > 1
-                marginal = rho.marginal(*column.variables) if several else every[column.variables[0]]
-                posteriors[column.name] = posterior_of(column, marginal, share, self.caches)
+        if len(free) > 1 and evidence.cases:
+            wanted = [column.variables[0] for column in free]
+            joint = evidence.infer(wanted)
+            for column, rho in zip(free, joint.marginals(*wanted).values(), strict=True):
+                posteriors[column.name] = VariablePosterior(column, rho, self.caches[column.variables[0]])
+                if np.isneginf(posteriors[column.name].log_evidence):
+                    raise impossible(given)
         for column in columns:
             if column.name not in posteriors:
-                posteriors[column.name], total = self.query(column, given)
-        return {column.name: posteriors[column.name] for column in columns}, total
+                posteriors[column.name] = self._posterior_given(column, boxes, evidence, given)
+        ordered = {column.name: posteriors[column.name] for column in columns}
+        return ordered, next((one.log_evidence for one in ordered.values()), 0.0)
 
     def _prior(self, column: Column) -> Posterior:
         """The distribution of a column without evidence; made once."""
         if column.name not in self._priors:
-            self._priors[column.name] = posterior_of(
-                column, self.joint.marginal(*column.variables), None, self.caches
-            )
+            rho = self.joint.marginal(*column.variables)
+            self._priors[column.name] = self._posterior_of(column, rho)
         return self._priors[column.name]
 
-    def event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
-        """p(event | given), and log p(given)."""
-        regions = self.evidence(event)
-        if not regions:
-            raise ValueError(bad_argument("event", "at least one condition", "none"))
-        if any(event[name] is not None and given.get(name) is not None for name in event):
-            return self._overlapping_event(event, given)
-        rho, log_evidence = infer(self.joint, tuple(regions), self.evidence(given))
-        total, share = _shares(log_evidence, given)
-        log_mass = torch.stack([self._log_mass(rho, box) for box in boxes(regions)])
-        if share is not None:
-            log_mass = log_mass + share
-        return float(log_mass.double().exp().sum()), total
+    # ---- how usual evidence is
 
-    def _overlapping_event(self, event: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[float, float]:
-        """p(event | given) = p(event and given) / p(given), if some columns have conditions in both."""
-        log_given = float(torch.logsumexp(self._log_boxes(given), -1))
-        _shares(torch.tensor([log_given]), given)  # raises if it is impossible
-        shared = {
-            name: in_common(self.columns[name].codec, value, given[name])
-            for name, value in event.items()
-            if value is not None and given.get(name) is not None
-        }
-        total = 0.0
-        for values in itertools.product(*shared.values()):
-            both = {**given, **event, **dict(zip(shared, values, strict=True))}
-            log_both = float(torch.logsumexp(self._log_boxes(both), -1))
-            total += math.exp(log_both - log_given)
-        return min(1.0, total), log_given
+    def support(self, given: Event) -> float:
+        """The share of rows that are at most as probable as the evidence, in the same columns."""
+        boxes = self.boxes(given)
+        names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
+        if not names:
+            return 1.0
+        if self._are_outside(boxes):
+            return 0.0
+        plain = [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
+        variables = tuple(name for column in names for name in self.columns[column].variables)
+        generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(0)
+        rows = self.evidence(plain).sample(_FEW_ROWS, generator, variables)
+        most_usual = self._log_prob_of(rows, variables).amax()
+        return float((self._usual(variables) <= most_usual + _ROUNDING).double().mean())
 
-    def box_shares(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
-        """log p(box | given) of every box of the evidence."""
-        share = _shares(self._log_boxes(given), given)[1]
-        assert share is not None
-        return share
+    def is_unusual(self, given: Event) -> bool:
+        """Whether the evidence is unlike the data: its support is below 1 in 10,000."""
+        boxes = self.boxes(given)
+        # The support is at least the probability, which needs no draws.
+        return self._are_outside(boxes) or (
+            self.log_prob(boxes) < math.log(_UNUSUAL) and self.support(given) < _UNUSUAL
+        )
 
-    def _log_boxes(self, given: Mapping[str, Any]) -> Float[Tensor, " boxes"]:
-        """log p of every box of the evidence; without evidence there is one box of probability 1."""
-        evidence = self.evidence(given)
-        if not evidence:
-            return torch.zeros(1, dtype=torch.float64)
-        free = [name for name in self.joint.variables if name not in evidence]
-        if free:
-            _, log_evidence = infer(self.joint, free[:1], evidence)
-            assert log_evidence is not None
-            return log_evidence.double()
-        log_prob: Tensor = self.joint.log_prob(**evidence)
-        return log_prob.double()
+    def is_outside(self, given: Event) -> bool:
+        """Whether the evidence lies outside of the data."""
+        return self._are_outside(self.boxes(given))
 
-    def _log_mass(self, rho: Any, box: Mapping[str, Tensor | Region]) -> Tensor:
-        """log p(box) under a distribution of its variables."""
-        regions = {name: as_region(self.joint.kernels[name], value) for name, value in box.items()}
-        if len(regions) == 1:
-            (region,) = regions.values()
-            log_mass: Tensor = rho.log_mass(region)
+    def _are_outside(self, boxes: Sequence[Box]) -> bool:
+        return bool(boxes) and all(self._is_outside(box) for box in boxes)
+
+    def _is_outside(self, box: Box) -> bool:
+        """Whether a condition has none of the values between the least and the greatest one of the data."""
+        seen = {name: self.columns[name].codec.seen for name in box if not isinstance(name, Pair)}
+        return any(intersection([box[name], region]).is_empty for name, region in seen.items())
+
+    def _usual(self, variables: tuple[str, ...]) -> Float[Tensor, " rows"]:
+        """log p of some variables in rows that are drawn."""
+        if variables not in self._log_probs_of_draws:
+            generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(1)
+            rows = self.evidence([{}]).sample(_MANY_ROWS, generator, variables)
+            self._log_probs_of_draws[variables] = self._log_prob_of(rows, variables)
+        return self._log_probs_of_draws[variables]
+
+    def _log_prob_of(self, rows: Mapping[str, Tensor], variables: Sequence[str]) -> Float[Tensor, " rows"]:
+        if len(variables) == 1:
+            log_prob = self.joint.marginal(variables[0]).log_prob(rows[variables[0]])
         else:
-            log_mass = rho.log_prob(**regions)
-        return log_mass
-
-    def evidence(self, given: Mapping[str, Any]) -> dict[str, Tensor | Region]:
-        """The evidence by variable; unknown columns raise."""
-        for name in given:
-            self.column("given", name)
-        evidence = self.schema.evidence({name: value for name, value in given.items() if value is not None})
-        return {name: self._in_dtype(name, value) for name, value in evidence.items()}
-
-    def _in_dtype(self, name: str, value: Tensor | Region) -> Tensor | Region:
-        """A point in the precision of the components: in another one all tables of the tree are converted."""
-        like = self.joint.components[name]
-        if isinstance(value, Region) or not value.is_floating_point() or not like.is_floating_point():
-            return value
-        return value.to(like.dtype)
+            log_prob = self.joint.marginal(*variables).log_prob(**rows)
+        return log_prob.double()
 
     # ---- many rows
 
-    def posterior(self, column: Column, rows: Table) -> ComponentPosterior:
+    def posterior(self, column: Column, rows: Table) -> Any:
         """The distribution of a column given the other columns of every row, `(rows,)`."""
         evidence, observed = _others(rows, column)
         if not evidence:
-            rho = self.joint.marginal(*column.variables).expand((len(rows),))
-            return posterior_of(column, rho, None, self.caches)
+            return self._posterior_of(column, self.joint.marginal(*column.variables).expand((len(rows),)))
         ask = partial(self.joint.infer, observed=observed, **evidence)
         names = column.variables
-        rho = ask(target=names[0] if len(names) == 1 else names)
-        return posterior_of(column, rho, None, self.caches, ask)
+        return self._posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
 
-    def log_prob(self, rows: Table) -> Float[Tensor, " rows"]:
+    def _posterior_of(self, column: Column, rho: Any, ask: Any = None) -> Posterior:
+        if self._has_digits(column):
+            return DigitsPosterior(self, column, rho, ask)
+        return VariablePosterior(column, rho, self.caches[column.variables[0]])
+
+    def log_prob_of_rows(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
         log_prob: Tensor = self.joint.log_prob(observed=rows.observed, **rows.columns)
         return log_prob.double().cpu() + rows.log_offset.double()
@@ -208,33 +313,18 @@ def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, T
     return {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
 
 
-def _shares(log_evidence: Tensor | None, given: Mapping[str, Any]) -> tuple[float, Tensor | None]:
-    """log p of all boxes together, and log-shares of the boxes."""
-    if log_evidence is None:
-        return 0.0, None
-    total = torch.logsumexp(log_evidence.double(), -1)
-    if bool(torch.isneginf(total)):
-        evidence = {name: value for name, value in given.items() if value is not None}
-        got = f"probability 0 of {evidence}"
-        raise ValueError(bad_argument("given", "values that can occur together", got))
-    return float(total), log_evidence.double() - total
+def _has_densities(evidence: EventEvidence) -> bool:
+    return any(case.points for case in evidence.cases)
 
 
-def boxes(evidence: Mapping[str, Tensor | Region]) -> Iterator[dict[str, Any]]:
-    """The boxes of evidence one by one, without the leading dimension that counts them."""
-    for index in range(max(_count_boxes(value) for value in evidence.values())):
-        yield {name: _box(value, index) for name, value in evidence.items()}
+def check_plain(boxes: Sequence[Mapping[Any, Any]]) -> None:
+    """Raises if columns are compared with each other in evidence."""
+    pair = next((key for box in boxes for key in box if isinstance(key, Pair)), None)
+    if pair is not None:
+        wanted = "conditions on single columns: two columns can be compared in events, and in `sample`"
+        raise ValueError(bad_argument("given", wanted, f"{pair.left!r} and {pair.right!r}"))
 
 
-def _count_boxes(value: Any) -> int:
-    if isinstance(value, Interval):
-        return max(len(value.low), len(value.high))
-    return len(value.values if isinstance(value, OneOf) else value)
-
-
-def _box(value: Any, index: int) -> Any:
-    if isinstance(value, Interval):
-        return Interval(value.low[index % len(value.low)], value.high[index % len(value.high)])
-    if isinstance(value, OneOf):
-        return OneOf(value.values[index % len(value.values)])
-    return value[index % len(value)]
+def impossible(given: Event) -> ValueError:
+    """The error about evidence of probability 0."""
+    return ValueError(bad_argument("given", "values that can occur together", f"probability 0 of {given}"))

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.engine import TableEngine, boxes
+from kdmkit.estimators.table.answering.engine import TableEngine, check_plain
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
@@ -31,13 +32,11 @@ class Dependence:
             draws, which may be a little below 0. The diagonal is NaN.
         links: pairs of columns that are neighbours in the tree.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> [(a, b)] = [(a, b) for a, b, _ in table.dependence().pairs()]
+    With `table` as in the example of `KDMTable`:
+
+    >>> [(a, b, information)] = table.dependence().pairs()
     >>> sorted((a, b))
-    ['big', 'x']
+    ['size', 'weight']
     """
 
     names: tuple[str, ...]
@@ -97,21 +96,24 @@ def measure_links(
 
 
 def measure_information(
-    engine: TableEngine, target: Column, given: Mapping[str, Any], n_samples: int, generator: torch.Generator
+    engine: TableEngine, target: Column, given: Event, n_samples: int, generator: torch.Generator
 ) -> dict[str, float]:
     """I(target; column | given) of every column that is not given, the largest first.
 
     If the evidence is a union of boxes, it is the mean over the boxes, weighted by their probabilities.
     """
-    if given.get(target.name) is not None:
+    boxes = engine.boxes(given)
+    check_plain(boxes)
+    conditioned = {name for box in boxes for name in box}
+    if target.name in conditioned:
         raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
-    others = [c for n, c in engine.columns.items() if n != target.name and given.get(n) is None]
-    evidence = engine.evidence(given)
+    others = [c for n, c in engine.columns.items() if n != target.name and n not in conditioned]
     trees, shares = [engine.joint], [1.0]
-    if evidence and others:
+    if conditioned and others:
         free = [name for column in (target, *others) for name in column.variables]
-        trees = [engine.joint.infer(target=free, **box) for box in boxes(evidence)]
-        shares = engine.box_shares(given).exp().tolist()
+        cases = [engine.evidence([box]).infer(free) for box in boxes]
+        logs = torch.stack([tree.log_evidence.double() for tree in cases])
+        trees, shares = cases, torch.softmax(logs, 0).tolist()
     information = {column.name: 0.0 for column in others}
     for tree, share in zip(trees, shares, strict=True):
         for column in others:
@@ -151,12 +153,10 @@ class Cell:
             values, the probability of all levels that are not more probable than this one.
         log_density: log p(value | other cells).
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> cell = table.explain({"x": 0.9, "big": False})[0]
-    >>> 0 <= cell.probability <= 1
+    With `table` as in the example of `KDMTable`:
+
+    >>> cell, *_ = table.explain({"size": "small", "weight": 5.0})
+    >>> cell.probability < 0.2
     True
     """
 
@@ -170,12 +170,11 @@ class Cell:
 class Explanation(Sequence[Cell]):
     """The cells of a row, the most surprising first; prints as a table. `KDMTable.explain` returns it.
 
-    >>> import kdmkit as kdm
-    >>> import numpy as np
-    >>> x = np.linspace(0, 1, 200)
-    >>> table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit({"x": x, "big": x > 0.5})
-    >>> sorted(cell.column for cell in table.explain({"x": 0.9, "big": False}))
-    ['big', 'x']
+    With `table` as in the example of `KDMTable`:
+
+    >>> explanation = table.explain({"size": "small", "weight": 5.0})
+    >>> {cell.column: cell.expected for cell in explanation}["size"]
+    'large'
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
@@ -244,5 +243,5 @@ def tail_probability(posterior: Posterior, value: Any) -> float:
         above = float(posterior.probability((value, None)).squeeze())
         return min(1.0, 2 * min(below, above))
     probs = posterior.probs()[0]
-    prob = probs[int(codec.event(value)[0])]
+    prob = probs[int(codec.encode(codec.raw([value])).parts[0])]
     return float(min(1.0, probs[probs <= prob * (1 + 1e-9)].sum()))

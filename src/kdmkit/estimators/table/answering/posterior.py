@@ -15,17 +15,17 @@ from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.codecs.base import Codec, PartEvidence
-from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.schema import Column
+from kdmkit.kernels import Interval, Region
+from kdmkit.kernels.region_reading import as_region
+from kdmkit.kernels.regions import WHOLE
 
 # Masses that differ by less are equal.
 _TIE = 1e-6
 
 #: Ends of intervals, `(2, *batch)`, and their probabilities, `(*batch,)`.
 CoveredInterval = tuple[Tensor, Tensor]
-#: Boxes, stacked by variable, and for each the place of what it is a part of.
-Boxes = tuple[list[int], tuple[PartEvidence, ...]]
 
 
 class Posterior(ABC):
@@ -36,6 +36,8 @@ class Posterior(ABC):
 
     #: The column.
     column: Column
+    #: log p of the evidence, of one question; a density if single values of densities are given.
+    log_evidence: float = 0.0
 
     @property
     @abstractmethod
@@ -126,57 +128,21 @@ class Posterior(ABC):
         chosen = np.asarray(levels[index])
         return chosen.astype(np.asarray(self.levels).dtype) if self.codec.numeric else chosen
 
-    # ---- probabilities
-
-    @abstractmethod
-    def log_density(self, value: Any) -> Array:
-        """log p of one value in the units of the codec: a density, or a probability of values with mass."""
-
-    @abstractmethod
-    def density(self, values: Any) -> Array:
-        """p of many values, `(n, *batch)`, as `log_density`; 0 for those that the column cannot have."""
-
-    def probability(self, given: Any) -> Array:
-        """The probability of a value, a range or a set."""
-        return np.asarray(self.probabilities([given])[0])
-
-    @abstractmethod
-    def probabilities(self, givens: Sequence[Any]) -> Array:
-        """The probability of each of some values, ranges or sets, `(n, *batch)`."""
-
-    def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
-        """The probabilities of ranges, `(n, *batch)`."""
-        return self.probabilities(bins)
-
-    @abstractmethod
-    def sample(self, n: int, generator: torch.Generator | None) -> Array:
-        """Draws `(n, *batch)` as values of the column."""
-
-
-class ComponentPosterior(Posterior):
-    """A posterior that is a mixture of components: of one variable, or of the digits of dates."""
-
-    #: The distribution of the column's variables.
-    rho: Any
-
-    @abstractmethod
     def typical(self) -> Array:
         """`expected` as a cell that the column can have: rounded, or the nearest level."""
+        self._check(False, "typical values", "a column of the model")
+        raise AssertionError
+
+    # ---- probabilities
 
     def log_density(self, value: Any) -> Array:
-        events = self.codec.event(value)
-        cells = RawColumn(
-            self.column.name,
-            self.codec.decode(*(event.unsqueeze(0) for event in events)),
-            np.zeros(1, dtype=bool),
-            self.column.storage,
-        )
-        return np.asarray(self._log_prob(events) + float(self.codec.encode(cells).log_offset))
+        """log p of one value in the units of the column: a density, or the logarithm of a probability."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.density([value])[0]))
 
     def density(self, values: Any) -> Array:
-        values = np.asarray(values)
-        raw = RawColumn(self.column.name, values, np.zeros(len(values), dtype=bool), self.column.storage)
-        cells = self.codec.encode(raw)
+        """p of many values, `(n, *batch)`: densities, or probabilities; 0 for what the column cannot have."""
+        cells = self.codec.encode(self.codec.raw(values))
         ones = [1] * len(self.batch)
         log_prob = self._log_prob([part.reshape(len(part), *ones, *part.shape[1:]) for part in cells.parts])
         offset, inside = (
@@ -188,24 +154,46 @@ class ComponentPosterior(Posterior):
     def _log_prob(self, events: Sequence[Tensor]) -> Array:
         """log p of events, one tensor for each variable."""
 
+    def probability(self, given: Any) -> Array:
+        """The probability of a value, a range, a set or a region."""
+        return np.asarray(self.probabilities([given])[0])
+
     def probabilities(self, givens: Sequence[Any]) -> Array:
-        return self._summed(len(givens), self._boxes(givens))
+        """The probability of each of some values, ranges, sets or regions, `(n, *batch)`."""
+        regions = [self.outcomes(given) for given in givens]
+        total = np.zeros((len(regions), *self.batch))
+        some = [i for i, region in enumerate(regions) if not (region.is_empty or region.is_whole)]
+        total[[i for i, region in enumerate(regions) if region.is_whole]] = 1.0
+        if some:
+            total[some] = np.clip(self._masses([regions[i] for i in some]), 0.0, 1.0)
+        return total
 
-    def _boxes(self, givens: Sequence[Any]) -> Boxes:
-        """The boxes that values, ranges or sets consist of."""
-        boxes = [(i, box) for i, given in enumerate(givens) for box in self.codec.region(given)]
-        return [i for i, _ in boxes], self.codec.stack([box for _, box in boxes])
-
-    def _summed(self, n: int, boxes: Boxes) -> Array:
-        """The probabilities of n unions of boxes, `(n, *batch)`."""
-        places, regions = boxes
-        total = np.zeros((n, *self.batch))
-        np.add.at(total, places, self._masses(len(places), regions))
-        return np.asarray(np.minimum(total, 1.0))
+    def outcomes(self, given: Any) -> Region:
+        """The outcomes of a value, a range, a set or a region; None is unknown."""
+        region = WHOLE if given is None else as_region(given)
+        return region if region.is_whole else self.codec.trimmed(self.codec.read(region))
 
     @abstractmethod
-    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
-        """The probability of each of n boxes, `(n, *batch)`."""
+    def _masses(self, regions: Sequence[Region]) -> Array:
+        """The probability of each of some regions of outcomes, `(n, *batch)`."""
+
+    def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
+        """The probabilities of ranges, `(n, *batch)`."""
+        return self.probabilities(half_open(bins))
+
+    @abstractmethod
+    def sample(self, n: int, generator: torch.Generator | None) -> Array:
+        """Draws `(n, *batch)` as values of the column."""
+
+
+def half_open(bins: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Ranges of which those that end where the next one starts are without their upper end."""
+    starts = [low for low, _ in bins[1:]]
+    touching = [high is not None and high == low for (_, high), low in zip(bins, starts, strict=False)]
+    return [
+        Interval(low, high, "left") if touches and low != high else (low, high)
+        for (low, high), touches in zip(bins, [*touching, False], strict=True)
+    ]
 
 
 # ---- intervals

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -17,22 +18,24 @@ from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
 from kdmkit.estimators.table.answering.posterior import (
-    ComponentPosterior,
     CoveredInterval,
+    Posterior,
+    half_open,
     nearest_interval,
     tails,
 )
-from kdmkit.estimators.table.codecs.base import PartEvidence
-from kdmkit.estimators.table.codecs.dates import CirclePart
 from kdmkit.estimators.table.schema import Column
-from kdmkit.kernels import Kernel
-from kdmkit.kernels.regions import Interval, OneOf, Region
+from kdmkit.kernels import Region
+from kdmkit.kernels.region_tensors import stack_packed
+from kdmkit.kernels.regions import Packed
 
+# Points between the neighbours of the highest one, and how often there are nearer ones.
+_PEAK_POINTS, _PEAK_STEPS = 33, 4
 # Levels of quantiles that are searched together, ascending.
 _USUAL = (0.005, 0.05, 0.5, 0.95, 0.995)
 
 
-class VariablePosterior(ComponentPosterior):
+class VariablePosterior(Posterior):
     """The distribution of a column with one variable.
 
     Args:
@@ -43,6 +46,9 @@ class VariablePosterior(ComponentPosterior):
 
     def __init__(self, column: Column, rho: KDM, cache: ComponentCache | None = None) -> None:
         self.column, self.rho = column, rho
+        if not rho.batch_shape:
+            with suppress(AttributeError):
+                self.log_evidence = float(rho.log_evidence)
         self.cache = ComponentCache(rho.kernel, rho.components) if cache is None else cache
         self._intervals: dict[float, CoveredInterval] = {}
 
@@ -53,11 +59,6 @@ class VariablePosterior(ComponentPosterior):
     @property
     def has_masses(self) -> bool:
         return super().has_masses or (self.codec.numeric and bool(self.rho.kernel.has_atoms))
-
-    @property
-    def goes_round(self) -> bool:
-        """Whether values are times of day, too many for levels."""
-        return isinstance(getattr(self.codec, "part", None), CirclePart)
 
     @cached_property
     def weights(self) -> Float[Tensor, "*batch m"]:
@@ -101,7 +102,7 @@ class VariablePosterior(ComponentPosterior):
     def interval(self, coverage: float) -> Array:
         if self.has_levels or not self.codec.ordered:
             return super().interval(coverage)
-        if 0 in self.batch or self.goes_round:
+        if 0 in self.batch:
             return self.quantile(tails(coverage).tolist())
         ends = self._covered(coverage)[0]
         return self._each(self.codec.values, ends.reshape(2, *self.batch, *self.rho.event_shape))
@@ -121,15 +122,9 @@ class VariablePosterior(ComponentPosterior):
 
     def _event_quantile(self, q: np.ndarray) -> Tensor:
         """Quantiles as events, in float64."""
-        rho, rank = self.rho, len(self.batch)
+        rho = self.rho
         if 0 in self.batch:
             return rho.components.new_empty((*q.shape, *self.batch, *rho.event_shape))
-        if self.goes_round:
-            levels = torch.from_numpy(q).reshape(-1, *[1] * rank).to(rho.components.device)
-            digits = [
-                self.cache.turn.first_of(rho.log_weights, level.expand(self.batch))[0] for level in levels
-            ]
-            return torch.stack(digits).reshape(*q.shape, *self.batch, 1).double()
         return self._reach(q).x.reshape(*q.shape, *self.batch, *rho.event_shape)
 
     def _reach(self, q: np.ndarray) -> Reached:
@@ -153,13 +148,52 @@ class VariablePosterior(ComponentPosterior):
         return np.asarray(values).reshape(tuple(lead))
 
     def mode(self) -> Array:
-        """The most probable value: of levels, or among the modes of the components."""
+        """The most probable value.
+
+        Of numbers with atoms and a density: the most probable atom, or the peak of the density if all other
+        numbers together are more probable than that atom.
+        """
         if self.has_levels:
             return super().mode()
-        candidates = self.cache.modes
-        shape = (len(candidates), *[1] * len(self.batch), *self.rho.event_shape)
-        best = self.rho.log_prob(candidates.reshape(shape)).argmax(0)
-        return self._each(self.codec.values, candidates[best])
+        kernel = self.rho.kernel
+        points = torch.cat([self.cache.modes.reshape(-1).double(), self.cache.knots.points]).unique()
+        if not kernel.has_atoms or kernel.only_atoms:
+            return self._at(self._peak(points, kernel.nearest_atom if kernel.only_atoms else None))
+        is_atom = kernel.nearest_atom(points) == points
+        atoms, rest = points[is_atom], points[~is_atom]
+        masses = self._heights(atoms.reshape(-1, *self._ones)).exp()
+        best = masses.argmax(0)
+        peak = self._peak(rest, None) if len(rest) else atoms[best]
+        more = 1 - masses.sum(0) > masses.amax(0)
+        return self._at(torch.where(more, peak, atoms[best]))
+
+    @property
+    def _ones(self) -> list[int]:
+        return [1] * len(self.batch)
+
+    def _at(self, numbers: Float[Tensor, "*batch"]) -> Array:
+        return self._each(self.codec.values, numbers.unsqueeze(-1))
+
+    def _heights(self, numbers: Float[Tensor, "k *batch"]) -> Float[Tensor, "k *batch"]:
+        events = numbers.to(self.rho.components.dtype).unsqueeze(-1)
+        return self.rho.log_prob(events).double()
+
+    def _peak(
+        self, points: Float[Tensor, " k"], snap: Callable[[Tensor], Tensor] | None
+    ) -> Float[Tensor, "*batch"]:
+        """The highest point of log p: among some, then between its neighbours, ever nearer."""
+        best = self._heights(points.reshape(-1, *self._ones)).expand(-1, *self.batch).argmax(0)
+        low, high = points[(best - 1).clamp_min(0)], points[(best + 1).clamp_max(len(points) - 1)]
+        peak = points[best]
+        share = torch.linspace(0, 1, _PEAK_POINTS).to(points).reshape(-1, *self._ones)
+        for _ in range(_PEAK_STEPS):
+            near = torch.cat([torch.lerp(low, high, share), peak.unsqueeze(0)])
+            near = near if snap is None else snap(near)
+            best = self._heights(near).argmax(0, keepdim=True)
+            peak = near.gather(0, best).squeeze(0)
+            width = (high - low) / (_PEAK_POINTS - 1)
+            low, high = torch.maximum(low, peak - width), torch.minimum(high, peak + width)
+        return peak
 
     def typical(self) -> Array:
         if not self.has_levels:
@@ -175,22 +209,21 @@ class VariablePosterior(ComponentPosterior):
 
     def histogram(self, bins: tuple[tuple[Any, Any], ...]) -> Array:
         """The probabilities of ranges, `(n, *batch)`; masses of components are kept for the next answer."""
-        masses = self.cache.kept(bins, lambda: self._component_masses(bins))
+        masses = self.cache.kept(
+            bins, lambda: self._component_masses(list(map(self.outcomes, half_open(bins))))
+        )
         return np.moveaxis(np.asarray((self.weights @ masses.mT).cpu()), -1, 0).clip(0.0, 1.0)
 
-    def _component_masses(self, bins: Sequence[tuple[Any, Any]]) -> Float[Tensor, "n m"]:
-        """The mass of every component in every range."""
-        places, (regions,) = self._boxes(bins)
-        log_masses = self.rho.kernel.log_mass(as_region(self.rho.kernel, regions), self.rho.components)
-        total = torch.zeros(len(bins), log_masses.shape[-1], dtype=torch.float64, device=log_masses.device)
-        place = torch.tensor(places, device=total.device)
-        return total.index_add_(0, place, log_masses.double().exp())
+    def _component_masses(self, regions: Sequence[Region]) -> Float[Tensor, "n m"]:
+        """The mass of every component in every region of outcomes."""
+        kernel, components = self.rho.kernel, self.rho.components
+        events = [self.codec.boxes(region)[0][0] if region.spans else region for region in regions]
+        packed = [kernel.pack("region", region, self.rho.event_shape, components.device) for region in events]
+        return kernel.log_mass(Packed(stack_packed(packed)), components).double().exp()
 
-    def _masses(self, n: int, regions: Sequence[PartEvidence]) -> Array:
-        if regions[0] is None:
-            return np.ones((n, *self.batch))
-        region = spread(as_region(self.rho.kernel, regions[0]), len(self.batch))
-        return np.asarray(self.rho.log_mass(region).double().exp().cpu())
+    def _masses(self, regions: Sequence[Region]) -> Array:
+        masses = self._component_masses(regions)
+        return np.moveaxis(np.asarray((self.weights @ masses.mT).cpu()), -1, 0)
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         draws = self.rho.sample((n,), generator=generator)
@@ -199,44 +232,6 @@ class VariablePosterior(ComponentPosterior):
         )
 
 
-# ---- distributions and regions of variables
-
-
-def infer(
-    joint: Any, variables: Sequence[str], evidence: Mapping[str, Tensor | Region]
-) -> tuple[Any, Tensor | None]:
-    """The distribution of some variables given evidence, and log p(evidence); None without evidence."""
-    if not evidence:
-        return joint.marginal(*variables), None
-    target = variables[0] if len(variables) == 1 else tuple(variables)
-    rho = joint.infer(target=target, **evidence)
-    return rho, rho.log_evidence
-
-
-def merge_boxes(rho: KDM, log_share: Float[Tensor, " boxes"]) -> KDM:
-    """The mixture of the KDMs of a batch: they share components, so only weights are averaged.
-
-    Args:
-        rho: of batch shape `(boxes,)`.
-        log_share: log-weights of the mixture.
-    """
-    log_weights = torch.logsumexp(rho.log_weights + log_share.to(rho.log_weights).unsqueeze(-1), 0)
-    return KDM(rho.components, None, rho.kernel, log_weights=log_weights, validate_args=False)
-
-
 def place_event(event: Tensor, like: Tensor) -> Tensor:
     """An event on the device and in the precision of components."""
     return event.to(like.device, like.dtype if event.is_floating_point() else None)
-
-
-def as_region(kernel: Kernel, value: Any) -> Region:
-    """Points as regions that hold nothing else: they have a mass if values have probabilities."""
-    if isinstance(value, Region):
-        return value
-    return OneOf(value.unsqueeze(-1)) if kernel.discrete else Interval(value, value)
-
-
-def spread(region: Region, rank: int) -> Region:
-    """Regions `(L, *event)` with `rank` dimensions of size 1 behind the first."""
-    parts = vars(region)
-    return type(region)(**{k: v.reshape(len(v), *([1] * rank), *v.shape[1:]) for k, v in parts.items()})

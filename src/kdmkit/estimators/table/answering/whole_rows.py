@@ -7,112 +7,94 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.logspace import log_normalize
-from kdmkit.distributions import KDM
+from kdmkit._core.checks import bad_argument
+from kdmkit.distributions.event_text import Pair
+from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
-from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, boxes
-from kdmkit.estimators.table.answering.variable_posterior import infer
+from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.schema import Column
-from kdmkit.kernels import Interval, OneOf, Region, can_cut, cut
 from kdmkit.training import Table
 
-# Rows that are drawn together, since evidence on a column needs a posterior for every row.
-_BLOCK = 8192
+# Rounds of draws before a condition on several columns is given up, and the least share that may satisfy it.
+_ROUNDS, _LEAST_SHARE = 200, 1e-4
 
 
-def draw_rows(
-    engine: TableEngine, n: int, given: Mapping[str, Any], generator: torch.Generator
-) -> dict[str, Tensor]:
-    """n independent rows of all variables, from the distribution given the evidence.
+class RowSampler:
+    """Draws of whole rows that satisfy an event literally.
 
-    Variables with a region as evidence are drawn by the chain rule: first all others given the regions, then
-    one after the other from its distribution inside its region.
+    Boxes are drawn exactly. Comparisons of two columns hold by rejection: `accepted` is the share of draws
+    that satisfied them. A draw that rounding has put on the wrong side of an end is replaced, too.
+
+    Args:
+        engine: the fitted table.
+        given: the event.
     """
-    evidence = engine.evidence(given)
-    if not evidence:
-        drawn: dict[str, Tensor] = engine.joint.sample((n,), generator=generator)
-        return drawn
-    parts = list(boxes(evidence))
-    # Raises if the evidence is impossible.
-    share = engine.box_shares(given)
-    index = torch.multinomial(share.exp(), n, replacement=True, generator=generator).sort().values
-    counts = torch.bincount(index, minlength=len(parts)).tolist()
-    drawn_boxes = [
-        _draw_box(engine.joint, min(_BLOCK, count - start), box, generator)
-        for box, count in zip(parts, counts, strict=True)
-        for start in range(0, count, _BLOCK)
-    ]
-    order = torch.randperm(n, generator=generator, device=generator.device)
-    return {name: torch.cat([part[name] for part in drawn_boxes])[order] for name in engine.joint.variables}
 
+    def __init__(self, engine: TableEngine, given: Event) -> None:
+        self.engine, self.boxes = engine, engine.boxes(given)
+        plain = [{key: part for key, part in box.items() if not isinstance(key, Pair)} for box in self.boxes]
+        self._is_compared = any(len(box) < len(whole) for box, whole in zip(plain, self.boxes, strict=True))
+        if not self.boxes:
+            raise impossible(given)
+        distinct = list({tuple(sorted(box.items(), key=str)): box for box in plain}.values())
+        self._evidence = engine.evidence([{}] if {} in distinct else distinct)
+        self._given = given
+        self.accepted = 1.0
 
-def _draw_box(joint: Any, n: int, box: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
-    drawn: dict[str, Tensor] = {}
-    regions = {name: value for name, value in box.items() if isinstance(value, Region)}
-    for name, value in box.items():
-        if name not in regions:
-            drawn[name] = value.to(generator.device).expand(n, *value.shape)
-    free = [name for name in joint.variables if name not in box]
-    if free:
-        rho, _ = infer(joint, free, box)
-        sample = rho.sample((n,), generator=generator)
-        drawn |= {free[0]: sample} if len(free) == 1 else sample
-    for name in list(regions):
-        region = regions.pop(name)
-        rho, _ = infer(joint, [name], {**drawn, **regions})
-        if not rho.batch_shape:
-            rho = rho.expand((n,))
-        drawn[name] = draw_inside(rho, region, generator)
-    return {name: drawn[name] for name in joint.variables}
+    def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """n rows of all variables."""
+        parts: list[dict[str, Tensor]] = []
+        kept = drawn = 0
+        for _ in range(_ROUNDS):
+            wanted = n - kept
+            size = wanted if not drawn else min(1 << 18, int(1.1 * wanted * drawn / max(kept, 1)) + 16)
+            try:
+                rows = self._evidence.sample(size, generator)
+            except ValueError as error:
+                raise impossible(self._given) from error
+            inside = torch.from_numpy(self.holds(rows)).to(generator.device)
+            parts.append({name: value[inside][:wanted] for name, value in rows.items()})
+            kept, drawn = kept + len(next(iter(parts[-1].values()))), drawn + size
+            self.accepted = int(inside.sum()) / size if drawn == size else kept / drawn
+            if kept >= n or (drawn >= 1 / _LEAST_SHARE and not kept):
+                break
+        if kept < n:
+            wanted_share = f"an event that at least {_LEAST_SHARE:.2%} of the draws satisfy"
+            raise ValueError(bad_argument("given", wanted_share, f"{kept} of {drawn} draws"))
+        return {name: torch.cat([part[name] for part in parts]) for name in self.engine.joint.variables}
 
+    def holds(self, rows: Mapping[str, Tensor]) -> np.ndarray:
+        """Whether rows satisfy the event, as they are written in a frame."""
+        n = len(next(iter(rows.values())))
+        if {} in self.boxes:
+            return np.ones(n, dtype=bool)
+        keys = {key for box in self.boxes for key in box}
+        names = {name for key in keys for name in (key if isinstance(key, Pair) else (key,))}
+        columns = {name: self.engine.columns[name] for name in names}
+        cells = {
+            name: column.codec.decode(*(rows[part].cpu() for part in column.variables))
+            for name, column in columns.items()
+        }
+        outcomes = {name: columns[name].codec.outcomes_of(values) for name, values in cells.items()}
+        inside = np.zeros(n, dtype=bool)
+        for box in self.boxes:
+            here = np.ones(n, dtype=bool)
+            for key, region in box.items():
+                here &= region.contains(self._signs(key, cells) if isinstance(key, Pair) else outcomes[key])
+            inside |= here
+        return inside
 
-def draw_inside(rho: KDM, region: Region, generator: torch.Generator) -> Tensor:
-    """One draw inside a region for every element of the batch `(n,)`."""
-    if isinstance(region, OneOf):
-        return _draw_among(rho, region, generator)
-    assert isinstance(region, Interval)
-    event, like = rho.event_shape, rho.components
-    low, high = (end.to(like.device, torch.float64).expand(event) for end in (region.low, region.high))
-    if bool((low == high).all()):
-        return low.to(like.dtype).expand(*rho.batch_shape, *event)
-    if can_cut(rho.kernel):
-        return _draw_between(rho, Interval(low, high), generator)
-    mass = rho.log_mass(region).double().exp()
-    # F⁻¹(u) with u uniform between P(x < low) and P(x ≤ high).
-    top = rho.cdf(high.to(like.dtype)).double() if bool(torch.isfinite(high).all()) else torch.ones_like(mass)
-    uniform = torch.rand(mass.shape, dtype=torch.float64, generator=generator, device=generator.device)
-    level = _inside(top - mass * uniform, like.dtype)
-    drawn = rho.icdf(level).reshape(*mass.shape, *event).double()
-    return drawn.clamp(low, high).to(like.dtype)
-
-
-def _draw_between(rho: KDM, region: Interval, generator: torch.Generator) -> Tensor:
-    """From the components, cut off outside of the interval."""
-    masses = rho.kernel.log_mass(region, rho.components).reshape(-1)
-    kernel, components = cut(rho.kernel, region, rho.components)
-    log_weights = log_normalize(rho.log_weights.double() + masses.double()).to(rho.log_weights.dtype)
-    inside = KDM(components, None, kernel, log_weights=log_weights, validate_args=False)
-    return inside.sample((), generator=generator)
-
-
-def _inside(level: Float[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, " n"]:
-    """Levels strictly between 0 and 1, as `icdf` takes them."""
-    limits = torch.finfo(dtype)
-    return level.clamp(limits.tiny, 1 - limits.eps).to(dtype)
-
-
-def _draw_among(rho: KDM, region: OneOf, generator: torch.Generator) -> Tensor:
-    """One of the values, by their probabilities."""
-    values = region.values.unique().to(rho.components.device)
-    log_mass = torch.stack([rho.log_mass(OneOf(value.reshape(1))) for value in values], -1).double()
-    weights = torch.softmax(log_mass, -1)
-    index = torch.multinomial(weights, 1, generator=generator).squeeze(-1)
-    return values[index].reshape(*index.shape, *rho.event_shape)
+    def _signs(self, pair: Pair, cells: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The sign of left − right."""
+        left, right = (cells[name] for name in pair)
+        if left.dtype == object:
+            codec = self.engine.columns[pair.left].codec
+            left, right = codec.outcomes_of(left), self.engine.columns[pair.right].codec.outcomes_of(right)
+        return (left > right).astype(float) - (left < right)
 
 
 class Imputer:
@@ -137,6 +119,9 @@ class Imputer:
 
     def expected(self) -> Any:
         """Every cell by its expectation given the observed cells of the row."""
+        return self._frame(self._expected_cells())
+
+    def _expected_cells(self) -> dict[str, Array]:
         filled = {}
         for column in self.engine.columns.values():
             index = self._missing(column)
@@ -144,16 +129,37 @@ class Imputer:
                 parts = self.rows.take(torch.from_numpy(index)).blocks(BLOCK)
                 cells = [self.engine.posterior(column, part).typical() for part in parts]
                 filled[column.name] = np.concatenate(cells)
-        return self._frame(filled)
+        return filled
 
     def most_probable(self) -> Any:
-        """All cells of a row together by the most probable values."""
+        """All cells of a row together: the most probable values and components.
+
+        Or `expected`, if that has a higher log p.
+        """
         if not self.raw.n_rows:
             return self._frame({})
         joint, blocks = self.engine.joint, self.rows.blocks(BLOCK)
         modes = [joint.mode(observed=block.observed, **block.columns).values for block in blocks]
         values = {name: torch.cat([mode[name].cpu() for mode in modes]) for name in self.rows.columns}
-        return self._frame(self._decoded(values))
+        return self._frame(self._better(self._decoded(values), self._expected_cells()))
+
+    def _better(self, first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
+        """Of two ways to fill in a row the one with the higher log p."""
+        schema = self.engine.schema
+        scores = [
+            np.concatenate(
+                [
+                    self.engine.log_prob_of_rows(block).numpy()
+                    for block in schema.encode(self._frame(cells)).blocks(BLOCK)
+                ]
+            )
+            for cells in (first, second)
+        ]
+        is_second = scores[1] > scores[0]
+        return {
+            name: np.where(is_second[self._missing(schema.columns[name])], second[name], cells)
+            for name, cells in first.items()
+        }
 
     def drawn(self, generator: torch.Generator) -> Any:
         """All cells of a row together, drawn from their distribution given the observed cells.

@@ -13,11 +13,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts import Events, Part, PartEvidence
+from kdmkit.estimators.table.codecs.parts import Events, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
-
-__all__ = ["Cells", "Codec", "LeftOutCodec", "PartEvidence"]
+from kdmkit.kernels.regions import WHOLE
 
 
 class Cells(NamedTuple):
@@ -26,8 +25,7 @@ class Cells(NamedTuple):
     Attributes:
         parts: one tensor `(rows, *event)` for each part of the column.
         observed: False if a cell is missing, or outside of what the column was fitted to.
-        log_offset: added to the log-density of each row: it converts to the user's units and counts cells
-            outside of the column's levels or support.
+        log_offset: added to the log-density of each row: it converts to the user's units.
     """
 
     parts: tuple[Tensor, ...]
@@ -35,8 +33,8 @@ class Cells(NamedTuple):
     log_offset: Float[Tensor, " rows"]
 
 
-#: Evidence on every part of a column.
-Box = tuple[PartEvidence, ...]
+#: By the place of a part, a region of its kernel.
+Box = dict[int, Region]
 
 
 class Codec(ABC):
@@ -97,13 +95,17 @@ class Codec(ABC):
         """Cells of the events of every part. Values that the column cannot have are taken for missing."""
         inside = np.logical_and.reduce([part.inside for part in events])
         offset = np.where(inside, sum(part.log_offset for part in events), 0.0)
-        if self.share:
-            offset = offset + np.where(inside, math.log1p(-self.share), math.log(self.share))
         return Cells(
             tuple(part.values for part in events),
             torch.from_numpy(inside & ~missing),
             torch.from_numpy(np.where(missing, 0.0, offset)),
         )
+
+    def log_share(self, cells: Cells, missing: np.ndarray) -> Float[Tensor, " rows"]:
+        """The log-probability that a cell has a value of the column, or that it has another one."""
+        inside, outside = math.log1p(-self.share), math.log(self.share) if self.share else 0.0
+        log_share = torch.where(cells.observed, inside, outside)
+        return torch.where(torch.from_numpy(missing), 0.0, log_share).double()
 
     @abstractmethod
     def decode(self, *parts: Tensor) -> np.ndarray:
@@ -126,58 +128,50 @@ class Codec(ABC):
     # ---- questions
 
     @abstractmethod
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        """The event of one value: tensors `(*event,)`, one for each part.
+    def read(self, region: Region) -> Region:
+        """A region of values as people write them, as one of outcomes: of numbers whose order is theirs.
 
-        A value that the column cannot have raises a ValueError that names the column: an unknown level (the
-        nearest is suggested), a text in place of a number, a date that does not parse.
+        A value of a wrong type, an unknown level and a date that does not parse raise a ValueError that names
+        the column. A value that the column cannot have is no outcome.
         """
 
-    def region(self, value: Any) -> list[Box]:
-        """Evidence on the column as disjoint boxes.
+    def read_part(self, part: str, region: Region) -> Region:
+        """The outcomes of which a part of the date, such as the month, lies in a region."""
+        raise self._no_value(f"a date, for its {part}", self.kind)
 
-        Args:
-            value: a value; a pair `(low, high)`, a closed range with None for an open end (ordered columns);
-                a list or a set, one of these; or None, unknown.
+    def trimmed(self, outcomes: Region) -> Region:
+        """A region of outcomes; `WHOLE` if it holds all of them, `NOTHING` if it holds none."""
+        return self.parts[0].trimmed(outcomes)
 
-        Returns:
-            A list of boxes, each with evidence on every part. The question is their union.
-        """
-        if value is None:
-            return [(None,) * len(self.parts)]
-        if isinstance(value, tuple):
-            if not self.ordered or len(value) != 2:
-                wanted = "a pair (low, high)" if self.ordered else "a list for a set of values"
-                raise self._no_value(wanted, value)
-            return self._range(value)
-        if isinstance(value, list | set | frozenset | np.ndarray):
-            if not len(value):
-                raise self._no_value("one or more values", value)
-            return self._one_of(list(value))
-        return self._point(value)
+    def boxes(self, outcomes: Region) -> list[Box]:
+        """Disjoint boxes of regions of the kernels of all parts; a part without a region is free."""
+        return [{0: self.parts[0].kernel_region(outcomes)}]
 
-    def _point(self, value: Any) -> list[Box]:
-        """Boxes of one value."""
-        return [self.event(value)]
+    def read_text(self, text: str) -> str:
+        """A date or a time in the form of ISO 8601, from one that a person writes."""
+        raise self._no_value("a column of dates or times", self.kind)
 
-    def _one_of(self, values: list[Any]) -> list[Box]:
-        """Boxes of a set of one or more values."""
-        raise self._no_value("one value", values)
+    def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:
+        """The values from one to another, if the column has a grid and they are not more than so many."""
+        return None
 
-    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
-        """Boxes of a closed range of an ordered column; None is an open end."""
-        raise self._no_value("one value", ends)
+    @property
+    def seen(self) -> Region:
+        """Outcomes from the least to the greatest value of the data."""
+        return WHOLE
 
-    def stack(self, boxes: Sequence[Box]) -> tuple[Tensor | Region | None, ...]:
-        """Evidence on every part in L boxes, with a leading dimension L; None for no evidence."""
-        return tuple(
-            None if all(box[i] is None for box in boxes) else part.stack([box[i] for box in boxes])
-            for i, part in enumerate(self.parts)
-        )
+    @property
+    def atoms(self) -> tuple[float, ...]:
+        """Single numbers with a probability."""
+        return ()
 
-    def beside(self, value: Any, up: bool) -> Any:
-        """The end of a closed range that begins just above a value (`up`), or ends just below it."""
-        return value
+    @abstractmethod
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        """The outcomes of decoded values, as numbers."""
+
+    @abstractmethod
+    def raw(self, values: Sequence[Any]) -> RawColumn:
+        """Values as people write them, as a column that `encode` takes."""
 
     # ---- description
 
@@ -223,11 +217,14 @@ class LeftOutCodec(Codec):
     def decode(self, *parts: Tensor) -> np.ndarray:
         raise self._no_value("a column that takes part in the model", self.kind)
 
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        raise self._no_value(f"no question about it: it is left out ({self.kind})", value)
+    def read(self, region: Region) -> Region:
+        raise self._no_value(f"no question about it: it is left out ({self.kind})", region)
 
-    def region(self, value: Any) -> list[Box]:
-        return [()] if value is None else [self.event(value)]
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        raise self._no_value("a column that takes part in the model", self.kind)
+
+    def raw(self, values: Sequence[Any]) -> RawColumn:
+        raise self._no_value("a column that takes part in the model", self.kind)
 
     def describe(self) -> str:
         return f"always {self.constant!r}" if self.kind == "constant" else "left out"

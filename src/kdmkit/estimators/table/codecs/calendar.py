@@ -14,8 +14,10 @@ import numpy as np
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.kernels import Interval, Region, Union
 
 DAY = 86_400_000_000  # microseconds
+_HOUR = DAY // 24
 _MONDAY = np.datetime64("1970-01-05", "D")
 # Spans in days: shorter ones have days as their first digit, longer ones weeks, and those of years seasons.
 _SPAN_OF_WEEKS = 56
@@ -104,14 +106,43 @@ class Calendar:
             return units.astype(f"datetime64[{self._month_unit}]").astype("datetime64[us]")
         return (_MONDAY + units.astype("timedelta64[D]")).astype("datetime64[us]")
 
-    def ceiling(self, date: np.datetime64) -> np.datetime64:
-        """The first date with these digits that is not before `date`."""
-        exact: np.datetime64 = self.join(self.split(np.array([date])))[0]
-        if exact >= date:
-            return exact
-        if self.monthly:
-            return (date.astype(f"datetime64[{self._month_unit}]") + 1).astype("datetime64[us]")
-        return exact + np.timedelta64(self.clock or DAY, "us")
+    # ---- dates as numbers of units: months, days, or units of the clock
+
+    def units(self, dates: np.ndarray) -> np.ndarray:
+        """The unit of every date, as floats."""
+        units, clock = self._units(dates)
+        return (units * self.sizes[-1] + clock if self.clock else units).astype(np.float64)
+
+    def dates_of(self, units: np.ndarray) -> np.ndarray:
+        """The first instant of every unit."""
+        units = np.asarray(units, np.int64)
+        if not self.clock:
+            return self._dates(units)
+        days, clock = np.divmod(units, self.sizes[-1])
+        return self._dates(days) + (clock * self.clock).astype("timedelta64[us]")
+
+    def unit_from(self, instant: np.datetime64) -> int:
+        """The first unit that does not begin before an instant."""
+        (unit,) = self.units(np.array([instant]))
+        return int(unit) + bool(self.dates_of(np.array([unit]))[0] < instant)
+
+    def units_of_part(self, part: str, numbers: Region, first: int, last: int) -> Region:
+        """The units of which a part of the date lies in a region, for some values of the first digit."""
+        heads = self.sizes[1 : len(self.sizes) - bool(self.clock)]
+        size = math.prod(heads)
+        days = np.arange(first * size, (last + 1) * size)
+        dates = self._dates(days).astype("datetime64[D]")
+        if self.monthly and part in ("weekday", "day"):
+            raise ValueError(
+                bad_argument("question", "days, for their number in the month or week", "months")
+            )
+        per_day = self.sizes[-1] if self.clock else 1
+        if part != "hour":
+            edges = (_runs(numbers.contains(_date_part(dates, part))) + days[0]) * per_day
+        else:
+            hours = _runs(numbers.contains(np.arange(per_day) * self.clock // _HOUR))
+            edges = (days[:, None, None] * per_day + hours).reshape(-1, 2)
+        return Union([Interval(start - 0.5, stop - 0.5, "left") for start, stop in edges.tolist()])
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,50 +163,23 @@ def _are_months(days: np.ndarray) -> bool:
     return bool((days == months.astype("datetime64[D]")).all()) and len(np.unique(months)) >= 3
 
 
-#: A digit of a range: its least and its greatest value, None for all.
-Digits = tuple[tuple[float, float] | None, ...]
+def _runs(inside: np.ndarray) -> np.ndarray:
+    """The first place of every run of True, and the place behind it."""
+    padded = np.concatenate([[False], inside, [False]]).astype(np.int8)
+    return np.flatnonzero(np.diff(padded)).reshape(-1, 2)
 
 
-def digit_ranges(low: Sequence[int] | None, high: Sequence[int] | None, sizes: Sequence[int]) -> list[Digits]:
-    """All dates from `low` to `high` as disjoint boxes of digits; None is an open end.
-
-    >>> digit_ranges([3, 5], [5, 1], [0, 7])
-    [((3, 3), (5, 6)), ((4, 4), None), ((5, 5), (0, 1))]
-    """
-    n = len(sizes)
-    if low is None and high is None:
-        return [(None,) * n]
-    if low is not None and high is not None and tuple(low) > tuple(high):
-        return []
-    first = -math.inf if low is None else low[0]
-    last = math.inf if high is None else high[0]
-    if n == 1:
-        return [((first, last),)]
-    rest = sizes[1:]
-    starts = low is None or all(digit == 0 for digit in low[1:])
-    ends = high is None or all(digit == size - 1 for digit, size in zip(high[1:], rest, strict=True))
-    if first == last and not (starts and ends):
-        lower, upper = (low or [])[1:], (high or [])[1:]
-        return [((first, last), *box) for box in _bounded(lower, upper, rest)]
-    boxes: list[Digits] = []
-    if not starts:
-        top = [size - 1 for size in rest]
-        boxes += [((first, first), *box) for box in _bounded((low or [])[1:], top, rest)]
-        first += 1
-    tail: list[Digits] = []
-    if not ends:
-        tail = [((last, last), *box) for box in _bounded([0] * (n - 1), (high or [])[1:], rest)]
-        last -= 1
-    if first <= last:
-        boxes.append(((first, last), *(None,) * (n - 1)))
-    return boxes + tail
-
-
-def _bounded(low: Sequence[int], high: Sequence[int], sizes: Sequence[int]) -> list[Digits]:
-    """As `digit_ranges`, for digits that all are bounded: a digit of which all values remain is None."""
-    boxes = digit_ranges(low, high, sizes)
-    full = (0, sizes[0] - 1)
-    return [(None if box[0] == full else box[0], *box[1:]) for box in boxes]
+def _date_part(dates: np.ndarray, part: str) -> np.ndarray:
+    """A part of every date: weekdays count from Monday, 0."""
+    months = dates.astype("datetime64[M]")
+    match part:
+        case "year":
+            return dates.astype("datetime64[Y]").astype(np.int64) + 1970
+        case "month":
+            return months.astype(np.int64) % 12 + 1
+        case "weekday":
+            return (dates - _MONDAY).astype(np.int64) % 7
+    return (dates - months.astype("datetime64[D]")).astype(np.int64) + 1
 
 
 # ---- dates that people write

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.estimators.table.codecs.analysis import smoothing
-from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
+from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.parts import CodePart, Events, listed
-from kdmkit.estimators.table.frames.storage import BASES, RawColumn, from_json, to_json
-from kdmkit.kernels import OneOf
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, from_json, to_json
+from kdmkit.kernels import Interval, Region
+from kdmkit.kernels.region_reading import by_edges, single_values
 
 
 class LevelsCodec(Codec):
@@ -100,8 +101,13 @@ class LevelsCodec(Codec):
 
     # ---- questions
 
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        return (torch.tensor(self._code(value)),)
+    def read(self, region: Region) -> Region:
+        if not self.ordered and single_values(region) is None:
+            raise self._no_value("a level or a set of levels, which have no order", region)
+        codes = by_edges(region, lambda level, after: self._code(level) + (0.5 if after else -0.5))
+        if isinstance(region, Interval) and not codes.spans and region.closed == "both":
+            raise self._no_value("low ≤ high", (region.low, region.high))
+        return codes
 
     def _code(self, value: Any) -> int:
         value = value.item() if isinstance(value, np.generic) else value
@@ -114,15 +120,15 @@ class LevelsCodec(Codec):
             return self._written[str(value)]
         raise self._no_value(f"one of {self._listed()}{did_you_mean(value, self._levels)}", value)
 
-    def _one_of(self, values: list[Any]) -> list[Box]:
-        return [(OneOf([self._code(level) for level in values]),)]
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        return _look_up(values, np.zeros(len(values), bool), self._codes).astype(np.float64)
 
-    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
-        low = 0 if ends[0] is None else self._code(ends[0])
-        high = len(self._levels) - 1 if ends[1] is None else self._code(ends[1])
-        if low > high:
-            raise self._no_value("low ≤ high", ends)
-        return [(OneOf(list(range(low, high + 1))),)]
+    def raw(self, values: Sequence[Any]) -> RawColumn:
+        codes = [self._codes.get(value, self._written.get(str(value), -1)) for value in values]
+        missing = np.array([code < 0 for code in codes])
+        array = np.empty(len(codes), dtype=object)
+        array[:] = [self._levels[max(code, 0)] for code in codes]
+        return RawColumn(self.name, array.astype(BASES[self.base]), missing, Storage(self.base))
 
     # ---- description
 

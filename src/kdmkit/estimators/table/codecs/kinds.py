@@ -12,8 +12,9 @@ from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
-from kdmkit.estimators.table.codecs.dates import DateCodec, TimeCodec
+from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
+from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.frames.storage import RawColumn
 
 #: Kinds that `types` may name.
@@ -31,6 +32,8 @@ KINDS = (
     "identifier",
     "text",
 )
+# Whole numbers up to here are exact in float64.
+_EXACT = 1 << 53
 _LEFT_OUT = ("identifier", "text", "empty")
 # With fewer rows, different values in all rows are no sign of an identifier.
 _FEWEST_ROWS = 20
@@ -133,6 +136,8 @@ def _hint(column: RawColumn) -> str:
 
 def _decide_number(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision:
     present = column.present
+    if _is_inexact(column):
+        return "identifier", "whole numbers beyond 2^53: as quantities they would lose digits"
     whole = column.storage.base == "integer" or bool((present == np.round(present)).all())
     if whole and set(distinct.tolist()) == {0, 1}:
         return "boolean", "0 and 1 only"
@@ -145,6 +150,12 @@ def _decide_number(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray 
     if present.min() < 0:
         return "integer", "whole numbers"
     return "count", "whole numbers from 0 on"
+
+
+def _is_inexact(column: RawColumn) -> bool:
+    """Whether float64 cannot hold some of the whole numbers."""
+    present = column.present
+    return column.storage.base == "integer" and not -_EXACT <= present.min() <= present.max() <= _EXACT
 
 
 def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision | None:
@@ -184,6 +195,9 @@ def fit_codec(column: RawColumn, kind: str) -> Codec:
         return TimeCodec.fit(column)
     if kind in ("category", "ordinal", "boolean"):
         return _fit_levels(column, kind)
+    if _is_inexact(column):
+        wanted = f"whole numbers up to 2^53 for kind {kind} (larger ones may be of kind category)"
+        raise ValueError(bad_argument(f"column {column.name!r}", wanted, column.present.max()))
     return NumberCodec.fit(column, kind)
 
 

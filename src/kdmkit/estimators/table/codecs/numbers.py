@@ -13,9 +13,11 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.table.codecs.analysis import count, fit_numbers
-from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
-from kdmkit.estimators.table.codecs.parts import Part, part_from_config
-from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.estimators.table.codecs.base import Cells, Codec
+from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.kernels import Interval, OneOf, Region, Union
+from kdmkit.kernels.regions import is_missing
 
 _MICROSECONDS = 1e6
 
@@ -73,41 +75,61 @@ class NumberCodec(Codec):
 
     # ---- questions
 
-    def event(self, value: Any) -> tuple[Tensor, ...]:
-        number = self._number(value)
-        events = self.part.encode(np.array([number]))
-        if not events.inside[0] or math.isinf(number):
-            wanted = f"a number of the column ({self.describe()})"
-            if self.part.values is not None:
-                wanted += f" (the nearest is {min(self.part.values, key=lambda v: abs(v - number)):g})"
-            raise self._no_value(wanted, value)
-        return (events.values[0],)
+    def read(self, region: Region) -> Region:
+        return self.part.outcomes(self._numbers(region))
+
+    def _numbers(self, region: Region) -> Region:
+        """The region with its ends as numbers."""
+        if isinstance(region, Interval):
+            low, high = (None if end is None else self._number(end) for end in (region.low, region.high))
+            if low is not None and high is not None and low > high:
+                raise self._no_value("low ≤ high", (region.low, region.high))
+            return Interval(low, high, region.closed)
+        if isinstance(region, OneOf):
+            return OneOf([value if is_missing(value) else self._number(value) for value in region.values])
+        return Union(list(map(self._numbers, region.pieces))) if region.spans else region
 
     def _number(self, value: Any) -> float:
         if hasattr(value, "total_seconds"):
             return float(value.total_seconds())
+        if isinstance(value, np.timedelta64):
+            return float(value / np.timedelta64(1, "us")) / _MICROSECONDS
         value = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(value, Real | Decimal) or math.isnan(float(value)):
-            raise self._no_value("a number", value)
-        return float(value)
-
-    def _one_of(self, values: list[Any]) -> list[Box]:
-        numbers = sorted({self._number(number) for number in values})
-        return [(region,) for region in self.part.one_of([self.event(number)[0] for number in numbers])]
-
-    def _range(self, ends: tuple[Any, Any]) -> list[Box]:
-        low = -math.inf if ends[0] is None else self._number(ends[0])
-        high = math.inf if ends[1] is None else self._number(ends[1])
-        if low > high:
-            raise self._no_value("low ≤ high", ends)
         try:
-            return [(self.part.interval(low, high),)]
-        except ValueError as error:
-            wanted = f"a range that holds numbers of the column ({self.describe()})"
-            raise self._no_value(wanted, ends) from error
+            if isinstance(value, Real | Decimal) and math.isfinite(value):
+                return float(value)
+        except (OverflowError, ValueError):
+            pass
+        raise self._no_value("a number", value)
 
-    def beside(self, value: Any, up: bool) -> Any:
-        return self.part.beside(value, up) if math.isfinite(value) else value
+    def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:
+        part = self.part
+        step = part.step if isinstance(part, NumberPart) else 0.0
+        if not isinstance(part, NumberPart) or not step or (high - low) / step >= most:
+            return None
+        count = round((high - low) / step)
+        numbers: list[Any] = part.snapped(low + step * np.arange(count + 1)).tolist()
+        return numbers
+
+    @property
+    def seen(self) -> Region:
+        if not isinstance(self.part, NumberPart):
+            return super().seen
+        return self.part.outcomes(Interval(*self.part.extremes))
+
+    @property
+    def atoms(self) -> tuple[float, ...]:
+        return getattr(self.part, "atoms", ())
+
+    def outcomes_of(self, values: np.ndarray) -> np.ndarray:
+        numbers = as_numbers(RawColumn(self.name, values, np.zeros(len(values), bool), Storage(self.base)))
+        return self.part.encode(numbers).values.double().numpy() if self.levels is not None else numbers
+
+    def raw(self, values: Sequence[Any]) -> RawColumn:
+        numbers = np.asarray(values)
+        if numbers.dtype.kind not in "iuf":
+            numbers = np.array([self._number(value) for value in values])
+        return RawColumn(self.name, numbers.astype(float), np.zeros(len(numbers), bool), Storage("float"))
 
     # ---- description
 

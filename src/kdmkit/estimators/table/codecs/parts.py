@@ -10,28 +10,26 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
 from kdmkit.kernels import (
     RBF,
     Inflated,
     Interval,
     Kernel,
     Levels,
-    OneOf,
+    Missing,
     QuantileNormal,
     Region,
     Rounded,
     Transformed,
     Truncated,
+    Union,
 )
+from kdmkit.kernels.region_reading import by_edges
+from kdmkit.kernels.regions import NOTHING, WHOLE, intersection
 
-# Numbers that differ by less, relative to the units of the model, may be one in single precision.
-_TINY = 2.0**-21
-#: Evidence on one part of a column: a point, a region, or None.
-PartEvidence = Tensor | Region | None
+_EPS = 2.0**-52
 
 
 class Events(NamedTuple):
@@ -75,28 +73,32 @@ class Part(ABC):
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
         """Numbers of events `(*lead, *event)`, on the grid of the column if `rounded`."""
 
-    @abstractmethod
-    def interval(self, low: float, high: float) -> PartEvidence:
-        """Evidence that a number lies in [low, high]; None if all numbers do. Empty ranges raise."""
+    @property
+    def support(self) -> Interval:
+        """The outcomes that the part can have: cells of numbers, or numbers without a grid."""
+        return Interval(-0.5, len(self.values or ()) - 0.5, "left")
+
+    @property
+    def support_size(self) -> int:
+        """The number of outcomes, if they are finitely many."""
+        return round(self.support.high - self.support.low)
+
+    def outcomes(self, numbers: Region) -> Region:
+        """The outcomes of a region of numbers; a number that the part cannot have is none."""
+        return by_edges(numbers, self.edge)
 
     @abstractmethod
-    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
-        """Evidence that an event is one of some: one set, or one point for each if there are no masses."""
+    def edge(self, number: float, after: bool) -> float:
+        """The edge between outcomes before the first one ≥ a number, or > it (`after`)."""
 
-    def beside(self, number: float, up: bool) -> float:
-        """The end of a closed range that begins just above a number (`up`), or ends just below it.
+    def trimmed(self, outcomes: Region) -> Region:
+        """A region of outcomes; `WHOLE` if it holds all of them, `NOTHING` if it holds none."""
+        inside = intersection([self.support, outcomes])
+        return NOTHING if not inside.spans else WHOLE if inside.spans == self.support.spans else outcomes
 
-        Numbers on a grid are half a step away. Other numbers move by so little that no probability changes,
-        but by enough that a frequent value there is left out.
-        """
-        return number + (1 if up else -1) * self._half_step(number)
-
-    def _half_step(self, number: float) -> float:
-        return _TINY * (abs(number) + 1)
-
-    @abstractmethod
-    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
-        """Evidence in L cases as one tensor or region with a leading dimension L."""
+    def kernel_region(self, outcomes: Region) -> Region:
+        """A region of outcomes as one of events."""
+        return outcomes
 
     @abstractmethod
     def describe(self) -> str:
@@ -105,42 +107,6 @@ class Part(ABC):
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `part_from_config` makes an equal part."""
         return {"part": self.kind, **asdict(self)}
-
-
-def stack_codes(cases: Sequence[PartEvidence], n: int) -> Tensor | Region:
-    """Codes and sets of codes of L cases, as one tensor or one `OneOf` of sets of one size."""
-    if all(isinstance(case, Tensor) for case in cases):
-        return torch.stack([case for case in cases if isinstance(case, Tensor)])
-    sets = [_codes(case, n) for case in cases]
-    size = max(map(len, sets))
-    # A code that is listed twice counts once.
-    return OneOf(torch.tensor([codes + codes[:1] * (size - len(codes)) for codes in sets]))
-
-
-def _codes(case: PartEvidence, n: int) -> list[int]:
-    if case is None:
-        return list(range(n))
-    values = case.values if isinstance(case, OneOf) else case
-    assert isinstance(values, Tensor)
-    return [int(code) for code in values.reshape(-1)]
-
-
-def stack_numbers(cases: Sequence[PartEvidence], whole: tuple[float, float]) -> Tensor | Region:
-    """Points, sets or intervals of L cases with a leading dimension; `whole` are the ends of all events."""
-    if all(isinstance(case, Tensor) for case in cases):
-        return torch.stack([case for case in cases if isinstance(case, Tensor)])
-    if all(isinstance(case, OneOf) for case in cases):  # one question in L cases: sets of one size
-        return OneOf(torch.stack([case.values for case in cases if isinstance(case, OneOf)]))
-    ends = [_ends(case, whole) for case in cases]
-    return Interval(*(torch.stack(end) for end in zip(*ends, strict=True)))
-
-
-def _ends(case: PartEvidence, whole: tuple[float, float]) -> tuple[Float[Tensor, " 1"], Float[Tensor, " 1"]]:
-    if isinstance(case, Interval):
-        return case.low, case.high
-    if isinstance(case, Tensor):
-        return case.double(), case.double()
-    return torch.tensor(whole[:1]).double(), torch.tensor(whole[1:]).double()
 
 
 def nearest(grid: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -193,22 +159,13 @@ class CodePart(Part):
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
         return np.array(self.numbers)[events.detach().cpu().long().numpy()]
 
-    def interval(self, low: float, high: float) -> PartEvidence:
+    def edge(self, number: float, after: bool) -> float:
         levels = np.array(self.numbers)
-        codes = np.flatnonzero((levels >= low) & (levels <= high))
-        if not len(codes):
-            raise ValueError(
-                bad_argument("range", f"one that holds a value ({self.describe()})", (low, high))
-            )
-        if len(codes) == len(levels):
-            return None
-        return OneOf(codes) if len(codes) != 1 else torch.tensor(int(codes[0]))
-
-    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
-        return [OneOf(torch.stack(list(events)))]
-
-    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
-        return stack_codes(cases, len(self.numbers))
+        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
+        # A number that differs from a level by rounding is that level; near 0 nothing is rounded.
+        slack = 1e-6 * min(gap, abs(float(number)))
+        end = float(number) + (slack if after else -slack)
+        return float(np.searchsorted(levels, end, side="right" if after else "left")) - 0.5
 
     def describe(self) -> str:
         return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
@@ -274,8 +231,15 @@ class NumberPart(Part):
     def shape(self) -> torch.Size:
         return torch.Size([1])
 
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The least and the greatest number of the data."""
+        knots = (knot * self.scale + self.shift for knot in (self.knots[0], self.knots[-1]))
+        every = [*map(float, self.snapped(np.array([*knots]))), *self.atoms]
+        return min(every), max(every)
+
     def encode(self, numbers: np.ndarray) -> Events:
-        numbers = self._snapped(numbers)
+        numbers = self.snapped(numbers)
         inside = (numbers >= self.low) & (numbers <= self.high)
         filled = np.where(inside, numbers, self.knots[0] * self.scale + self.shift)
         events = torch.from_numpy((filled - self.shift) / self.scale).unsqueeze(-1)
@@ -283,7 +247,8 @@ class NumberPart(Part):
         offset = np.where(np.isin(numbers, self.atoms), 0.0, -math.log(self.scale)) if density else 0.0
         return Events(events, inside, np.broadcast_to(offset, numbers.shape))
 
-    def _snapped(self, numbers: np.ndarray) -> np.ndarray:
+    def snapped(self, numbers: np.ndarray) -> np.ndarray:
+        """The nearest points of the grid."""
         if not self.step:
             return numbers
         # Rounded once more: a multiple of .1 is to be the nearest float to its decimal digits.
@@ -299,7 +264,7 @@ class NumberPart(Part):
         numbers = events.detach().cpu().double().squeeze(-1).numpy() * self.scale + self.shift
         if not rounded:
             return numbers
-        return np.clip(self._at_atoms(self._snapped(numbers)), self.low, self.high)
+        return np.clip(self._at_atoms(self.snapped(numbers)), self.low, self.high)
 
     def _at_atoms(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers that differ from an atom by the rounding of float32 are that atom."""
@@ -310,33 +275,36 @@ class NumberPart(Part):
         off = np.abs(near - numbers)
         return np.where(off <= 2.0**-22 * (np.abs(numbers - self.shift) + self.step), near, numbers)
 
-    def interval(self, low: float, high: float) -> PartEvidence:
-        if low <= self.low and high >= self.high:
-            return None
-        if low > self.high or high < self.low or self._between_points(low, high):
-            raise ValueError(
-                bad_argument("range", f"one that holds a number ({self.describe()})", (low, high))
-            )
-        # A density of numbers that were rounded: their cells belong to the range.
-        half = 0.5 * self.step if not self.masses else 0.0
-        low, high = max(low, self.low) - half, min(high, self.high) + half
-        return Interval(torch.tensor([self._event(low)]).double(), torch.tensor([self._event(high)]).double())
+    @property
+    def support(self) -> Interval:
+        half = 0.5 * self.step
+        low, high = self.low - half, self.high + half
+        return Interval(low, high, "left" if self.step else "both")
 
-    def _between_points(self, low: float, high: float) -> bool:
-        """Whether a range lies between two neighbours of the grid."""
-        if not self.step or not math.isfinite(low) or not math.isfinite(high):
-            return False
-        first = math.ceil((low - self.origin) / self.step - 1e-9)
-        return first > math.floor((high - self.origin) / self.step + 1e-9)
+    def outcomes(self, numbers: Region) -> Region:
+        """Cells of the grid, whether they have masses or densities; without a grid the numbers themselves."""
+        return super().outcomes(numbers) if self.step else numbers
 
-    def _half_step(self, number: float) -> float:
-        return 0.5 * self.step or self.scale * super()._half_step(self._event(number))
+    def edge(self, number: float, after: bool) -> float:
+        position = (float(number) - self.origin) / self.step
+        if not math.isfinite(position):
+            return position
+        near = round(position)
+        # Rounding of the number; near 0 there is none, unless the grid has another origin.
+        largest = (abs(float(number)) + abs(self.origin)) / self.step
+        slack = min(max(1e-9, 8 * _EPS * abs(position)), 1e-6 * largest, 0.01)
+        first = near + after if abs(position - near) <= slack else math.ceil(position)
+        return self.origin + (first - 0.5) * self.step
 
-    def one_of(self, events: Sequence[Tensor]) -> list[PartEvidence]:
-        return [OneOf(torch.cat(list(events)))] if self.masses else list(events)
-
-    def stack(self, cases: Sequence[PartEvidence]) -> Tensor | Region:
-        return stack_numbers(cases, (-math.inf, math.inf))
+    def kernel_region(self, outcomes: Region) -> Region:
+        if (self.shift, self.scale) == (0.0, 1.0):
+            return outcomes
+        ends = (
+            (None if end is None else self._event(float(end)) for end in (piece.low, piece.high))
+            for piece in outcomes.pieces
+        )
+        pieces = [Interval(low, high, p.closed) for (low, high), p in zip(ends, outcomes.pieces, strict=True)]
+        return Union([*pieces, *([Missing] if outcomes.has_missing else [])])
 
     def describe(self) -> str:
         ends = (f"{number:g}" if math.isfinite(number) else "" for number in (self.low, self.high))

@@ -1,0 +1,200 @@
+"""Random questions to tables: the laws of probability, and draws that satisfy their events.
+
+    python scripts/laws.py --questions 20000 --rows 1000000 --events 1000 --data-dir data
+
+Adult (`uci/adult.data.gz`) and Shoppers (`tables/online_shoppers_intention.csv.gz`) are taken from the data
+folder if it has them. The results are in results/laws.md and results/laws.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import platform
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn import datasets
+
+import kdmkit as kdm
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded  # noqa: E402
+from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: E402
+
+# A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
+_LEVEL = 0.01
+_MOST_ROWS = 4000
+_ADULT = [
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    "income",
+]
+
+
+def law_frame(name: str, frame: Any) -> LawFrame:
+    """A real frame with its columns as subjects."""
+    frame = frame.sample(min(len(frame), _MOST_ROWS), random_state=0).reset_index(drop=True)
+    subjects = []
+    for column in frame:
+        series = frame[column]
+        kind = "level" if series.dtype == object else "ordinal" if series.dtype == bool else "number"
+        subjects.append(subject_of(series, kind, name))
+    return LawFrame(name, frame, tuple(subjects), comparable(subjects))
+
+
+def real_frames(data_dir: Path | None) -> Iterator[LawFrame]:
+    """Tables of scikit-learn, and those of the data folder."""
+    for name in ("wine", "diabetes", "breast_cancer"):
+        data = getattr(datasets, f"load_{name}")(as_frame=True).frame
+        yield law_frame(name, data)
+    if data_dir is None:
+        return
+    adult = data_dir / "uci" / "adult.data.gz"
+    if adult.exists():
+        frame = pd.read_csv(adult, names=_ADULT, skipinitialspace=True, na_values="?")
+        yield law_frame("Adult", frame)
+    shoppers = data_dir / "tables" / "online_shoppers_intention.csv.gz"
+    if shoppers.exists():
+        yield law_frame("Shoppers", pd.read_csv(shoppers))
+
+
+class Records:
+    """What was asked, and the largest deviation of every law."""
+
+    def __init__(self) -> None:
+        self.asked: collections.Counter[str] = collections.Counter()
+        self.worst: dict[str, tuple[float, str, str]] = {}
+        self.failures: list[dict[str, Any]] = []
+        self.p_values: list[float] = []
+        self.rows = self.violations = 0
+
+    def ask(self, laws: Laws, law: str) -> None:
+        self.asked[law] += 1
+        try:
+            deviation = float(laws.laws[law]())
+        except Exception as error:  # every failure is told, whatever it is
+            deviation = float("inf")
+            laws.question = f"{type(error).__name__}: {error} after {laws.question}"
+        self.note(law, deviation, laws, TOLERANCE)
+
+    def note(self, law: str, deviation: float, laws: Laws, limit: float) -> None:
+        if deviation >= self.worst.get(law, (-1.0, "", ""))[0]:
+            self.worst[law] = (deviation, laws.frame.name, laws.question)
+        if deviation > limit:
+            fields = {"law": law, "table": laws.frame.name, "deviation": deviation}
+            self.failures.append({**fields, "question": laws.question})
+
+    def draw(self, laws: Laws, n: int) -> None:
+        with_pair = bool(laws.frame.pairs) and laws.rng.random() < 0.1
+        self.asked["draws"] += 1
+        try:
+            n, p_value, bad = laws.violations(n, with_pair=with_pair)
+        except Exception as error:
+            laws.question = f"{type(error).__name__}: {error} after {laws.question}"
+            self.note("draws", float("inf"), laws, 0)
+            return
+        self.rows, self.violations = self.rows + n, self.violations + bad
+        self.p_values.append(p_value)
+        self.note("draws", bad, laws, 0)
+
+    def markdown(self, arguments: argparse.Namespace, tables: list[str], seconds: float) -> str:
+        rejected = sum(p * len(self.p_values) < _LEVEL for p in self.p_values)
+        failed = collections.Counter(failure["law"] for failure in self.failures)
+        lines = [
+            "# Laws of probability on random questions",
+            "",
+            f"`python scripts/laws.py --questions {arguments.questions} --rows {arguments.rows} "
+            f"--events {arguments.events} --seed {arguments.seed}`, kdmkit {kdm.__version__}, "
+            f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} thread(s), "
+            f"{seconds:.0f} s. {len(tables)} tables: {', '.join(tables)}.",
+            "",
+            f"{sum(self.asked.values())} laws checked; a deviation above {TOLERANCE:g} fails, "
+            "and so does every error.",
+            "",
+            "| law | checked | worst deviation | failed | worst table |",
+            "|:--|--:|--:|--:|:--|",
+        ]
+        for law, n in sorted(self.asked.items()):
+            worst, table, _ = self.worst.get(law, (0.0, "", ""))
+            lines.append(f"| {law} | {n} | {worst:.2g} | {failed[law]} | {table} |")
+        lines += [
+            "",
+            f"Draws: {self.rows} rows under {len(self.p_values)} events, {self.violations} violate their "
+            f"event; frequencies are rejected for {rejected} events (chi-square, level {_LEVEL} with "
+            f"Bonferroni, least p-value {min(self.p_values, default=1):.2g}).",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--questions", type=int, default=20_000, help="laws to check")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows to draw")
+    parser.add_argument("--events", type=int, default=1000, help="events that they are drawn given")
+    parser.add_argument("--tables", type=int, default=40, help="generated tables")
+    parser.add_argument("--data-dir", type=Path, help="the folder with Adult and Shoppers")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after about so long")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "laws")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    started, records, names = time.monotonic(), Records(), []
+    frames = [*real_frames(arguments.data_dir)]
+    frames += [random_frame(1000 * arguments.seed + i) for i in range(arguments.tables)]
+    random.Random(arguments.seed).shuffle(frames)
+    for i, frame in enumerate(frames):
+        if time.monotonic() - started > 60 * arguments.minutes:
+            break
+        names.append(frame.name)
+        table = fitted(frame, n_components=8, max_epochs=3)
+        with tempfile.TemporaryDirectory() as folder:
+            laws = Laws(table, frame, arguments.seed + i, saved_and_loaded(table, Path(folder)))
+        every = sorted(laws.laws)
+        for k in range(arguments.questions // len(frames)):
+            # Comparisons of columns take longest.
+            law = every[k % len(every)]
+            records.ask(laws, "trichotomy" if law == "pairs" and k % (5 * len(every)) >= len(every) else law)
+        for _ in range(max(1, arguments.events // len(frames))):
+            records.draw(laws, max(1, arguments.rows // arguments.events))
+        print(f"{i + 1}/{len(frames)} {frame.name}: {len(records.failures)} failures", flush=True)
+    seconds = time.monotonic() - started
+    arguments.out.parent.mkdir(exist_ok=True, parents=True)
+    arguments.out.with_suffix(".md").write_text(records.markdown(arguments, names, seconds))
+    used = {k: str(v) for k, v in vars(arguments).items() if k not in ("data_dir", "out")}
+    machine = {"machine": platform.machine(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    settings = {"settings": {**used, **machine, "seconds": round(seconds), "tables": names}}
+    worst = [{"law": law, "n": records.asked[law], "worst": w} for law, (w, _, _) in records.worst.items()]
+    lines = [json.dumps(one, default=str) for one in [settings, *worst, *records.failures]]
+    arguments.out.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
+    return (
+        1 if records.failures or np.min(records.p_values, initial=1) * len(records.p_values) < _LEVEL else 0
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

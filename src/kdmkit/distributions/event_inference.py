@@ -1,0 +1,321 @@
+"""Events as evidence of joint distributions: their probabilities, posteriors given them, draws inside.
+
+An event is a union of disjoint boxes. Single values of a density have no mass, but can be evidence: a box
+with them is evidence of a *density*. Of several boxes those with the fewest densities count, as in the limit
+of small cells about the values; the others have no probability beside them, whatever the units.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kdmkit._core.checks import bad_argument
+from kdmkit._core.logspace import safe_logsumexp
+from kdmkit.distributions.arguments import check_names
+from kdmkit.distributions.event_text import Key
+from kdmkit.distributions.events import Box, Event, Outcomes
+from kdmkit.distributions.evidence import gather_evidence
+from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.weights import Given
+from kdmkit.kernels import Kernel, Region
+from kdmkit.kernels.region_tensors import stack_packed
+from kdmkit.kernels.regions import OneOf, Packed
+
+if TYPE_CHECKING:
+    from kdmkit.distributions.joint import NamedVariables
+    from kdmkit.distributions.kdm import KDM
+
+
+# Combinations of single values of densities that are answered: 10,000 take a second.
+_MOST_CASES = 10_000
+
+
+class VariableOutcomes(Outcomes):
+    """The outcomes of the variables of a joint distribution: values are taken as they are."""
+
+    def __init__(self, joint: NamedVariables) -> None:
+        self._joint = joint
+
+    def read(self, key: Key, region: Region) -> tuple[Key, Region]:
+        if not isinstance(key, str):
+            raise TypeError(
+                bad_argument("event", "conditions on variables (tables know dates and pairs)", key)
+            )
+        check_names("event", [key], self._joint.kernels)
+        return key, region
+
+    def trimmed(self, key: Key, region: Region) -> Region:
+        return self._joint.kernels[str(key)].trimmed(region, self._joint.event_shapes[str(key)])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One box of an event as evidence.
+
+    Args:
+        regions: by variable.
+        points: variables whose region is a single value with a density.
+    """
+
+    regions: Box
+    points: frozenset[str]
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Cases with equal signatures are answered together."""
+        return tuple(sorted(self.regions)), self.points
+
+
+def cases_of(joint: NamedVariables, boxes: Sequence[Box]) -> list[Case]:
+    """Boxes as evidence: sets of values with densities become one case for each value."""
+    cases: list[Case] = []
+    for box in boxes:
+        nulls = {name: joint.kernels[name].null_points(region) for name, region in box.items()}
+        sets = {name: values for name, values in nulls.items() if values is not None}
+        n_cases = math.prod(map(len, sets.values()))
+        if n_cases > _MOST_CASES:
+            wanted = f"at most {_MOST_CASES} combinations of single values"
+            raise ValueError(bad_argument("event", wanted, n_cases))
+        for values in itertools.product(*sets.values()):
+            points = {name: OneOf([value]) for name, value in zip(sets, values, strict=True)}
+            cases.append(Case({**box, **points}, frozenset(sets)))
+    return cases
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to several cases: distributions of the targets, and log-densities of the evidence."""
+
+    cases: tuple[Case, ...]
+    rho: Any
+    log_evidence: Float[Tensor, " l"]
+
+
+class EventEvidence:
+    """An event as evidence of a joint distribution without a batch.
+
+    Args:
+        joint: the distribution.
+        event: an event, or its boxes.
+    """
+
+    def __init__(self, joint: NamedVariables, event: Event | Sequence[Box]) -> None:
+        self.joint = joint
+        self.boxes = event.boxes(VariableOutcomes(joint)) if isinstance(event, Event) else list(event)
+        self.cases = cases_of(joint, self.boxes)
+
+    # ---- probabilities
+
+    def log_prob(self) -> Float[Tensor, "*batch"]:
+        """log P(event): single values of densities have no probability."""
+        like = next(iter(self.joint.components.values()))
+        if {} in self.boxes:
+            return torch.zeros(self.joint.batch_shape, dtype=torch.float64, device=like.device)
+        if not self._groups(0):
+            return torch.full(self.joint.batch_shape, -math.inf, dtype=torch.float64, device=like.device)
+        return safe_logsumexp(self.log_masses().movedim(0, -1)).clamp_max(0.0)
+
+    def log_masses(self) -> Float[Tensor, "l *batch"]:
+        """log P of every box, in their order; single values of densities have no probability."""
+        like = next(iter(self.joint.components.values()))
+        shape = (len(self.cases), *self.joint.batch_shape)
+        masses = torch.full(shape, -math.inf, dtype=torch.float64, device=like.device)
+        for cases in self._groups(0):
+            places = [self._places[id(case)] for case in cases]
+            masses[places] = self._log_mass(cases) if cases[0].regions else 0.0
+        return masses
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {id(case): place for place, case in enumerate(self.cases)}
+
+    @property
+    def ask(self) -> Callable[..., Any] | None:
+        """The distribution of a variable (`target=`) given the event and more, if it is one case."""
+        if len(self.cases) != 1:
+            return None
+        return partial(self.joint.infer, **{n: _first(v) for n, v in self._evidence(self.cases).items()})
+
+    def _log_mass(self, cases: Sequence[Case]) -> Float[Tensor, "l *batch"]:
+        evidence = self._evidence(cases)
+        entries = {
+            name: Entry(self.joint.kernels[name], region.packed, self.joint.components[name], is_region=True)
+            for name, region in evidence.items()
+        }
+        return self.joint._log_mix(entries).double()
+
+    def _groups(self, n_densities: int) -> list[list[Case]]:
+        """Cases that are answered together, of those with so many densities."""
+        groups: dict[Any, list[Case]] = {}
+        for case in self.cases:
+            if len(case.points) == n_densities:
+                groups.setdefault(case.signature, []).append(case)
+        return list(groups.values())
+
+    def _evidence(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """Values and regions by variable, with a leading dimension that counts the cases."""
+        evidence: dict[str, Any] = {}
+        rank = (1,) * len(self.joint.batch_shape)
+        for name in cases[0].regions:
+            kernel, event, like = (
+                self.joint.kernels[name],
+                self.joint.event_shapes[name],
+                self.joint.components[name],
+            )
+            regions = [case.regions[name] for case in cases]
+            if name in cases[0].points:
+                values = [value for region in regions for value in kernel.null_points(region) or ()]
+                evidence[name] = torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(
+                    -1, *rank, *event
+                )
+            else:
+                packed = [kernel.pack(name, region, event, like.device) for region in regions]
+                stacked = stack_packed(packed)
+                evidence[name] = Packed(stacked.reshape(len(stacked), *rank, -1))
+        return evidence
+
+    # ---- posteriors
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Numbers of densities in a case, ascending."""
+        return sorted({len(case.points) for case in self.cases})
+
+    def answers(self, targets: Sequence[str]) -> list[Answers]:
+        """The answers of the cases that count; none if the event is impossible."""
+        for n_densities in self.ranks:
+            answers = []
+            for cases in self._groups(n_densities):
+                evidence = gather_evidence(self.joint, None, self._evidence(cases), {}, False)
+                rho: Any = self.joint._over(targets, evidence)
+                answers.append(Answers(tuple(cases), rho, rho.log_evidence.double()))
+            if any(bool(answer.log_evidence.isfinite().any()) for answer in answers):
+                return answers
+        return []
+
+    def infer(self, targets: Sequence[str]) -> Any:
+        """The distribution of some variables given the event, with `log_evidence`."""
+        if self.joint.batch_shape:
+            raise ValueError(
+                bad_argument("event", "a distribution without a batch", tuple(self.joint.batch_shape))
+            )
+        if {} in self.boxes:
+            return self._prior(targets, 0.0)
+        answers = self.answers(targets)
+        if not answers:
+            if any(set(targets) & set(case.regions) for case in self.cases) or not self.cases:
+                raise ValueError(bad_argument("event", "one that can happen", "probability 0"))
+            return self._prior(targets, -math.inf)
+        if len(targets) > 1:
+            return self._several(targets, answers)
+        return self._one(targets[0], answers)
+
+    def _prior(self, targets: Sequence[str], log_evidence: float) -> Any:
+        prior: Any = self.joint._over(targets, None)
+        return prior._with_evidence_of(torch.tensor(log_evidence, dtype=torch.float64))
+
+    def _one(self, target: str, answers: Sequence[Answers]) -> KDM:
+        log_evidence = torch.cat([answer.log_evidence for answer in answers])
+        total = safe_logsumexp(log_evidence)
+        weights = torch.cat([answer.rho.log_weights.double() for answer in answers])
+        shares = weights + (log_evidence - total).unsqueeze(-1)
+        kernel, components = self.joint.kernels[target], self.joint.components[target]
+        regions = [case.regions.get(target) for answer in answers for case in answer.cases]
+        weights = safe_logsumexp(shares.mT)
+        if any(region is not None for region in regions):
+            kernel, components = _inside(kernel, components, regions, shares)
+        like = answers[0].rho.log_weights
+        return self.joint._one_target(components, Given(weights.to(like), total), kernel)
+
+    def _several(self, targets: Sequence[str], answers: Sequence[Answers]) -> Any:
+        own = {name for case in self.cases for name in case.regions} & set(targets)
+        if own and sum(len(answer.cases) for answer in answers) > 1:
+            wanted = "one target, or several without conditions of their own in an event of several boxes"
+            raise ValueError(bad_argument("target", wanted, list(targets)))
+        rho = self.joint._mixed_over(targets, [answer.rho for answer in answers])
+        for name in own:
+            (case,) = answers[0].cases
+            rho.kernels[name], rho.components[name] = restriction(
+                rho.kernels[name], case.regions[name], rho.components[name]
+            )
+        return rho
+
+    # ---- draws
+
+    def sample(
+        self, n: int, generator: torch.Generator | None, names: Sequence[str] | None = None
+    ) -> dict[str, Tensor]:
+        """n draws of some variables, of all by default, from the distribution given the event."""
+        variables = self.joint.variables if names is None else tuple(names)
+        if {} in self.boxes:
+            prior = self.joint.marginal(*variables).sample((n,), generator=generator)
+            return {variables[0]: prior} if isinstance(prior, Tensor) else prior
+        answers = self.answers(variables[:1])
+        log_evidence = torch.cat([answer.log_evidence for answer in answers]) if answers else torch.zeros(0)
+        if not len(log_evidence):
+            raise ValueError(bad_argument("given", "an event that can happen", "probability 0"))
+        share = torch.softmax(log_evidence, -1)
+        index = torch.multinomial(share, n, replacement=True, generator=generator)
+        counts = torch.bincount(index, minlength=len(share)).tolist()
+        cases = [case for answer in answers for case in answer.cases]
+        drawn = [
+            self._draw(case, count, generator, variables)
+            for case, count in zip(cases, counts, strict=True)
+            if count
+        ]
+        order = torch.randperm(n, generator=generator, device=share.device)
+        return {name: torch.cat([part[name] for part in drawn])[order] for name in variables}
+
+    def _draw(
+        self, case: Case, n: int, generator: torch.Generator | None, variables: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """Draws of variables from one case: their kernels are restricted to its regions."""
+        evidence = {name: _first(value) for name, value in self._evidence([case]).items()}
+        rho: Any = self.joint._over(variables, gather_evidence(self.joint, None, evidence, {}, False))
+        if len(variables) == 1:
+            (name,) = variables
+            if name in case.regions:
+                kernel, components = restriction(rho.kernel, case.regions[name], rho.components)
+                rho = self.joint._one_target(components, rho._weights, kernel)
+            return {name: rho.sample((n,), generator=generator)}
+        for name, region in ((name, region) for name, region in case.regions.items() if name in variables):
+            inside = restriction(rho.kernels[name], region, rho.components[name])
+            rho.kernels[name], rho.components[name] = inside
+        drawn: dict[str, Tensor] = rho.sample((n,), generator=generator)
+        return drawn
+
+
+def _first(value: Any) -> Any:
+    return Packed(value.packed[0]) if isinstance(value, Packed) else value[0]
+
+
+def restriction(kernel: Kernel, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+    """The kernel and the components of the densities inside a region, or of masses at its values."""
+    points = kernel.null_points(region)
+    return kernel.restricted(region, components) if points is None else kernel.at_points(points, components)
+
+
+def _inside(
+    kernel: Kernel, components: Tensor, regions: Sequence[Region | None], shares: Float[Tensor, "l m"]
+) -> tuple[Kernel, Tensor]:
+    """The mixture of restrictions of a kernel, each with a log-share of every component."""
+    places: dict[Any, list[int]] = {}
+    for i, region in enumerate(regions):
+        places.setdefault(region, []).append(i)
+    parts = [
+        (kernel, components) if region is None else restriction(kernel, region, components)
+        for region in places
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    mixed = torch.stack([safe_logsumexp(shares[index].mT) for index in places.values()], -1)
+    return kernel.mixed(mixed, parts)

@@ -1,0 +1,81 @@
+"""Conditions on the columns of a table: how they are written, read, and made into outcomes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from kdmkit._core.checks import bad_argument, check_instance
+from kdmkit.distributions.event_text import DatePart, Key, Pair
+from kdmkit.distributions.events import Event, Outcomes, as_event
+from kdmkit.estimators.table.language import parse_event
+from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.vocabulary import ColumnSyntax
+from kdmkit.kernels import Missing, Region
+from kdmkit.kernels.regions import NOTHING, WHOLE
+
+
+class ColumnOutcomes(Outcomes):
+    """The outcomes of the columns of a table."""
+
+    def __init__(self, schema: Schema, argument: str = "given") -> None:
+        self._schema, self._argument = schema, argument
+
+    def read(self, key: Key, region: Region) -> tuple[Key, Region]:
+        if isinstance(key, Pair):
+            return key, region
+        name = key.name if isinstance(key, DatePart) else key
+        column = self._schema.modelled_column(self._argument, name)
+        if isinstance(key, DatePart):
+            return name, column.codec.read_part(key.part, region)
+        if region is Missing and column.missing:
+            wanted = "conditions on values: missing cells count as unknown values, which have no probability"
+            raise ValueError(bad_argument(f"column {name!r}", wanted, "is missing"))
+        return name, column.codec.read(region)
+
+    def trimmed(self, key: Key, region: Region) -> Region:
+        if isinstance(key, Pair):
+            return NOTHING if not region.spans else WHOLE if region.spans == WHOLE.spans else region
+        return self._schema.columns[str(key)].codec.trimmed(region)
+
+
+def syntax_of(schema: Schema) -> dict[str, ColumnSyntax]:
+    """How a query writes the values of each column; made once."""
+    if schema.syntax is None:
+        schema.syntax = {name: _syntax(column) for name, column in schema.columns.items()}
+    syntax: dict[str, ColumnSyntax] = schema.syntax
+    return syntax
+
+
+def _syntax(column: Column) -> ColumnSyntax:
+    codec = column.codec
+    if not column.variables:
+        return ColumnSyntax("left out", reason=column.reason)
+    if codec.numeric:
+        return ColumnSyntax("number")
+    if column.kind in ("date", "time"):
+        return ColumnSyntax("date" if column.kind == "date" else "time", read=codec.read_text)
+    return ColumnSyntax("levels", levels=codec.levels, ordered=codec.ordered)
+
+
+def read_event(schema: Schema, given: Any) -> Event:
+    """Conditions as an event, from an event, a mapping, text, or None for none."""
+    if isinstance(given, str):
+        return parse_event(given, syntax_of(schema))
+    if given is not None and not isinstance(given, Event):
+        check_instance("given", given, Mapping, "an event, a mapping from column to what is known, or text")
+    return as_event(given)
+
+
+def check_target(schema: Schema, target: Any) -> Column:
+    """The column that a question is about."""
+    check_instance("target", target, str, "the name of a column, a query, or an event")
+    return schema.modelled_column("target", target)
+
+
+def warn_of_outside(engine: Any, given: Event) -> None:
+    """A warning if evidence lies outside of the data of a fitted table."""
+    if engine.is_outside(given):
+        got = bad_argument("given", "values between the least and the greatest of the data", given)
+        warnings.warn(f"{got}; the answer rests on the tails of the model", stacklevel=4)

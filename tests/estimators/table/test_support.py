@@ -1,0 +1,133 @@
+"""Evidence outside of the data is answered and told."""
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kdmkit as kdm
+import typecheck
+
+pd = pytest.importorskip("pandas")
+
+
+@pytest.fixture(scope="module")
+def weather() -> kdm.KDMTable:
+    """Incomes of some states, and the weather on some days of 2015 and 2016."""
+    rng = np.random.default_rng(0)
+    n = 600
+    frame = pd.DataFrame(
+        {
+            "income": rng.lognormal(10, 1, n).round(),
+            "state": rng.choice(["a", "b", "c"], n),
+            "date": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 500, n), unit="D"),
+            "clock": [pd.Timestamp(minute * 60, unit="s").time() for minute in rng.integers(0, 1440, n)],
+            "wind": np.where(rng.random(n) < 0.4, 0.0, rng.exponential(3, n)),
+        }
+    )
+    with typecheck.off():
+        return kdm.KDMTable(n_components=6, max_epochs=3, random_state=0).fit(frame)
+
+
+OUTSIDE: list[Any] = [
+    {"income": 1e9},
+    {"income": (1e8, None)},
+    "date > 2016-06-01",
+    "date < 1990 or date > 2030",
+    "state = a and wind > 5000",
+]
+
+
+@pytest.mark.parametrize("given", OUTSIDE)
+def test_evidence_outside_of_the_data_is_told_once(
+    weather: kdm.KDMTable, given: Any, unchecked: None
+) -> None:
+    target = "state" if "state" not in given else "clock"
+    questions = {
+        "query": lambda: weather.query(target, given),
+        "marginals": lambda: weather.marginals(given, [target, "clock"]),
+        "probability": lambda: weather.probability({"clock": ("09:00", "12:00")}, given),
+        "event": lambda: weather.query(kdm.col("clock") < "12:00", given),
+    }
+    for ask in questions.values():
+        with pytest.warns(UserWarning, match="given: expected values between the least and") as told:
+            ask()
+        assert len(told) == 1
+        assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="rests on the tails") as told:
+        answer = weather.query(target, given)
+    assert answer.support == 0
+    assert answer.is_unusual
+    assert answer.to_dict()["support"] == 0
+
+
+def test_draws_outside_of_the_data_are_told(weather: kdm.KDMTable, unchecked: None) -> None:
+    with pytest.warns(UserWarning, match="between the least and the greatest") as told:
+        drawn = weather.sample(20, given="date > 2016-06-01", random_state=0)
+    assert len(told) == 1
+    assert (drawn["date"] > "2016-06-01").all()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {"income": 20_000},
+        {"income": (None, 1e9)},
+        "date > 2016-03-01",
+        "wind = 0",
+        "income > 1e8 or wind = 0",
+    ],
+)
+def test_usual_evidence_is_not_told(weather: kdm.KDMTable, given: Any, unchecked: None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = weather.query("state", given)
+        weather.sample(3, given, random_state=0)
+    assert not answer.is_unusual
+    assert answer.support > 1e-3
+    assert json.dumps(answer.to_dict())
+
+
+def test_the_support_is_the_share_of_rows_that_are_less_usual(weather: kdm.KDMTable, unchecked: None) -> None:
+    incomes = np.array([3_000.0, 20_000.0, 200_000.0])
+    drawn = weather.query("income").sample(4000, random_state=0)
+    density = weather.query("income").density(drawn)
+    for income, height in zip(incomes, weather.query("income").density(incomes), strict=True):
+        support = weather.query("state", {"income": income}).support
+        assert support == pytest.approx((density <= height).mean(), abs=0.04)
+
+
+def test_printed_answers_tell_that_the_evidence_is_unlike_the_data(
+    weather: kdm.KDMTable, unchecked: None
+) -> None:
+    console = pytest.importorskip("rich.console").Console(width=80)
+    with pytest.warns(UserWarning, match="outside|between"):
+        unusual = weather.query("state", {"income": 1e9})
+    for answer, is_told in ((unusual, True), (weather.query("state", {"income": 20_000}), False)):
+        with console.capture() as capture:
+            console.print(answer)
+        assert ("unlike the data" in capture.get()) == is_told
+
+
+@pytest.mark.parametrize("name", ["income", "date", "clock", "wind"])
+@pytest.mark.parametrize("n", [3, 12, 48])
+def test_bins_are_a_partition(weather: kdm.KDMTable, name: str, n: int, unchecked: None) -> None:
+    """Frequent values at the ends of ranges count once."""
+    answer = weather.query(name)
+    bins = answer.bins(n)
+    inside = answer.probability((bins[0][0], bins[-1][1]))
+    assert answer.histogram(bins).sum() == pytest.approx(inside, abs=1e-6)
+    assert sum(answer.bars().values()) <= 1 + 1e-6
+
+
+def test_ranges_that_touch_count_their_common_end_once(weather: kdm.KDMTable, unchecked: None) -> None:
+    answer = weather.query("wind")
+    below, above = answer.histogram([(None, 0.0), (0.0, None)])
+    assert below + above == pytest.approx(1.0, abs=1e-6)
+    assert above >= answer.probability(0.0)
+    first, second, third = answer.histogram([(0, 2), (2.5, 3), (3, 4)])
+    assert first == pytest.approx(answer.probability((0, 2)))
+    assert second + third == pytest.approx(answer.probability((2.5, 4)), abs=1e-6)

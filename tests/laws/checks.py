@@ -1,0 +1,367 @@
+"""The laws that every table and every question must satisfy, each as its deviation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+import kdmkit as kdm
+from kdmkit.distributions.events import CERTAIN, Condition, Event
+from kdmkit.kernels.regions import Interval
+from laws.events import EventMaker, Meaning, compare, outcome, pair
+from laws.frames import LawFrame, Subject
+
+#: Deviations may be this large: components are float32.
+TOLERANCE = 1e-5
+#: A probability below which evidence counts as impossible.
+_TINY = 1e-30
+
+
+class Laws:
+    """The laws about one fitted table.
+
+    Args:
+        table: the table, fitted to the frame.
+        law_frame: the frame.
+        seed: of the questions.
+        again: the same table, saved and loaded.
+    """
+
+    def __init__(self, table: kdm.KDMTable, law_frame: LawFrame, seed: int, again: Any = None) -> None:
+        known = table.schema_.modelled
+        law_frame = replace(
+            law_frame,
+            subjects=tuple(subject for subject in law_frame.subjects if subject.name in known),
+            pairs=tuple(pair for pair in law_frame.pairs if set(pair) <= set(known)),
+        )
+        self.table, self.frame, self.again = table, law_frame, again
+        self.rng = random.Random(seed)
+        self.events = EventMaker(self.rng, law_frame)
+        #: The last question, for reports.
+        self.question = ""
+        self.n_impossible = 0
+
+    @property
+    def laws(self) -> dict[str, Callable[[], float]]:
+        """The laws by name; each call asks about another random event."""
+        names = [name for name in dir(type(self)) if name.startswith("law_")]
+        return {name.removeprefix("law_"): getattr(self, name) for name in names}
+
+    # ---- parts of questions
+
+    def subject(self, wanted: Callable[[Subject], bool] = lambda _: True) -> Subject | None:
+        some = [subject for subject in self.events.subjects if wanted(subject)]
+        return self.rng.choice(some) if some else None
+
+    def given(self) -> Event:
+        """Evidence: none, a value, or a random event that can happen."""
+        pick = self.rng.random()
+        if pick < 0.3:
+            return CERTAIN
+        if pick < 0.45:
+            subject = self.subject()
+            assert subject is not None
+            return compare(subject, "=", self.rng.choice(subject.values)).event
+        for _ in range(20):
+            event = self.events.event().event
+            if self.p(event) > 1e-12:
+                return event
+        return CERTAIN
+
+    def p(self, event: Event, given: Event = CERTAIN) -> float:
+        self.question = f"P({event} | {given})"
+        probability = self.table.probability(event, given)
+        assert 0 <= probability <= 1, (self.question, probability)
+        return probability
+
+    # ---- sums and products
+
+    def law_trichotomy(self) -> float:
+        """P(x < a) + P(x = a) + P(x > a) = 1."""
+        subject, given = self.subject(lambda s: s.is_ordered), self.given()
+        if subject is None:
+            return 0.0
+        value = subject.some(self.rng)
+        total = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<", "=", ">"))
+        closed = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<=", ">"))
+        other = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<", ">="))
+        return max(abs(total - 1), abs(closed - 1), abs(other - 1))
+
+    def law_complement(self) -> float:
+        """P(A) + P(not A) = 1."""
+        event, given = self.events.event().event, self.given()
+        return abs(self.p(event, given) + self.p(~event, given) - 1)
+
+    def law_partition(self) -> float:
+        """The probabilities of a partition sum to 1, alone and within an event."""
+        subject, given, event = self.subject(), self.given(), self.events.event().event
+        assert subject is not None
+        parts = self.events.partition(subject)
+        whole = sum(self.p(part.event, given) for part in parts)
+        within = sum(self.p(part.event & event, given) for part in parts)
+        p = self.p(event, given)
+        texts = [str(part.event) for part in parts]
+        self.question = f"{texts} and {event} given {given}: {whole}, {within} = {p}"
+        return max(abs(whole - 1), abs(within - p))
+
+    def law_addition(self) -> float:
+        """P(A or B) = P(A) + P(B) − P(A, B)."""
+        one, other, given = self.events.event().event, self.events.event().event, self.given()
+        total = self.p(one, given) + self.p(other, given) - self.p(one & other, given)
+        off = abs(self.p(one | other, given) - total)
+        self.question = f"{one} or {other} given {given}"
+        return off
+
+    def law_product(self) -> float:
+        """P(A, B) = P(A | B) · P(B), and log_evidence is log P(B)."""
+        one, other = self.events.event().event, self.events.event().event
+        p = self.p(other)
+        if p < _TINY:
+            return self._refused(one, other)
+        answer = self.table.query(one, other)
+        off = abs(self.p(one, other) * p - self.p(one & other))
+        return max(
+            off, abs(math.expm1(answer.log_evidence - math.log(p))), abs(float(answer) - self.p(one, other))
+        )
+
+    def _refused(self, event: Event, given: Event) -> float:
+        """Evidence without probability is refused, or has a density and gives a probability."""
+        self.n_impossible += 1
+        try:
+            self.p(event, given)
+        except ValueError as error:
+            if "probability 0" not in str(error):
+                raise
+        return 0.0
+
+    def law_pairs(self) -> float:
+        """P(x < y) + P(x = y) + P(x > y) = 1, and each with its complement."""
+        if not self.frame.pairs:
+            return 0.0
+        left, right = (kdm.col(name) for name in self.rng.choice(self.frame.pairs))
+        given = self.given() if self.rng.random() < 0.3 else CERTAIN
+        below, equal, above = (self.p(e, given) for e in (left < right, left == right, left > right))
+        return max(abs(below + equal + above - 1), abs(self.p(right < left, given) - above))
+
+    # ---- answers
+
+    def law_query(self) -> float:
+        """The distribution of a column has the probabilities of events about it."""
+        subject, given = self.subject(), self.given()
+        assert subject is not None
+        answer = self.table.query(subject.name, given)
+        condition = self.events.condition(subject).event
+        while not isinstance(condition, Condition) or not isinstance(condition.key, str):
+            condition = self.events.condition(subject).event
+        p = self.p(condition, given)
+        off = abs(answer.probability(condition.region) - p)
+        marginal = self.table.marginals(given, [subject.name, self.events.subjects[0].name])[subject.name]
+        return max(off, abs(marginal.probability(condition.region) - p))
+
+    def law_histogram(self) -> float:
+        """The bars of a histogram sum to the probability of their range."""
+        subject, given = self.subject(lambda s: s.is_ordered), self.given()
+        if subject is None:
+            return 0.0
+        answer = self.table.query(subject.name, given)
+        self.question = f"bins of {answer.question}"
+        bins = answer.bins()
+        ends = {end for ends in bins for end in ends}
+        twice = sum(answer.probability(end) for end in ends if sum(end in pair for pair in bins) == 2)
+        return abs(answer.histogram(bins).sum() - twice - answer.probability((bins[0][0], bins[-1][1])))
+
+    def law_quantiles(self) -> float:
+        """Quantiles ascend, F(quantile(q)) ≥ q and P(x < quantile(q)) ≤ q; the median is one of them."""
+        subject, given = self.subject(lambda s: s.is_ordered), self.given()
+        if subject is None:
+            return 0.0
+        answer = self.table.query(subject.name, given)
+        levels = sorted(self.rng.uniform(0.001, 0.999) for _ in range(3))
+        values = [answer.quantile(q) for q in levels]
+        self.question = f"quantiles {levels} = {values} of {answer.question}"
+        places = outcome(subject, values) if subject.kind != "duration" else np.array(values)
+        off = 0.0 if all(a <= b for a, b in itertools.pairwise(places)) else 1.0
+        for q, value in zip(levels, values, strict=True):
+            upto, below = (
+                answer.probability(Interval(None, value)),
+                answer.probability(Interval(None, value, "neither")),
+            )
+            off = max(off, q - upto, below - q)
+        return off
+
+    def law_means(self) -> float:
+        """The mean is that of the means of parts."""
+        subject, given = self.subject(lambda s: s.kind in ("number", "duration")), self.given()
+        if subject is None:
+            return 0.0
+        whole = self.table.query(subject.name, given)
+        total = scale = 0.0
+        for part in self.events.partition(subject):
+            p = self.p(part.event, given)
+            if p < 1e-9:
+                continue
+            inside = self.table.query(subject.name, part.event & given)
+            self.question = f"mean of {inside.question}"
+            total, scale = total + p * inside.mean, max(scale, p * abs(inside.mean), p * inside.std)
+        self.question = f"means of parts of {whole.question}: {whole.mean} {total}"
+        return abs(total - whole.mean) / max(scale, whole.std, abs(whole.mean), 1e-300)
+
+    def law_mode(self) -> float:
+        """No draw is more probable than the mode."""
+        subject, given = self.subject(), self.given()
+        assert subject is not None
+        answer = self.table.query(subject.name, given)
+        draws = answer.sample(20, random_state=self.rng.randrange(2**31))
+        mode = answer.mode
+        self.question = f"mode {mode} of {answer.question}"
+        heights = answer.density([mode, *draws])
+        best = draws[int(heights[1:].argmax())]
+        self.question += f", draw {best} {heights[0]} {heights[1:].max()}"
+        # Atoms have masses, other numbers densities: they have no common height.
+        if subject.kind == "number" and (answer.probability(mode) > 0) != (answer.probability(best) > 0):
+            return 0.0
+        return max(0.0, float(heights[1:].max() / max(heights[0], 1e-300) - 1))
+
+    # ---- forms
+
+    def law_text(self) -> float:
+        """The text of an event has its probability; the printed question is the same question."""
+        event, given = self.events.event().event, self.given()
+        answer = self.table.query(event, given)
+        self.question = answer.question
+        again = self.table.query(answer.question)
+        same = 0.0 if again.question == answer.question else 1.0
+        by_text = self.table.probability(str(event), None if given == CERTAIN else str(given))
+        return max(same, abs(float(again) - float(answer)), abs(by_text - float(answer)))
+
+    def law_printed(self) -> float:
+        """The printed question about a column is the same question."""
+        subject, given = self.subject(), self.given()
+        assert subject is not None
+        answer = self.table.query(subject.name, given)
+        self.question = answer.question
+        again = self.table.query(answer.question)
+        assert again.question == answer.question, (again.question, answer.question)
+        return abs(again.log_evidence - answer.log_evidence) / (1 + abs(answer.log_evidence))
+
+    def law_mapping(self) -> float:
+        """A mapping, a text and an expression state the same."""
+        subject, given = self.subject(), self.given()
+        assert subject is not None
+        value: Any = subject.some(self.rng)
+        event = kdm.col(subject.name) == value
+        if subject.is_ordered and self.rng.random() < 0.5:
+            value = self.events.ends(subject)
+            event = kdm.col(subject.name).between(*value)
+        p = self.p(event, given)
+        by_mapping = self.table.probability({subject.name: value}, given)
+        by_text = self.table.probability(str(event), given)
+        return max(abs(p - by_mapping), abs(p - by_text))
+
+    def law_saved(self) -> float:
+        """A saved table answers the same."""
+        if self.again is None:
+            return 0.0
+        event, given = self.events.event().event, self.given()
+        return abs(self.p(event, given) - self.again.probability(event, given))
+
+    def law_certain(self) -> float:
+        """What must happen has probability 1, what cannot has 0, and as evidence is refused."""
+        subject = self.subject(lambda s: s.is_ordered)
+        event = self.events.event().event
+        if subject is None:
+            return 0.0
+        whole = (
+            compare(subject, "<", subject.values[0]).event | compare(subject, ">=", subject.values[0]).event
+        )
+        off = max(abs(self.p(event | ~event) - 1), self.p(event & ~event), abs(self.p(whole) - 1))
+        try:
+            self.table.query(subject.name, event & ~event)
+        except ValueError as error:
+            return off if "probability 0" in str(error) else 1.0
+        return 1.0
+
+    # ---- draws
+
+    def violations(self, n: int, *, with_pair: bool = False) -> tuple[int, float, int]:
+        """Draws given a random event: how many, the p-value of the frequencies, and how many violate it."""
+        meaning = self._drawable(with_pair)
+        self.question = f"sample | {meaning.event}"
+        drawn = self.table.sample(n, given=meaning.event, random_state=self.rng.randrange(2**31))
+        bad = int((~meaning.holds(drawn)).sum())
+        if bad:
+            self.question += "\n" + drawn[~meaning.holds(drawn)].head(2).to_string()
+        if with_pair:
+            return n, 1.0, bad
+        parts = self.events.partition(self.subject())  # type: ignore[arg-type]
+        wanted = np.array([self.p(part.event, meaning.event) for part in parts])
+        got = np.array([part.holds(drawn).sum() for part in parts])
+        self.question = f"frequencies {got} {n * wanted} of {[str(p.event) for p in parts]} | {meaning.event}"
+        return n, p_value(got, n * wanted), bad
+
+    def _drawable(self, with_pair: bool) -> Meaning:
+        for _ in range(200):
+            meaning = self.events.event()
+            if with_pair:
+                meaning = pair(self.rng, *self.rng.choice(self.frame.pairs))
+            if self.p(meaning.event) > 1e-3:
+                return meaning
+        return Meaning(CERTAIN, lambda frame: np.ones(len(frame), bool))
+
+    def law_sets_of_masses(self) -> float:
+        """In a set of an atom and a value of a density only the atom counts."""
+        for subject in self.events.subjects:
+            codec = self.table.schema_.columns[subject.name].codec
+            part = getattr(codec, "part", None)
+            if subject.kind == "number" and codec.atoms and not (part.masses or part.step):
+                atom = codec.atoms[0]
+                other = next(value for value in subject.values if value not in codec.atoms)
+                column = kdm.col(subject.name)
+                return abs(self.p(column == atom, column.isin([atom, other])) - 1)
+        return 0.0
+
+
+def p_value(got: np.ndarray, wanted: np.ndarray) -> float:
+    """The p-value of the chi-square test; rare cells are merged, impossible ones fail."""
+    if (got[wanted < 1e-7] > 0).any():
+        return 0.0
+    order = np.argsort(wanted)
+    cells: list[list[float]] = [[0.0, 0.0]]
+    for i in order:
+        if cells[-1][1] >= 10:
+            cells.append([0.0, 0.0])
+        cells[-1][0] += got[i]
+        cells[-1][1] += wanted[i]
+    if len(cells) > 1 and cells[-1][1] < 10:
+        last = cells.pop()
+        cells[-1] = [cells[-1][0] + last[0], cells[-1][1] + last[1]]
+    if len(cells) < 2:
+        return 1.0
+    counts, expected = np.array(cells).T
+    expected *= counts.sum() / expected.sum()
+    return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(cells) - 1))
+
+
+def fitted(
+    law_frame: LawFrame, *, n_components: int = 4, max_epochs: int = 2, **options: Any
+) -> kdm.KDMTable:
+    """A table of the frame."""
+    types = {s.name: "category" for s in law_frame.subjects if s.kind == "level"}
+    table = kdm.KDMTable(
+        types=types, n_components=n_components, max_epochs=max_epochs, random_state=0, **options
+    )
+    return table.fit(law_frame.frame)
+
+
+def saved_and_loaded(table: kdm.KDMTable, folder: Path) -> Any:
+    path = folder / "table.kdm"
+    kdm.save(table, path)
+    return kdm.load(path)

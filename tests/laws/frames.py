@@ -1,0 +1,224 @@
+"""Random frames with columns of all kinds, which depend on each other, and the values to ask about."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+Kind = Literal["number", "level", "ordinal", "date", "time", "duration"]
+_LEVELS = (
+    "<=50K",
+    ">50K",
+    "and",
+    "or",
+    "a b",
+    'say "hi"',
+    "it's",
+    "010",
+    "10",
+    "true",
+    "x|y",
+    "ä,ö",
+    "not",
+    "é",
+)
+_NAMES = ("price", "hours per week", "and", "P", "a|b", "größe", "`tick`", "x-1", "10", " lead", 'q"q', "In")
+_DAY = pd.Timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How a column is made: its kind, and values from random numbers and a latent variable."""
+
+    kind: Kind
+    make: Callable[[np.random.Generator, np.ndarray], Any]
+
+
+def _steps(decimals: int) -> Callable[[np.random.Generator, np.ndarray], Any]:
+    def make(rng: np.random.Generator, z: np.ndarray) -> Any:
+        whole = np.round(20 * z + rng.normal(0, 5, len(z)))
+        return np.round(whole / 10.0**decimals, decimals) if decimals > 0 else whole * 10.0**-decimals
+
+    return make
+
+
+def _dates(days: int, unit: str) -> Callable[[np.random.Generator, np.ndarray], Any]:
+    def make(rng: np.random.Generator, z: np.ndarray) -> Any:
+        share = 1 / (1 + np.exp(-z - rng.normal(0, 0.5, len(z))))
+        dates = pd.Timestamp("2019-11-20") + pd.to_timedelta(np.round(share * days * 86400), unit="s")
+        return dates.to_period(unit).to_timestamp() if unit in "MY" else dates.floor(unit)
+
+    return make
+
+
+def _times(clock: int) -> Callable[[np.random.Generator, np.ndarray], Any]:
+    def make(rng: np.random.Generator, z: np.ndarray) -> Any:
+        seconds = np.mod(43200 + 15000 * z + rng.normal(0, 5000, len(z)), 86400) // clock * clock
+        return [(dt.datetime.min + dt.timedelta(seconds=int(s))).time() for s in seconds]
+
+    return make
+
+
+def _category(rng: np.random.Generator, z: np.ndarray) -> Any:
+    levels = rng.choice(_LEVELS, int(rng.integers(2, 9)), replace=False)
+    return levels[np.clip((z + rng.normal(0, 1, len(z)) + 2).astype(int), 0, len(levels) - 1)]
+
+
+def _ordered(rng: np.random.Generator, z: np.ndarray) -> Any:
+    return pd.Categorical(_category(rng, z), rng.permutation(_LEVELS), ordered=True)
+
+
+def _missing(make: Callable[..., Any], share: float) -> Callable[..., Any]:
+    def some(rng: np.random.Generator, z: np.ndarray) -> Any:
+        values = pd.Series(make(rng, z))
+        return values.mask(rng.random(len(z)) < share)
+
+    return some
+
+
+MAKERS: dict[str, Maker] = {
+    **{f"step 1e{-k}": Maker("number", _steps(k)) for k in (9, 6, 3, 2, 1, 0, -3, -6)},
+    "density": Maker("number", lambda rng, z: np.exp(z + rng.normal(0, 0.3, len(z)))),
+    "tiny": Maker("number", lambda rng, z: 1e-9 * (z + rng.normal(0, 0.3, len(z)))),
+    "float32": Maker("number", lambda rng, z: (z + rng.normal(0, 0.3, len(z))).astype(np.float32)),
+    "zeros": Maker(
+        "number", lambda rng, z: np.where(rng.random(len(z)) < 0.6, 0.0, np.round(np.exp(4 + z), 9))
+    ),
+    "zeros and cap": Maker(
+        "number", lambda rng, z: np.clip(np.where(rng.random(len(z)) < 0.3, 0.0, np.exp(4 + z)), 0, 100)
+    ),
+    "capped": Maker("number", lambda rng, z: np.minimum(np.round(80 + 15 * z, 1), 100)),
+    "frequent": Maker(
+        "number", lambda rng, z: np.where(rng.random(len(z)) < 0.4, 40.0, np.round(40 + 12 * z))
+    ),
+    "share": Maker("number", lambda rng, z: np.round(1 / (1 + np.exp(-z - rng.normal(0, 1, len(z)))), 2)),
+    "codes": Maker("number", lambda rng, z: np.round(np.clip(z, -2, 2)) * 2.5),
+    "integers": Maker("number", lambda rng, z: np.round(30 * z).astype(int) - 7),
+    "count": Maker("number", lambda rng, z: rng.poisson(np.exp(1 + 0.5 * z))),
+    "large count": Maker(
+        "number", lambda rng, z: (np.exp(8 + z) + rng.integers(0, 1000, len(z))).astype(int)
+    ),
+    "seconds": Maker("number", lambda rng, z: 1_600_000_000 + (1e5 * z).astype(int)),
+    "beyond 2^53": Maker("number", lambda rng, z: 2**53 + 1 + 2 * np.round(1000 * z + 5000).astype(np.int64)),
+    "nullable": Maker("number", lambda rng, z: pd.array(_missing(_steps(0), 0.1)(rng, z), dtype="Int64")),
+    "with missing": Maker("number", _missing(_steps(2), 0.2)),
+    "boolean": Maker("ordinal", lambda rng, z: z + rng.normal(0, 1, len(z)) > 0.5),
+    "0 and 1": Maker("number", lambda rng, z: (z + rng.normal(0, 1, len(z)) > 0.5).astype(int)),
+    "category": Maker("level", _category),
+    "category with missing": Maker("level", _missing(_category, 0.1)),
+    "ordered": Maker("ordinal", _ordered),
+    "days": Maker("date", _dates(90, "D")),
+    "decades": Maker("date", _dates(9000, "D")),
+    "months": Maker("date", _dates(4000, "M")),
+    "years": Maker("date", _dates(15000, "Y")),
+    "hours": Maker("date", _dates(200, "h")),
+    "minutes": Maker("date", _dates(900, "min")),
+    "instants": Maker("date", _dates(30, "s")),
+    "clock": Maker("time", _times(60)),
+    "clock in seconds": Maker("time", _times(1)),
+    "quarters": Maker("time", _times(900)),
+    "duration": Maker("duration", lambda rng, z: pd.to_timedelta(np.round(np.exp(5 + z)), unit="min")),
+    "durations of days": Maker("duration", lambda rng, z: pd.to_timedelta(np.round(np.exp(3 + z)), unit="D")),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A column to ask about.
+
+    Args:
+        values: those of the frame, ascending or in the order of levels.
+    """
+
+    name: str
+    kind: Kind
+    values: Sequence[Any]
+    source: str = ""
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.kind != "level"
+
+    def some(self, rng: random.Random) -> Any:
+        """A value to compare with: of the column, between two of them, an extreme one, one far outside."""
+        value = rng.choice(self.values)
+        pick = rng.random()
+        if self.kind in ("level", "ordinal") or pick < 0.45:
+            return value
+        if pick < 0.6:
+            return rng.choice([self.values[0], self.values[-1]])
+        return getattr(self, f"_odd_{self.kind}")(rng, value)
+
+    def _odd_number(self, rng: random.Random, value: Any) -> Any:
+        place = rng.randrange(len(self.values) - 1)
+        low, high = self.values[place], self.values[place + 1]
+        between = low + (high - low) * rng.choice([0.5, 0.25, rng.random()])
+        span = float(self.values[-1]) - float(self.values[0])
+        outside = [self.values[-1] + span, self.values[0] - span, self.values[-1] + 10 * span, 0, -1]
+        beside = [value + step for step in (high - low, low - high)]
+        return rng.choice([between, between, *beside, *outside])
+
+    def _odd_duration(self, rng: random.Random, value: Any) -> Any:
+        return value + rng.choice([dt.timedelta(seconds=30), dt.timedelta(hours=-7), dt.timedelta(-20_000)])
+
+    def _odd_date(self, rng: random.Random, value: pd.Timestamp) -> Any:
+        far = [value + 10_000 * _DAY, value - 10_000 * _DAY]
+        near = [value + pd.Timedelta(hours=11, seconds=30), value + _DAY, value - 3 * _DAY]
+        texts = [value.strftime(form) for form in ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d %H:%M")]
+        return rng.choice([*near, *texts, *texts, value.date(), rng.choice(far)])
+
+    def _odd_time(self, rng: random.Random, value: dt.time) -> Any:
+        odd = [dt.time(0), dt.time(23, 59, 59), value.replace(second=30), value.replace(minute=7)]
+        return rng.choice([*odd, value.strftime("%H:%M")])
+
+
+@dataclass(frozen=True)
+class LawFrame:
+    """A frame and what to ask about it."""
+
+    name: str
+    frame: Any
+    subjects: tuple[Subject, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+def subject_of(series: Any, kind: Kind, source: str = "") -> Subject:
+    """A column of a frame as a subject."""
+    present = series.dropna()
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        values = list(series.cat.categories)
+    else:
+        values = sorted(set(present.tolist()))
+    return Subject(str(series.name), kind, values, source)
+
+
+def random_frame(seed: int, n: int = 240, sources: Sequence[str] | None = None) -> LawFrame:
+    """A frame with some of the columns of `MAKERS`, and with two pairs of comparable ones."""
+    rng, choose = np.random.default_rng(seed), random.Random(seed)
+    sources = choose.sample(sorted(MAKERS), 7) if sources is None else list(sources)
+    names = choose.sample(_NAMES, min(3, len(sources)))
+    z = rng.normal(size=n)
+    columns, subjects = {}, []
+    for i, source in enumerate(sources):
+        name = names[i] if i < len(names) else f"v{i} {source}" if choose.random() < 0.3 else f"v{i}"
+        columns[name] = pd.Series(MAKERS[source].make(rng, z)).reset_index(drop=True)
+        columns[name].name = name
+        subjects.append(subject_of(columns[name], MAKERS[source].kind, source))
+    return LawFrame(f"generated {seed}", pd.DataFrame(columns), tuple(subjects), comparable(subjects))
+
+
+def comparable(subjects: Sequence[Subject]) -> tuple[tuple[str, str], ...]:
+    """Pairs of columns that can be compared."""
+    kinds = {"number": "number", "date": "date", "time": "time", "duration": "number"}
+    return tuple(
+        (one.name, other.name)
+        for one in subjects
+        for other in subjects
+        if one is not other and one.kind in kinds and kinds[one.kind] == kinds.get(other.kind)
+    )

@@ -1,0 +1,80 @@
+"""Random questions to tables with columns of all kinds satisfy the laws of probability.
+
+`scripts/laws.py` asks more of them, also about real tables.
+"""
+
+import functools
+import zlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+pytest.importorskip("narwhals")
+
+import typecheck
+from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded
+from laws.frames import MAKERS, LawFrame, random_frame
+
+_N_FRAMES = 4
+_LAWS = sorted(name.removeprefix("law_") for name in dir(Laws) if name.startswith("law_"))
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def shared_frame(place: int) -> LawFrame:
+    """One of some frames that have all kinds of columns together."""
+    return random_frame(place, sources=sorted(MAKERS)[place::_N_FRAMES])
+
+
+@functools.cache
+def shared_laws(place: int) -> Laws:
+    with typecheck.off():
+        frame = shared_frame(place)
+        return Laws(fitted(frame, max_epochs=1), frame, place)
+
+
+def check(laws: Laws, law: str, n: int) -> None:
+    for _ in range(n):
+        deviation = laws.laws[law]()
+        assert deviation <= TOLERANCE, (law, deviation, laws.question)
+
+
+@pytest.mark.parametrize("law", [law for law in _LAWS if law != "saved"])
+@pytest.mark.parametrize("place", range(_N_FRAMES))
+def test_laws(place: int, law: str) -> None:
+    laws = shared_laws(place)
+    laws.rng.seed(zlib.crc32(law.encode()))
+    check(laws, law, 1 if law == "pairs" else 3)
+
+
+@pytest.mark.parametrize("place", range(_N_FRAMES))
+def test_draws_satisfy_their_event_as_often_as_it_says(place: int) -> None:
+    laws = shared_laws(place)
+    laws.rng.seed(place)
+    for _ in range(4):
+        _, p_value, n_bad = laws.violations(500)
+        assert n_bad == 0, laws.question
+        assert p_value > 1e-6, laws.question
+    assert laws.violations(50, with_pair=True)[2] == 0, laws.question
+
+
+def test_saved_tables_satisfy_the_same(tmp_path: Path) -> None:
+    laws = shared_laws(0)
+    laws.again = saved_and_loaded(laws.table, tmp_path)
+    check(laws, "saved", 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_laws_of_many_tables(seed: int, tmp_path: Path) -> None:
+    frame = random_frame(seed)
+    table = fitted(frame)
+    laws = Laws(table, frame, seed, saved_and_loaded(table, tmp_path))
+    for law in _LAWS:
+        check(laws, law, 2 if law == "pairs" else 10)
+    p_values = []
+    for _ in range(10):
+        _, p_value, n_bad = laws.violations(2000)
+        assert n_bad == 0, laws.question
+        p_values.append(p_value)
+    assert min(p_values) > 1e-7
