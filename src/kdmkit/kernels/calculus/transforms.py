@@ -114,6 +114,16 @@ class Change(nn.Module):
             point = image
         return total.to(x.dtype)
 
+    def breaks(self) -> Float[Tensor, "k d"]:
+        """The x at which T′ jumps: knots of `QuantileNormal`."""
+        places = torch.zeros(0, 1, dtype=torch.float64)
+        for step in reversed(self._chain):
+            places = step.backward(places.to(next(iter(step.numbers.values()), places).device))
+            if step.kind == "quantile_normal":
+                knots = step.numbers["scores" if step.inverse else "values"].unsqueeze(-1)
+                places = torch.cat([places, knots])
+        return places
+
     def bound(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) of an interval's end: ±∞ from the ends of T's domain on."""
         if self._is_onto:
