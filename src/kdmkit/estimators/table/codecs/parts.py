@@ -259,6 +259,13 @@ class NumberPart(Part):
         multiple = np.round((numbers - self.origin) / self.step)
         return np.round(self.origin + multiple * self.step, self._decimals)
 
+    def on_grid(self, events: Tensor) -> Tensor:
+        """Events of the nearest points of the grid."""
+        if not self.step:
+            return events
+        numbers = self.snapped(events.cpu().numpy() * self.scale + self.shift)
+        return torch.from_numpy((numbers - self.shift) / self.scale).to(events)
+
     @property
     def _decimals(self) -> int:
         digits = (max(0, math.ceil(-math.log10(part)) + 3) for part in (self.step, abs(self.origin)) if part)
