@@ -24,8 +24,8 @@ from kdmkit.ops import Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
 
 # Moments are sums over the cells of a component if its middle half has at most `_CENTRAL_CELLS`; otherwise
-# rounding hardly changes the moments. Of more than `_CELLS` cells those far out are summed in blocks, each wider
-# than the one before by the share 1/`_GROWTH` of its distance.
+# rounding hardly changes the moments. Of more than `_CELLS` cells those far out are summed in blocks, each
+# wider than the one before by the share 1/`_GROWTH` of its distance.
 _CELLS, _CENTRAL_CELLS, _GROWTH = 1 << 13, 1 << 6, 1 << 8
 # How far bounds of restricted densities lie inside of cells, in cells.
 _MARGIN = 1e-11
