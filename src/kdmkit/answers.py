@@ -2,7 +2,16 @@
 
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.tree import Completion, MutualInformation
-from kdmkit.estimators.table import Answer, Cell, Column, Columns, Dependence, EventAnswer, Explanation
+from kdmkit.estimators.table import (
+    Answer,
+    Cell,
+    Column,
+    Columns,
+    Dependence,
+    EventAnswer,
+    Explanation,
+    Information,
+)
 
 __all__ = [
     "Answer",
@@ -13,6 +22,7 @@ __all__ = [
     "Dependence",
     "EventAnswer",
     "Explanation",
+    "Information",
     "MutualInformation",
     "Operand",
     "Operands",
