@@ -231,6 +231,7 @@ class TreeLayer(KDMLayer):
             if start is not None:
                 self.components[name].copy_(start)
                 self.kernel(name).initialize_bandwidth(self.components[name], "scott")
+        self._is_initialized = True
         self.root_logits.zero_()
         self.edge_logits.copy_(start_edges(len(self.edge_logits), self.n_components, generator))
         return self
