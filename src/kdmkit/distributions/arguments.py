@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region, check_kernel
-from kdmkit.kernels.regions import Packed
+from kdmkit.kernels.region_tensors import Packed
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None

@@ -5,12 +5,13 @@ from kdmkit.kernels.arcs import Arc
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
-from kdmkit.kernels.categorical import Categorical, Cosine
+from kdmkit.kernels.categorical import Categorical, Coded, Cosine
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
+from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Missing, OneOf, Region, Union
@@ -26,6 +27,7 @@ __all__ = [
     "RBF",
     "Bandwidth",
     "Categorical",
+    "Coded",
     "Composed",
     "Cosine",
     "Epanechnikov",
@@ -36,6 +38,7 @@ __all__ = [
     "LearnedBandwidth",
     "Levels",
     "LocationScale",
+    "Measured",
     "Missing",
     "OneOf",
     "Periodic",

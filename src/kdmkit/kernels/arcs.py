@@ -14,7 +14,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.region_tensors import Bounds
-from kdmkit.kernels.regions import Interval, Region
+from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Sum, Term
 from kdmkit.ops.terms import restricted, whole
@@ -28,7 +28,7 @@ class Arc(Around):
 
     Args:
         kernel: a Periodic kernel of one dimension.
-        low, high: the ends, in [0, period]; of whole numbers, half a step before the first and after the last.
+        low, high: the ends, in [0, period]; of whole numbers, half a step before and after them.
 
     >>> import kdmkit as kdm
     >>> kernel = Arc(Periodic(2.0, 24), 6.0, 12.0)

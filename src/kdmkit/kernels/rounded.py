@@ -202,7 +202,7 @@ class Rounded(Around):
         c = components.double()
         edges = self._panels(c.detach())
         first, stop = edges[0], edges[-1]
-        # E[X] = x₀ + δ·Σ_k P(X > x_k) and E[(X − x₀)²] = δ²·Σ_k (2k + 1)·P(X > x_k), k from the first cell on.
+        # E[X] = x₀ + δ·Σ_k P(X > x_k), E[(X − x₀)²] = δ²·Σ_k (2k + 1)·P(X > x_k), from the first cell on.
         many = float((stop - first).amax()) > _CELLS
         k, weights = panel_sums(edges) if many else _each_cell(first, stop)
         above = self.at(first + k + 0.5).unsqueeze(-1)
@@ -285,7 +285,7 @@ def _slack(position: Tensor, x: Tensor) -> Tensor:
 
 
 def _with_kinks(ends: Float[Tensor, "p *batch"], kinks: Float[Tensor, " k"]) -> Float[Tensor, "n *batch"]:
-    """The ends of panels, with kinks between the first and the last one; these repeat where there are fewer."""
+    """The ends of panels and the kinks among them; the last end repeats where there are fewer."""
     places = torch.minimum(torch.maximum(kinks.reshape(-1, *[1] * (ends.ndim - 1)), ends[0]), ends[-1])
     every = torch.cat([ends, places]).sort(0).values
     before, after = ((every == end).sum(0) for end in (ends[0], ends[-1]))

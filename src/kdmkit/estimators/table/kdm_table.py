@@ -95,7 +95,6 @@ class KDMTable(DensityMixin, TableEstimator):
         """
         engine = self._engine()
         schema = engine.schema
-        event = None
         if given is None and isinstance(target, str) and target not in schema.columns:
             query = parse_query(target, syntax_of(schema))
             condition = query.given

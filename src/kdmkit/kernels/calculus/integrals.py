@@ -225,7 +225,7 @@ def panel_sums(
 
 
 def _mean_coefficients() -> np.ndarray[Any, Any]:
-    """The mean of u^(2r) over n midpoints of equal parts of [−1, 1] is Σ_j a_rj (2/n)^(2j), by Bernoulli's numbers."""
+    """a_rj: the mean of u^(2r) over the middles of n equal parts of [−1, 1] is Σ_j a_rj (2/n)^(2j)."""
     table = np.zeros((_SUM_POWERS, _SUM_POWERS))
     for r in range(_SUM_POWERS):
         for j in range(r + 1):

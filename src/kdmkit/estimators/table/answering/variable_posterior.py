@@ -26,8 +26,7 @@ from kdmkit.estimators.table.answering.posterior import (
 )
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Region
-from kdmkit.kernels.region_tensors import stack_packed
-from kdmkit.kernels.regions import Packed
+from kdmkit.kernels.region_tensors import Packed, stack_packed
 
 # Points between the neighbours of the highest one, and how often there are nearer ones.
 _PEAK_POINTS, _PEAK_STEPS = 33, 4
