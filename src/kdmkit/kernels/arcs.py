@@ -138,7 +138,8 @@ class Arc(Around):
 
     def _ends(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The ends of the arc, rounded into it."""
-        return ends_inside(*torch.tensor([self.low, self.high], dtype=torch.float64), like)
+        low, high = torch.tensor([self.low, self.high], dtype=torch.float64)
+        return ends_inside(low, high, like)
 
     def typical_event(self, components: Tensor) -> Tensor:
         return self.mode(components)

@@ -229,7 +229,7 @@ class Rounded(Around):
         """
         change = self.kernel.change if isinstance(self.kernel, Transformed) else None
         kinks = c.new_zeros(0) if change is None else change.kinks(c.device)
-        product = self.kernel if change is None else self.kernel.product
+        product = self.kernel.product if isinstance(self.kernel, Transformed) else self.kernel
         product = product if isinstance(product, Truncated) else Truncated(product)
         n, negligible = _FEW_PANELS if len(kinks) else _PANELS
         low, high = product.reach(c, negligible)
