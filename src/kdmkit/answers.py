@@ -1,5 +1,6 @@
-"""Types of the answers of `KDMTable` and `TreeKDM`, for type hints and `isinstance`."""
+"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
 
+from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import (
@@ -20,6 +21,7 @@ __all__ = [
     "Columns",
     "Completion",
     "Dependence",
+    "Estimate",
     "EventAnswer",
     "Explanation",
     "Information",

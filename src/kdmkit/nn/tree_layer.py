@@ -236,6 +236,7 @@ class TreeLayer(KDMLayer):
             if start is not None:
                 self.components[name].copy_(start)
                 self.kernel(name).initialize_bandwidth(self.components[name], "scott")
+        self._is_initialized = True
         self.root_logits.zero_()
         independent = frozenset() if learned is None else learned.independent
         children = list(self.parents)[1:]
