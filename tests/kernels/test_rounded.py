@@ -145,19 +145,13 @@ def test_bad_input(unchecked: None) -> None:
 
 
 def test_moments_of_narrow_components_beside_wide_ones() -> None:
-    """Components with many cells have moments by the jumps of the density, others sums over cells."""
-    change = kdm.QuantileNormal([0.0, 40.0, 360.0, 2400.0], [-2.0, 0.0, 0.7, 2.0])
-    inner = kdm.RBF.from_std(real([[0.02], [0.3], [0.5]]))
-    wide = kdm.Truncated(kdm.RBF.from_std(real(400.0)), 0.3, 710.0)
+    """Components with many cells have the moments of the number that is rounded, others sums over cells."""
+    change = kdm.QuantileNormal([0.0, 10.0, 90.0, 600.0], [-2.0, 0.0, 0.7, 2.0])
+    kernel = kdm.Rounded(kdm.Transformed(kdm.RBF.from_std(real([[0.02], [0.3], [0.5]])), change), 1.0)
     c = real([[-0.63], [-0.5], [1.0]])
-    points = torch.arange(-200.0, 10000.0, dtype=torch.float64)
-    for kernel, components in [
-        (kdm.Rounded(kdm.Transformed(inner, change)), c),
-        (kdm.Rounded(kdm.Transformed(kdm.Truncated(inner, -1.9), change)), c),
-        (kdm.Rounded(wide), real([[0.0], [250.0]])),
-    ]:
-        masses = kernel.log_overlap(points.reshape(-1, 1, 1), components).exp()
-        mean = (masses * points.unsqueeze(-1)).sum(0)
-        close(kernel.mean(components).squeeze(-1), mean, rtol=1e-7)
-        variance = (masses * (points.unsqueeze(-1) - mean).square()).sum(0)
-        close(kernel.variance(components).squeeze(-1), variance, rtol=1e-6)
+    points = torch.arange(-50.0, 2500.0, dtype=torch.float64)
+    masses = kernel.log_overlap(points.reshape(-1, 1, 1), c).exp()
+    mean = (masses * points.unsqueeze(-1)).sum(0)
+    close(kernel.mean(c).squeeze(-1), mean, rtol=1e-5, atol=1e-3)
+    variance = (masses * (points.unsqueeze(-1) - mean).square()).sum(0)
+    close(kernel.variance(c).squeeze(-1), variance, rtol=1e-3)

@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
 from kdmkit.kernels import Kernel, Region, check_kernel
-from kdmkit.kernels.regions import Packed
+from kdmkit.kernels.region_tensors import Packed
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -83,7 +83,8 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
     """
     common = torch.Size()
     for shape in shapes.values():
-        if len(shape) and len(common) and shape != common:
+        # Lengths first: a comparison of symbolic sizes would become a condition of an exported program.
+        if len(shape) and len(common) and (len(shape) != len(common) or shape != common):
             return _broadcast_named(shapes)
         common = shape if len(shape) else common
     return common

@@ -27,8 +27,8 @@ from kdmkit.distributions.evidence import gather_evidence
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel, Region
-from kdmkit.kernels.region_tensors import stack_packed
-from kdmkit.kernels.regions import OneOf, Packed
+from kdmkit.kernels.region_tensors import Packed, stack_packed
+from kdmkit.kernels.regions import OneOf
 
 if TYPE_CHECKING:
     from kdmkit.distributions.joint import NamedVariables

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.distributions import constraints
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, real_vector
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.regions import Packed, Region
+from kdmkit.kernels.region_tensors import Packed
+from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole
 
@@ -63,7 +63,7 @@ class Kernel(nn.Module, ABC):
     @property
     def support(self) -> Constraint:
         """The events that have a density or a probability."""
-        return constraints.real_vector
+        return real_vector
 
     # ---- what a kernel is
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,27 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import broadcast
+from kdmkit.kernels.cuts import Span
 from kdmkit.kernels.regions import Interval, OneOf, Region
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Region):
+    """A batch of regions in the form that one kernel takes.
+
+    Args:
+        packed: of shape `(*lead, p)`, from `Kernel.pack`.
+    """
+
+    packed: Tensor
+
+    @property
+    def is_batch(self) -> bool:
+        return True
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        raise TypeError(bad_argument("region", "one region for a set operation", "a packed batch"))
 
 
 class Bounds(NamedTuple):
@@ -137,11 +158,12 @@ def pack_codes(
         return region.values.to(device)
     if region.is_batch:
         raise TypeError(bad_argument(argument, "a set of codes", "a batch of intervals"))
-    codes = [code for piece in region.pieces for code in _codes(argument, piece, n)]
+    codes = [code for piece in region.pieces for code in codes_in(argument, piece, n)]
     return torch.tensor(codes or [-1], device=device)
 
 
-def _codes(argument: str, piece: Interval, n: int) -> range:
+def codes_in(argument: str, piece: Interval, n: int) -> range:
+    """The codes 0 … n − 1 in an interval."""
     low, high = -1 if piece.low is None else piece.low, n if piece.high is None else piece.high
     try:
         first = math.floor(low) + 1 if piece.above else math.ceil(low)

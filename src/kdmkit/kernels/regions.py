@@ -270,25 +270,6 @@ class MissingOutcome(Region):
 Missing = MissingOutcome()
 
 
-@dataclass(frozen=True, eq=False)
-class Packed(Region):
-    """A batch of regions in the form that one kernel takes.
-
-    Args:
-        packed: of shape `(*lead, p)`, from `Kernel.pack`.
-    """
-
-    packed: Tensor
-
-    @property
-    def is_batch(self) -> bool:
-        return True
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        raise TypeError(bad_argument("region", "one region for a set operation", "a packed batch"))
-
-
 class Union(Region):
     """The outcomes of several regions, in normal form. Set operations return it.
 

@@ -107,7 +107,8 @@ def test_densities_of_levels_are_their_probabilities(table: kdm.KDMTable) -> Non
 @pytest.mark.parametrize("name", ["day", "minute", "stamp", "lasts"])
 def test_densities_and_probabilities_of_dates_times_and_durations(table: kdm.KDMTable, name: str) -> None:
     value, answer = mixed()[name][5], table.query(name)
-    assert answer.density([value]) == pytest.approx(answer.probability(value), rel=1e-4)
+    # Many minutes have the density in their middle.
+    assert answer.density([value]) == pytest.approx(answer.probability(value), rel=1e-3)
     assert table.query(name, {name: value}).probability((None, value)) == pytest.approx(1)
 
 

@@ -26,8 +26,8 @@ from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Interval, Region
-from kdmkit.kernels.region_tensors import stack_packed
-from kdmkit.kernels.regions import WHOLE, OneOf, Packed, intersection
+from kdmkit.kernels.region_tensors import Packed, stack_packed
+from kdmkit.kernels.regions import WHOLE, OneOf, intersection
 
 if TYPE_CHECKING:
     from kdmkit.estimators.table.answering.engine import TableEngine

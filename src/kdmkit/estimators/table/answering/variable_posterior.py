@@ -27,8 +27,7 @@ from kdmkit.estimators.table.answering.posterior import (
 from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Region
-from kdmkit.kernels.region_tensors import stack_packed
-from kdmkit.kernels.regions import Packed
+from kdmkit.kernels.region_tensors import Packed, stack_packed
 
 # Points near which the highest one is searched, points between the neighbours of each, and how often there
 # are nearer ones.
