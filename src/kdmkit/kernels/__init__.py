@@ -1,6 +1,7 @@
 """Kernels, all with overlap, normaliser and exact draws; `calculus` has their mathematics."""
 
-from kdmkit.kernels.arcs import Arcs
+from kdmkit.kernels.alternatives import Alternatives
+from kdmkit.kernels.arcs import Arc
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
@@ -18,10 +19,9 @@ from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.kernels.windowed import Windowed
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Windowed, Arcs)
+register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Arc, Alternatives)
 
 __all__ = [
     "RBF",

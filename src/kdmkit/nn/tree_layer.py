@@ -18,13 +18,13 @@ from kdmkit.distributions.base import snapshot
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
 from kdmkit.nn.tree_scores import TreeScores
-from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
+from kdmkit.nn.tree_start import LearnedTree, choose_rows, learn_tree, start_components, start_edges
 from kdmkit.ops.messages import Indexed, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
 _EDGE_FLOOR = 1e-6
 # Arguments of `initialize` that a variable cannot be named after.
-_RESERVED = ("sample_weight",)
+_RESERVED = ("sample_weight", "learned")
 
 
 class TreeLayer(KDMLayer):
@@ -173,20 +173,22 @@ class TreeLayer(KDMLayer):
         *,
         observed: Mapping[str, Any] | None = None,
         sample_weight: Any = None,
+        learned: LearnedTree | None = None,
         generator: torch.Generator | None = None,
         **columns: Any,
     ) -> TreeLayer:
         """Learns the tree, places components and sets bandwidths; the layer is returned.
 
-        The tree is a maximum spanning tree of pairwise mutual information on binned values, each pair by the
-        rows that have both; a tree that the constructor was given stays. k different rows become components:
-        state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is large. So
-        learning starts from a flat mixture of these rows. Bad data raises before anything changes.
+        The tree is a maximum spanning tree of pairwise mutual information by leave-one-out prediction, each
+        pair by the rows that have both; a tree that the constructor was given stays. k different rows become
+        components: state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is
+        large. So learning starts from a flat mixture of these rows. Bad data raises before anything changes.
 
         Args:
             observed: by variable, a boolean mask `(n,)`: False if the value is missing (it may be
                 anything). Variables may be left out. Constant columns and columns without a value work.
             sample_weight: of the rows, `(n,)`; None: 1.
+            learned: the tree, of `learn_tree`. Variables that it calls independent start without a link.
             generator: source of randomness.
             columns: by variable, `(n, *event)`, or labels `(n,)`.
         """
@@ -196,8 +198,11 @@ class TreeLayer(KDMLayer):
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, n)
         variables = list(self.variables.values())
         topology = self._topology
-        if self._learns_tree:
-            topology = _topology(list(self.variables), learn_tree(variables, data, masks, weights))
+        if learned is not None or self._learns_tree:
+            parents = (
+                learn_tree(variables, data, masks, weights).parents if learned is None else learned.parents
+            )
+            topology = _topology(list(self.variables), parents)
         rows = choose_rows(data, masks, self.n_components, weights, generator)
         starts = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
         self._topology = topology
@@ -205,8 +210,11 @@ class TreeLayer(KDMLayer):
             if start is not None:
                 self.components[name].copy_(start)
                 self.kernel(name).initialize_bandwidth(self.components[name], "scott")
+        self._is_initialized = True
         self.root_logits.zero_()
-        self.edge_logits.copy_(start_edges(len(self.edge_logits), self.n_components, generator))
+        independent = frozenset() if learned is None else learned.independent
+        children = list(self.parents)[1:]
+        self.edge_logits.copy_(start_edges(children, self.n_components, generator, independent))
         return self
 
     def _checked(

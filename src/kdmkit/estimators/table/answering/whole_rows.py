@@ -14,8 +14,10 @@ from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
-from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.cells import joined
+from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
+from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.schema import Column
 from kdmkit.training import Table
 
@@ -107,12 +109,12 @@ class Imputer:
 
     def __init__(self, engine: TableEngine, X: Any) -> None:
         self.engine = engine
-        self.raw: RawFrame = read_frame("X", X)
+        self.raw: RawFrame = engine.schema.marked(X)
         self.rows: Table = engine.schema.encode(self.raw)
 
     def _missing(self, column: Column) -> Array:
         """Numbers of the rows that lack a cell of the column; none if the frame lacks the column."""
-        raw = self.raw.columns.get(column.name)
+        raw = self.raw.columns.get(self.engine.schema.source_of(column.name))
         return np.flatnonzero(raw.missing) if raw is not None else np.array([], dtype=np.int64)
 
     # ---- three ways to fill in
@@ -207,4 +209,9 @@ class Imputer:
             missing = self._missing(column)
             if column.kind == "constant" and len(missing):
                 cells[name] = schema.decode_column(name, {}, len(missing)).values
-        return fill_frame(self.raw, cells, {name: schema.columns[name].storage for name in cells})
+        columns = [
+            RawColumn(name, values, np.zeros(len(values), bool), schema.columns[name].storage)
+            for name, values in cells.items()
+        ]
+        whole = joined(columns, schema.texts)
+        return fill_frame(self.raw, {c.name: c.values for c in whole}, {c.name: c.storage for c in whole})
