@@ -2,11 +2,14 @@
 
 import random
 import sys
+import time
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from estimators.table.random_queries import QueryWriter, mutated, random_columns
+from estimators.table.random_queries import QueryWriter, enormous, mutated, random_columns
 from kdmkit import col
 from kdmkit.distributions.events import All, AnyOf, Condition, Event, Not
 from kdmkit.estimators.table.language import ColumnSyntax, Query, QueryError, parse_event, parse_query
@@ -252,6 +255,22 @@ def test_mutated_queries_are_events_or_query_errors() -> None:
                 str(error).encode()
             else:
                 assert parse_event(str(query.given), columns) == query.given
+
+
+def test_enormous_queries_are_read_or_refused_quickly() -> None:
+    """The bounds are far from what is needed: 25 ms and 4 MB."""
+    rng = random.Random(1)
+    columns = {"level": ColumnSyntax("levels", [f"level {i}" for i in range(900)], True)}
+    for _ in range(40):
+        text = enormous(rng, "level", f"'level {rng.randrange(900)}'")
+        tracemalloc.start()
+        start = time.process_time()
+        with suppress(QueryError):
+            parse_query(text, columns)
+        seconds, most = time.process_time() - start, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 10_000_000
+        assert seconds < 2
 
 
 def test_calls_grow_with_the_text_and_not_with_the_levels() -> None:
