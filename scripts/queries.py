@@ -179,8 +179,8 @@ def main() -> int:
         f"--seed {arguments.seed}`, kdmkit {kdm.__version__}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} thread(s).",
         "",
-        f"Columns of all kinds, one with {_LEVELS} levels; {_ENORMOUS:.0%} of the mutated queries have thousands",
-        "of parts. Times are of the processor; memory is the peak of allocations while a query is read.",
+        f"Columns of all kinds, one with {_LEVELS} levels; {_ENORMOUS:.0%} of the mutated queries have",
+        "thousands of parts. Times are of the processor; memory is the peak of allocations of one query.",
         "",
         "| queries | number | outcomes | p95 | slowest | above 50 ms | most memory |",
         "|:--|--:|:--|--:|--:|--:|--:|",
