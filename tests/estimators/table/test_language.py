@@ -13,7 +13,7 @@ from estimators.table.random_queries import QueryWriter, enormous, mutated, rand
 from kdmkit import col
 from kdmkit.distributions.events import All, AnyOf, Condition, Event, Not
 from kdmkit.estimators.table.language import ColumnSyntax, Query, QueryError, parse_event, parse_query
-from kdmkit.estimators.table.literals import read_number, read_people_date
+from kdmkit.estimators.table.literals import read_number, read_people_date, read_people_duration
 from kdmkit.kernels import Interval, OneOf
 from kdmkit.kernels.regions import Missing
 
@@ -346,3 +346,23 @@ def test_numbers_stay_exact() -> None:
     for text in ("", ".", "1,00", "1_", "e5", "0x10", "1e", "²", "5 apples"):
         with pytest.raises(ValueError, match=r"^a number$"):
             read_number(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("30h", 108_000),
+        ("1 day 6 hours", 108_000),
+        ("2h 30min", 9_000),
+        ("-1.5 days", -129_600.0),
+    ],
+)
+def test_durations_as_people_write_them(text: str, seconds: float) -> None:
+    assert read_people_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "3 parsecs", "1 day 2", "2 2h", "1 day, or 3h", "nan", "1..5h"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="number|duration"):
+        read_people_duration(text)

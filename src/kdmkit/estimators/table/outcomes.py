@@ -10,6 +10,7 @@ from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event
 from kdmkit.estimators.table.language import parse_event
+from kdmkit.estimators.table.literals import read_people_duration
 from kdmkit.estimators.table.schema import Column, Schema
 from kdmkit.estimators.table.vocabulary import ColumnSyntax
 from kdmkit.kernels import Missing, Region
@@ -54,7 +55,9 @@ def _syntax(column: Column) -> ColumnSyntax:
     if not column.variables:
         return ColumnSyntax("left out", reason=column.reason)
     if codec.numeric:
-        return ColumnSyntax("number", read=column.codec.read_text if column.storage.writing else None)
+        is_written = column.storage.writing is not None
+        people = read_people_duration if column.kind == "duration" else None
+        return ColumnSyntax("number", read=codec.read_text if is_written else people)
     if column.kind in ("date", "time"):
         return ColumnSyntax("date" if column.kind == "date" else "time", read=codec.read_text)
     return ColumnSyntax("levels", levels=codec.levels, ordered=codec.ordered)
