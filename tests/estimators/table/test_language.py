@@ -364,5 +364,5 @@ def test_durations_as_people_write_them(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "h", "3 parsecs", "1 day 2", "2 2h", "1 day, or 3h", "nan", "1..5h"])
 def test_no_durations(text: str) -> None:
-    with pytest.raises(ValueError, match="number|duration"):
+    with pytest.raises(ValueError, match=r"number|duration"):
         read_people_duration(text)
