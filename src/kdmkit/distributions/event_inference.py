@@ -64,10 +64,12 @@ class Case:
     Args:
         regions: by variable.
         points: variables whose region is a single value with a density.
+        box: the place of the box.
     """
 
     regions: Box
     points: frozenset[str]
+    box: int
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -76,19 +78,29 @@ class Case:
 
 
 def cases_of(joint: NamedVariables, boxes: Sequence[Box]) -> list[Case]:
-    """Boxes as evidence: sets of values with densities become one case for each value."""
+    """Boxes as evidence: each value with a density is a case of its own, beside the masses of its region."""
     cases: list[Case] = []
-    for box in boxes:
-        nulls = {name: joint.kernels[name].null_points(region) for name, region in box.items()}
-        sets = {name: values for name, values in nulls.items() if values is not None}
-        n_cases = math.prod(map(len, sets.values()))
+    for place, box in enumerate(boxes):
+        parts = [_mass_and_points(joint.kernels[name], region) for name, region in box.items()]
+        n_cases = math.prod(map(len, parts))
         if n_cases > _MOST_CASES:
             wanted = f"at most {_MOST_CASES} combinations of single values"
             raise ValueError(bad_argument("event", wanted, n_cases))
-        for values in itertools.product(*sets.values()):
-            points = {name: OneOf([value]) for name, value in zip(sets, values, strict=True)}
-            cases.append(Case({**box, **points}, frozenset(sets)))
+        for chosen in itertools.product(*parts):
+            named = dict(zip(box, chosen, strict=True))
+            points = frozenset(name for name, (_, is_point) in named.items() if is_point)
+            cases.append(Case({name: region for name, (region, _) in named.items()}, points, place))
     return cases
+
+
+def _mass_and_points(kernel: Kernel, region: Region) -> list[tuple[Region, bool]]:
+    """The part of a region that may have a mass, and single values that have densities."""
+    points = kernel.null_points(region)
+    if not points:
+        return [(region, False)]
+    rest = region & ~OneOf(points)
+    masses = [(rest, False)] if rest.spans or (rest.has_missing and kernel.has_missing) else []
+    return [*masses, *((OneOf([point]), True) for point in points)]
 
 
 @dataclass(frozen=True)
@@ -127,16 +139,12 @@ class EventEvidence:
     def log_masses(self) -> Float[Tensor, "l *batch"]:
         """log P of every box, in their order; single values of densities have no probability."""
         like = next(iter(self.joint.components.values()))
-        shape = (len(self.cases), *self.joint.batch_shape)
+        shape = (len(self.boxes), *self.joint.batch_shape)
         masses = torch.full(shape, -math.inf, dtype=torch.float64, device=like.device)
         for cases in self._groups(0):
-            places = [self._places[id(case)] for case in cases]
+            places = [case.box for case in cases]
             masses[places] = self._log_mass(cases) if cases[0].regions else 0.0
         return masses
-
-    @cached_property
-    def _places(self) -> dict[int, int]:
-        return {id(case): place for place, case in enumerate(self.cases)}
 
     @property
     def ask(self) -> Callable[..., Any] | None:
@@ -173,7 +181,7 @@ class EventEvidence:
             )
             regions = [case.regions[name] for case in cases]
             if name in cases[0].points:
-                values = [value for region in regions for value in kernel.null_points(region) or ()]
+                values = [value for region in regions for value in kernel.null_points(region)]
                 evidence[name] = torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(
                     -1, *rank, *event
                 )
@@ -301,7 +309,7 @@ def _first(value: Any) -> Any:
 def restriction(kernel: Kernel, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
     """The kernel and the components of the densities inside a region, or of masses at its values."""
     points = kernel.null_points(region)
-    return kernel.restricted(region, components) if points is None else kernel.at_points(points, components)
+    return kernel.at_points(points, components) if points else kernel.restricted(region, components)
 
 
 def _inside(

@@ -132,9 +132,9 @@ class Alternatives(Measured):
     ) -> Float[Tensor, "*lead p"]:
         return self.parts[0].pack(argument, region, event_shape, device)
 
-    def null_points(self, region: Region) -> list[float] | None:
-        every = [kernel.null_points(region) for kernel in self.parts]
-        return None if any(points is None for points in every) else every[0]
+    def null_points(self, region: Region) -> list[float]:
+        first, *others = [kernel.null_points(region) for kernel in self.parts]
+        return [point for point in first if all(point in points for points in others)]
 
     def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
         log_p, parts = self.split(components)

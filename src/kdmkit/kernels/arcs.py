@@ -86,7 +86,7 @@ class Arc(Around):
         low, high = max(low, self.low), min(high, self.high)
         return (Arc(self.kernel, low, high), components) if low < high else None
 
-    def null_points(self, region: Region) -> list[float] | None:
+    def null_points(self, region: Region) -> list[float]:
         return self.kernel.null_points(region)
 
     def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:

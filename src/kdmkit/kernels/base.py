@@ -51,6 +51,8 @@ class Kernel(nn.Module, ABC):
     components_are_events: bool = True
     #: The number of dimensions of one event.
     event_dim: int = 1
+    #: Whether `Missing` is an outcome.
+    has_missing: bool = False
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
@@ -261,9 +263,9 @@ class Kernel(nn.Module, ABC):
         """The region, or `WHOLE` if it holds all outcomes, or `NOTHING` if it holds none."""
         return region
 
-    def null_points(self, region: Region) -> list[float] | None:
-        """The outcomes of a region of single values that have densities, no masses; otherwise None."""
-        return None
+    def null_points(self, region: Region) -> list[float]:
+        """The single values in a region that have densities instead of masses."""
+        return []
 
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         """The kernel and the components of masses at points of a density, in proportion to it."""

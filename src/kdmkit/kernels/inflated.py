@@ -18,7 +18,7 @@ from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
-from kdmkit.kernels.regions import Region
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term
 from kdmkit.ops.terms import Masked, restricted
@@ -239,11 +239,9 @@ class Inflated(Around):
             return None
         return Score(_atom_masses, missing & self.atoms.isnan(), self.split(components)[0][..., 1:])
 
-    def null_points(self, region: Region) -> list[float] | None:
-        values = super().null_points(region)
-        if values is None or self.kernel.only_atoms or bool(self._atoms_in(region).any()):
-            return None
-        return values
+    def null_points(self, region: Region) -> list[float]:
+        points = self.kernel.null_points(region)
+        return [point for point in points if not bool(self._atoms_in(OneOf([point])).any())]
 
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         return self.kernel.at_points(points, self.split(components)[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.region_reading import single_values
+from kdmkit.kernels.cuts import is_point
 from kdmkit.kernels.region_tensors import Bounds, float_ends, pack_intervals, unpack_intervals
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region
 from kdmkit.ops import LogSum, Lookup, Term
@@ -35,8 +35,6 @@ class Measured(Kernel, ABC):
     (True, False)
     """
 
-    #: Whether `Missing` is an outcome.
-    has_missing: bool = False
     discrete: ClassVar[bool] = False
 
     def pack(
@@ -128,9 +126,10 @@ class Measured(Kernel, ABC):
             return NOTHING
         return WHOLE if region.spans == WHOLE.spans and missing == self.has_missing else region
 
-    def null_points(self, region: Region) -> list[float] | None:
-        values = None if self.has_missing and region.has_missing else single_values(region)
-        return None if values is None else list(map(float, values))
+    def null_points(self, region: Region) -> list[float]:
+        if self.only_atoms or region.is_batch:
+            return []
+        return [float(stop[1]) for start, stop in region.spans if is_point((start, stop))]
 
 
 def _closed_ends(piece: Interval) -> tuple[float, float]:

@@ -197,10 +197,10 @@ class Periodic(WithBandwidth, Measured):
             return region
         once = self.in_one_turn(region)
         whole = Interval(0.0, self.period, "left")
-        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else region
+        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else once
 
-    def null_points(self, region: Region) -> list[float] | None:
-        return None if self.whole else super().null_points(self.in_one_turn(region))
+    def null_points(self, region: Region) -> list[float]:
+        return [] if self.whole or region.is_batch else super().null_points(self.in_one_turn(region))
 
     def wide_ends(self, region: Region) -> list[tuple[float, float]]:
         """Arcs in [0, period]; of whole numbers, from half a step before the first to half a step further."""

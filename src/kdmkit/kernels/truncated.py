@@ -17,7 +17,7 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.integrals import density_moments, sum_last
+from kdmkit.kernels.calculus.integrals import PANELS, density_moments, even_panels, panels_with, sum_last
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
@@ -29,6 +29,8 @@ from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
 _STEPS = 64
 # Beyond the ends of quadrature lies less than this share of a component.
 _NEGLIGIBLE = 1e-16
+# The same for values that grow like an exponential function.
+_IN_LONG_TAILS = 1e-36
 # Farther than this from a centre, and from the bound nearest to it, lies no mass, in bandwidths.
 _FAR = 40.0
 # The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
@@ -224,7 +226,20 @@ class Truncated(Around):
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance by quadrature; the relative error is below 1e-8."""
-        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, *self.reach(components))
+        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, self.panels(components))
+
+    def panels(
+        self, components: Tensor, n: int = PANELS, kinks: Float[Tensor, " k"] | None = None
+    ) -> Float[Tensor, "p *batch m d"]:
+        """Points from end to end of each component, ascending; the density is smooth between neighbours.
+
+        Args:
+            n: the number of panels.
+            kinks: points at which it is not smooth otherwise; between them few panels will do.
+        """
+        if kinks is None or not len(kinks):
+            return even_panels(*self.reach(components, _IN_LONG_TAILS), n)
+        return panels_with(kinks.to(components), *self.reach(components))
 
     def log_bump(self, x: Tensor, components: Tensor) -> Tensor:
         """The log-density in every dimension up to a constant, for x between the bounds."""
