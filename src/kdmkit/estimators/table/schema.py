@@ -173,6 +173,12 @@ class Schema:
             )
         ]
 
+    @property
+    def places_of_variables(self) -> list[list[int]]:
+        """The places of the variables of every modelled column among those of `variables`."""
+        counter = itertools.count()
+        return [[next(counter) for _ in column.variables] for column in self.modelled.values()]
+
     def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
 
