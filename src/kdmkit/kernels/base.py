@@ -146,19 +146,13 @@ class Kernel(nn.Module, ABC):
         return events
 
     def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
-        """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
+        """Components to start training from, for events `(m, *event)` or labels `(m,)`."""
         return self.components_from(values)
 
     def smoothed_components(
         self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Tensor:
-        """`initial_components`; components that are distributions give a share of their mass to `values`.
-
-        Args:
-            chosen: events `(m, *event)` or labels `(m,)` at which the components are.
-            values: the column that they were chosen from.
-            share: the part of each component's mass that goes to `values`.
-        """
+        """`initial_components` at `chosen`; distributions among them give a share of their mass to `values`."""
         return self.initial_components(chosen, event_shape)
 
     def evidence_points(
