@@ -152,7 +152,7 @@ class Kernel(nn.Module, ABC):
     def smoothed_components(
         self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Tensor:
-        """`initial_components` at `chosen`; distributions among them give a share of their mass to `values`."""
+        """`initial_components`; distributions among them give a share of their mass to `values`."""
         return self.initial_components(chosen, event_shape)
 
     def evidence_points(
