@@ -23,11 +23,9 @@ from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import check_names
 from kdmkit.distributions.event_text import Key
 from kdmkit.distributions.events import Box, Event, Outcomes
-from kdmkit.distributions.evidence import gather_evidence
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel, Region
-from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import OneOf
 
 if TYPE_CHECKING:
@@ -151,15 +149,14 @@ class EventEvidence:
         """The distribution of a variable (`target=`) given the event and more, if it is one case."""
         if len(self.cases) != 1:
             return None
-        return partial(self.joint.infer, **{n: _first(v) for n, v in self._evidence(self.cases).items()})
+        (case,) = self.cases
+        points = {name: self._points(name, [case.regions[name]])[0] for name in case.points}
+        return partial(self.joint.infer, **{**case.regions, **points})
 
     def _log_mass(self, cases: Sequence[Case]) -> Float[Tensor, "l *batch"]:
         evidence = self._evidence(cases)
-        entries = {
-            name: Entry(self.joint.kernels[name], region.packed, self.joint.components[name], is_region=True)
-            for name, region in evidence.items()
-        }
-        return self.joint._log_mix(entries).double()
+        entries = zip(evidence.values, evidence.point_entries(), strict=True)
+        return self.joint._log_mix(dict(entries)).double()
 
     def _groups(self, n_densities: int) -> list[list[Case]]:
         """Cases that are answered together, of those with so many densities."""
@@ -169,27 +166,26 @@ class EventEvidence:
                 groups.setdefault(case.signature, []).append(case)
         return list(groups.values())
 
-    def _evidence(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Values and regions by variable, with a leading dimension that counts the cases."""
-        evidence: dict[str, Any] = {}
-        rank = (1,) * len(self.joint.batch_shape)
-        for name in cases[0].regions:
-            kernel, event, like = (
-                self.joint.kernels[name],
-                self.joint.event_shapes[name],
-                self.joint.components[name],
-            )
+    def _evidence(self, cases: Sequence[Case], *, alone: bool = False) -> Evidence:
+        """Cases as evidence with a batch that counts them, or one case without it (`alone`)."""
+        joint, first = self.joint, cases[0]
+        lead = (1, *(() if alone else (len(cases),)), *(1,) * len(joint.batch_shape))
+        kernels = {name: joint.kernels[name] for name in first.regions}
+        components = {name: joint.components[name] for name in kernels}
+        values = {}
+        for name, kernel in kernels.items():
             regions = [case.regions[name] for case in cases]
-            if name in cases[0].points:
-                values = [value for region in regions for value in kernel.null_points(region)]
-                evidence[name] = torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(
-                    -1, *rank, *event
-                )
-            else:
-                packed = [kernel.pack(name, region, event, like.device) for region in regions]
-                stacked = stack_packed(packed)
-                evidence[name] = Packed(stacked.reshape(len(stacked), *rank, -1))
-        return evidence
+            event, device = joint.event_shapes[name], components[name].device
+            is_point = name in first.points
+            value = self._points(name, regions) if is_point else kernel.packed(name, regions, event, device)
+            values[name] = value.reshape(*lead, *value.shape[1:])
+        regions_of = frozenset(values) - first.points
+        return Evidence(kernels, components, values, None, {}, {}, regions_of, joint._weights_batch)
+
+    def _points(self, name: str, regions: Sequence[Region]) -> Float[Tensor, "l 1"]:
+        """The single values that regions are."""
+        kernel, like = self.joint.kernels[name], self.joint.components[name]
+        return like.new_tensor([kernel.null_points(region) for region in regions])
 
     # ---- posteriors
 
@@ -203,8 +199,7 @@ class EventEvidence:
         for n_densities in self.ranks:
             answers = []
             for cases in self._groups(n_densities):
-                evidence = gather_evidence(self.joint, None, self._evidence(cases), {}, False)
-                rho: Any = self.joint._over(targets, evidence)
+                rho: Any = self.joint._over(targets, self._evidence(cases))
                 answers.append(Answers(tuple(cases), rho, rho.log_evidence.double()))
             if any(bool(answer.log_evidence.isfinite().any()) for answer in answers):
                 return answers
@@ -287,8 +282,7 @@ class EventEvidence:
         self, case: Case, n: int, generator: torch.Generator | None, variables: Sequence[str]
     ) -> dict[str, Tensor]:
         """Draws of variables from one case: their kernels are restricted to its regions."""
-        evidence = {name: _first(value) for name, value in self._evidence([case]).items()}
-        rho: Any = self.joint._over(variables, gather_evidence(self.joint, None, evidence, {}, False))
+        rho: Any = self.joint._over(variables, self._evidence([case], alone=True))
         if len(variables) == 1:
             (name,) = variables
             if name in case.regions:
@@ -300,10 +294,6 @@ class EventEvidence:
             rho.kernels[name], rho.components[name] = inside
         drawn: dict[str, Tensor] = rho.sample((n,), generator=generator)
         return drawn
-
-
-def _first(value: Any) -> Any:
-    return Packed(value.packed[0]) if isinstance(value, Packed) else value[0]
 
 
 def restriction(kernel: Kernel, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:

@@ -14,7 +14,7 @@ from torch.distributions.constraints import Constraint, real_vector
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.region_tensors import Packed
+from kdmkit.kernels.region_tensors import stack_packed
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole
@@ -228,11 +228,9 @@ class Kernel(nn.Module, ABC):
 
     # ---- regions
 
-    def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
+    def log_mass(self, region: Region | Sequence[Region], components: Tensor) -> Float[Tensor, "*lead m"]:
         """The log mass of every component `(m, *component)` in a region, or in every region of a batch."""
-        event = self.event_shape(components.shape[1:])
-        packed = region.packed if isinstance(region, Packed) else None
-        packed = self.pack("region", region, event, components.device) if packed is None else packed
+        packed = self.packed("region", region, self.event_shape(components.shape[1:]), components.device)
         lead = packed.shape[:-1]
         term = self.region_term(packed.reshape(-1, packed.shape[-1]), components)
         scores = whole(term.prepared()).to(term.dtype)
@@ -243,6 +241,18 @@ class Kernel(nn.Module, ABC):
     ) -> Tensor:
         """A region, or a batch of them, as one tensor `(*lead, p)` that `region_term` takes."""
         raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
+
+    def packed(
+        self,
+        argument: str,
+        region: Region | Sequence[Region],
+        event_shape: torch.Size,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        """As `pack`; several regions without a batch count along the first dimension."""
+        if isinstance(region, Region):
+            return self.pack(argument, region, event_shape, device)
+        return stack_packed([self.pack(argument, one, event_shape, device) for one in region])
 
     def region_term(self, packed: Tensor, components: Tensor) -> Term:
         """The log mass that each component has in each region, for the reductions to evaluate in blocks.

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.cuts import is_point
 from kdmkit.kernels.region_tensors import Bounds, float_ends, pack_intervals, unpack_intervals
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region
 from kdmkit.ops import LogSum, Lookup, Term
@@ -127,9 +126,7 @@ class Measured(Kernel, ABC):
         return WHOLE if region.spans == WHOLE.spans and missing == self.has_missing else region
 
     def null_points(self, region: Region) -> list[float]:
-        if self.only_atoms or region.is_batch:
-            return []
-        return [float(stop[1]) for start, stop in region.spans if is_point((start, stop))]
+        return [] if self.only_atoms or region.is_batch else list(map(float, region.points))
 
 
 def _closed_ends(piece: Interval) -> tuple[float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,27 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels.cuts import Span
 from kdmkit.kernels.regions import Interval, OneOf, Region
-
-
-@dataclass(frozen=True, eq=False)
-class Packed(Region):
-    """A batch of regions in the form that one kernel takes.
-
-    Args:
-        packed: of shape `(*lead, p)`, from `Kernel.pack`.
-    """
-
-    packed: Tensor
-
-    @property
-    def is_batch(self) -> bool:
-        return True
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        raise TypeError(bad_argument("region", "one region for a set operation", "a packed batch"))
 
 
 class Bounds(NamedTuple):
