@@ -158,11 +158,7 @@ class Kernel(nn.Module, ABC):
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
-        """Events `(*lead, points, *event)` and log-weights that stand for a KDM of this kernel as evidence.
-
-        Args:
-            components: of shape `(*lead, m, *component)`; `lead` broadcasts with `batch`.
-        """
+        """Events `(*lead, points, *event)` and log-weights that stand for a KDM of this kernel."""
         return self.typical_event(components), log_weights
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
@@ -255,12 +251,7 @@ class Kernel(nn.Module, ABC):
         return stack_packed([self.pack(argument, one, event_shape, device) for one in region])
 
     def region_term(self, packed: Tensor, components: Tensor) -> Term:
-        """The log mass that each component has in each region, for the reductions to evaluate in blocks.
-
-        Args:
-            packed: regions as `pack` makes them, `(*lead, n, p)`.
-            components: of shape `(*lead, m, *component)`.
-        """
+        """The log mass of each component in regions `(*lead, n, p)` of `pack`, in blocks as `term`."""
         self._cannot("one that has masses of regions")
 
     def trimmed(self, region: Region, event_shape: torch.Size) -> Region:
