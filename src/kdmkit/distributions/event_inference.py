@@ -98,7 +98,7 @@ def _mass_and_points(kernel: Kernel, region: Region) -> list[tuple[Region, bool]
         return [(region, False)]
     rest = region & ~OneOf(points)
     masses = [(rest, False)] if rest.spans or (rest.has_missing and kernel.has_missing) else []
-    return [*masses, *((OneOf([point]), True) for point in points)]
+    return [*masses, *[(OneOf([point]), True) for point in points]]
 
 
 @dataclass(frozen=True)

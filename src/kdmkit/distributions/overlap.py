@@ -27,7 +27,7 @@ def overlap(rho: Mixture, other: Mixture) -> Float[Tensor, "*batch"]:
         other_kernel, other_components = theirs[name]
         check_same_kernel(kernel, other_kernel)
         rank = kernel.component_dim
-        shape, other_shape = (part.shape[part.ndim - rank :] for part in (components, other_components))
+        shape, other_shape = [part.shape[part.ndim - rank :] for part in (components, other_components)]
         if other_shape != shape:
             wanted = f"a KDM over events of shape {tuple(shape)}"
             raise ValueError(bad_argument("other", wanted, tuple(other_shape)))

@@ -153,7 +153,7 @@ class Alternatives(Measured):
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         pairs = zip(self.parts, self.split(components)[1], strict=True)
-        low, high = zip(*(kernel.quantile_bounds(q, c) for kernel, c in pairs), strict=True)
+        low, high = zip(*[kernel.quantile_bounds(q, c) for kernel, c in pairs], strict=True)
         return torch.stack(low).amin(0), torch.stack(high).amax(0)
 
     def steps(self) -> Float[Tensor, " s"]:

@@ -170,7 +170,7 @@ class Inflated(Around):
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
         """Whether an event is an atom, in the precision of events; on a grid, whether they share a cell."""
-        x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
+        x, atoms = [self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x))]
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
     def _stand_in(self, x: Tensor, is_atom: Tensor, inner: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class Measured(Kernel, ABC):
 
     def _pieces_term(self, bounds: Sequence[Bounds], components: Tensor) -> Term:
         """The masses of unions of many intervals, computed at once."""
-        every = Bounds(*(torch.cat(parts) for parts in zip(*bounds, strict=True)))
+        every = Bounds(*[torch.cat(parts) for parts in zip(*bounds, strict=True)])
         term = self.bounded_term(every, components)
         masses = whole(term.prepared()).unflatten(0, (len(bounds), -1))
         table = safe_logsumexp(masses.movedim(0, -1)).to(term.dtype)

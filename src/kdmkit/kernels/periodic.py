@@ -178,7 +178,7 @@ class Periodic(WithBandwidth, Measured):
 
     def _in_one_turn(self, piece: Interval) -> list[Region]:
         period = self.period
-        low, high = (end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors()))
+        low, high = [end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors())]
         above, below = piece.above, piece.below or piece.high is None
         # (0, period) is the circle without 0.
         if high - low > period or (high - low == period and not (above and below)):

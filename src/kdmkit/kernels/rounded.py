@@ -244,7 +244,7 @@ class Rounded(Around):
     def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
         """Components of the inner kernel; events at the end of a support move inside by a quarter of δ."""
         if isinstance(self.kernel, Transformed):
-            low, high = (end.to(events) for end in self.kernel.change.ends(events.device))
+            low, high = [end.to(events) for end in self.kernel.change.ends(events.device)]
             events = torch.where(events <= low, low + 0.25 * self.step, events)
             events = torch.where(events >= high, high - 0.25 * self.step, events)
         return self.kernel.components_from(events)

@@ -113,7 +113,7 @@ class Transformed(Around):
 
     def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
         ends = self._without_open_ends(torch.tensor([[low], [high]], dtype=torch.float64))
-        first, last = (end.item() for end in self.inner_ends(*ends))
+        first, last = [end.item() for end in self.inner_ends(*ends)]
         inside = self.kernel.between(first, last, components) if first < last else None
         return None if inside is None else (self.around(inside[0]), inside[1])
 
@@ -204,7 +204,7 @@ class Transformed(Around):
             high = self.change.inverse(torch.full_like(components, torch.inf))
             base = torch.where(base.isinf(), high, base)
         mean = self.kernel.mean(components)
-        at_mean, at_next = (self.change.inverse(mean + step) - base for step in (0.0, 1.0))
+        at_mean, at_next = [self.change.inverse(mean + step) - base for step in (0.0, 1.0)]
         rate = (at_next / at_mean).log().square() * self.kernel.variance(components)
         mean = at_mean * (0.5 * rate).exp()
         return base + mean, mean.square() * torch.expm1(rate)

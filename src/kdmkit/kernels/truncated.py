@@ -138,7 +138,7 @@ class Truncated(Around):
 
     def _log_mass(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
         """The inner log mass of [low, high] in every dimension, relative to the mode between the bounds."""
-        low, high = (end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high))
+        low, high = [end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high)]
         return self.kernel.anchored_log_mass(low, high, self._clamp(c), c, scale)
 
     def _log_whole(self, c: Tensor, scale: Tensor) -> Tensor:
@@ -167,11 +167,11 @@ class Truncated(Around):
         """As `pair_log_mass`; [self.low, self.high] is one interval more, so that one computation serves."""
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
-        c, scales = (as_float64(part[..., None, :, :]) for part in parts)
-        low, high = (
+        c, scales = [as_float64(part[..., None, :, :]) for part in parts]
+        low, high = [
             torch.cat([self._clamp(end).to(c), bound.expand(*low.shape[:-3], 1, 1, low.shape[-1])], -3)
             for end, bound in zip((low, high), self._finite_bounds(c.detach(), scales.detach()), strict=True)
-        )
+        ]
         masses = self._log_mass(low, high, c, scales)
         mass, whole = masses[..., :-1, :, :], masses[..., -1:, :, :]
         return (mass - torch.where(torch.isneginf(whole), 0.0, whole)).sum(-1)
@@ -196,7 +196,7 @@ class Truncated(Around):
         wide = as_float64(components).squeeze(-1)
         scale = self.kernel.scale(components).to(wide)
         scale = scale.squeeze(-1) if scale.ndim else scale
-        low, high = (end.to(wide).squeeze() for end in (self.low, self.high))
+        low, high = [end.to(wide).squeeze() for end in (self.low, self.high)]
         side = torch.where(low > wide, -1.0, 1.0)
 
         def below(end: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class Truncated(Around):
         first, last = torch.maximum(c, self.low.to(c)), torch.minimum(c, self.high.to(c))
         a, b = (first - c) / scale, (c - last) / scale
         # √(a² + r²) − a, from the bound on: the centre may be far away.
-        up, down = (radius.square() / ((end.square() + radius.square()).sqrt() + end) for end in (a, b))
+        up, down = [radius.square() / ((end.square() + radius.square()).sqrt() + end) for end in (a, b)]
         return self._clamp(last - scale * down), self._clamp(first + scale * up)
 
     def sample(

@@ -39,7 +39,7 @@ Function = Callable[[Tensor], Tensor]
 def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Σ_i function(tensor[..., i], …), one dimension after the other: the summands never exist at once."""
     total = None
-    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
+    for parts in zip(*[tensor.unbind(-1) for tensor in tensors], strict=True):
         value = function(*parts)
         total = value if total is None else total + value
     assert total is not None
@@ -69,7 +69,7 @@ def in_pieces(function: Callable[..., Tensor], *tensors: Tensor, size: int = _PI
     The memory is that of a few results: pieces are evaluated one by one, and again for the gradient. Results
     larger than `size` have first derivatives only.
     """
-    small = broadcast(*(tensor.shape for tensor in tensors)).numel() <= size
+    small = broadcast(*[tensor.shape for tensor in tensors]).numel() <= size
     if small or not only_reverse_mode():
         return function(*tensors)
     result: Tensor = _InPieces.apply(function, size, *tensors)
@@ -105,7 +105,7 @@ class _InPieces(torch.autograd.Function):
 
 def _slices(tensors: Sequence[Tensor], size: int) -> tuple[int, Iterator[tuple[int, int]]]:
     """The longest dimension of tensors that broadcast, and (start, length) of its slices."""
-    shape = broadcast(*(tensor.shape for tensor in tensors))
+    shape = broadcast(*[tensor.shape for tensor in tensors])
     longest = max(range(len(shape)), key=lambda i: shape[i])
     length = shape[longest]
     step = max(1, size * length // shape.numel())
@@ -151,7 +151,7 @@ def density_moments(
     """
     panels = panels.detach()
     half = 0.5 * panels.diff(dim=0).unsqueeze(0)
-    nodes, weights = (_column(part, half) for part in (_PANEL_NODES, _PANEL_WEIGHTS))
+    nodes, weights = [_column(part, half) for part in (_PANEL_NODES, _PANEL_WEIGHTS)]
     z = (panels[:-1] + half * (1 + nodes)).flatten(0, 1)
     logs = log_density(z)
     top = logs.detach().amax(0)
@@ -184,7 +184,7 @@ def panels_with(
     """
     inside = torch.minimum(torch.maximum(_column(kinks, low.unsqueeze(0)), low), high)
     every = torch.cat([even_panels(low, high, _FEW_PANELS), inside]).sort(0).values
-    before, after = ((every == end).sum(0) for end in (low, high))
+    before, after = [(every == end).sum(0) for end in (low, high)]
     n = len(every) + 2 - int((before + after).amin())
     rows = torch.arange(n, device=low.device).reshape(-1, *[1] * low.ndim)
     return every.gather(0, (before - 1 + rows).clamp_max(len(every) - 1))
