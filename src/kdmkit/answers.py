@@ -1,6 +1,7 @@
 """Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
 
 from kdmkit.distributions.estimates import Estimate
+from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import (
@@ -21,6 +22,7 @@ __all__ = [
     "Columns",
     "Completion",
     "Dependence",
+    "Eigenstates",
     "Estimate",
     "EventAnswer",
     "Explanation",
