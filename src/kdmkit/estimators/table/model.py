@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,7 @@ class TableSettings:
         options: settings of the loop that the user has chosen; the others suit the model.
         identity: what a checkpoint depends on.
         targets: variables that will be predicted, in groups: those of one column.
+        presences: variables that say whether cells are there.
     """
 
     n_components: int | None
@@ -124,10 +125,11 @@ class TableSettings:
     options: Mapping[str, Any]
     identity: dict[str, Any]
     targets: Sequence[tuple[str, ...]] = ()
+    presences: frozenset[str] = frozenset()
 
     def count_components(self, n_rows: int, train: Table) -> int:
         """The number of components for a table of `n_rows`, of which `train` has the training rows."""
-        return self.n_components or TABLE_RECIPE.components(n_rows, fine_share(train))
+        return self.n_components or TABLE_RECIPE.components(n_rows, fine_share(train, self.presences))
 
 
 def fit_model(
@@ -214,14 +216,21 @@ def table_options(n_rows: int, chosen: Mapping[str, Any], share: float = 1.0) ->
     )
 
 
-def fine_share(table: Table) -> float:
+def fine_share(table: Table, skipped: Collection[str] = ()) -> float:
     """The share of fine columns: numbers with more than √(rows) different values.
 
     Only the first 100,000 rows are looked at.
+
+    Args:
+        skipped: variables that are no columns.
     """
     masks = table.observed
     most = TABLE_RECIPE.start_rows
-    fine = [_is_fine(value[:most], masks.get(name)) for name, value in table.columns.items()]
+    fine = [
+        _is_fine(value[:most], masks.get(name))
+        for name, value in table.columns.items()
+        if name not in skipped
+    ]
     return sum(fine) / max(1, len(fine))
 
 

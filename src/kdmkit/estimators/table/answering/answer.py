@@ -107,7 +107,10 @@ class BaseAnswer(ABC):
 
 
 class Answer(BaseAnswer):
-    """The distribution of one column given evidence. `KDMTable.query` returns it.
+    """The distribution of the values of one column given evidence. `KDMTable.query` returns it.
+
+    If the column has missing cells, it is the distribution given that the cell is there; `p_missing` is the
+    probability that it is not.
 
     With `table` as in the example of `KDMTable`:
 
@@ -147,6 +150,12 @@ class Answer(BaseAnswer):
         return bool(self._posterior.codec.ordered)
 
     # ---- summaries
+
+    @cached_property
+    def p_missing(self) -> float:
+        """The probability that the cell is missing; 0 if the column was complete."""
+        with torch.no_grad():
+            return self._engine.share_of_missing(self._posterior.column, self._given)
 
     @cached_property
     def mean(self) -> Any:
@@ -251,6 +260,8 @@ class Answer(BaseAnswer):
     def summary(self) -> dict[str, Any]:
         codec = self._posterior.codec
         summary: dict[str, Any] = {}
+        if self._posterior.column.presence is not None:
+            summary["missing"] = self.p_missing
         if codec.numeric:
             summary["mean"] = self.mean
         if codec.ordered:

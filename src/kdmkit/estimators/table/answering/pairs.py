@@ -9,7 +9,8 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.kernels import Interval, OneOf, Region
 from kdmkit.kernels.regions import intersection
 
@@ -22,6 +23,8 @@ _MOST_VALUES, _CELLS = 20_000, 4096
 
 def pair_share(engine: TableEngine, pair: Pair, signs: Region, rest: Box) -> float:
     """P(the sign of left − right lies in a region | conditions on other columns).
+
+    Where a cell is missing there is no sign: the outcome is `Missing`.
 
     If one of the columns has at most 20,000 values, it is a sum over them, exact. Otherwise the range is cut
     into 4,096 cells at quantiles: within a cell both orders count alike, which is exact to about 1e-6.
@@ -36,10 +39,21 @@ def pair_share(engine: TableEngine, pair: Pair, signs: Region, rest: Box) -> flo
     else:
         below, equal = _in_cells(engine, left, right, rest)
         flipped = False
-    above = max(0.0, 1.0 - below - equal)
+    both = _share_of_both(engine, (left, right), rest)
+    above = max(0.0, both - below - equal)
     below, above = (above, below) if flipped else (below, above)
-    shares = {-1: below, 0: equal, 1: above}
+    shares = {-1: below, 0: equal, 1: above, None: 1.0 - both}
     return float(np.clip(sum(share for sign, share in shares.items() if sign in signs), 0.0, 1.0))
+
+
+def _share_of_both(engine: TableEngine, columns: tuple[Column, Column], rest: Box) -> float:
+    """P(both cells are there | conditions)."""
+    if all(column.presence is None for column in columns):
+        return 1.0
+    here = rest
+    for column in columns:
+        here = _narrowed(here, column, PRESENT)
+    return float(engine.conditional([here], rest)[0])
 
 
 def check_comparable(left: Column, right: Column) -> None:
@@ -102,5 +116,5 @@ def _in_cells(engine: TableEngine, left: Column, right: Column, rest: Box) -> tu
 
 def _narrowed(box: Box, column: Column, values: Region) -> Box:
     """A box in which a column also lies in a region of its values."""
-    region = column.codec.read(values)
+    region = values if values is PRESENT else column.codec.read(values)
     return {**box, column.name: intersection([box[column.name], region]) if column.name in box else region}
