@@ -15,6 +15,7 @@ from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Condition, Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
+from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import fill_frame
@@ -104,11 +105,14 @@ class RowSampler:
 
     def _signs(self, pair: Pair, cells: Mapping[str, RawColumn]) -> np.ndarray:
         """The sign of left − right."""
-        left, right = (cells[name].values for name in pair)
-        if left.dtype == object:
-            codec = self.engine.columns[pair.left].codec
-            left, right = codec.outcomes_of(left), self.engine.columns[pair.right].codec.outcomes_of(right)
+        left, right = (self._comparable(name, cells[name]) for name in pair)
         return (left > right).astype(float) - (left < right)
+
+    def _comparable(self, name: str, cells: RawColumn) -> np.ndarray:
+        codec = self.engine.columns[name].codec
+        if codec.numeric:
+            return as_numbers(cells)
+        return codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values
 
 
 def _columns_of(event: Event) -> set[str]:
