@@ -93,8 +93,7 @@ class KDMTable(DensityMixin, TableEstimator):
                 or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
                 Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: evidence by column: a value; a pair `(low, high)`, which is a closed range with None for an
-                open end; a list, one of its values; None or `kdmkit.Missing`, a missing cell. Or text:
-                `carat > 1, cut = A`.
+                open end; a list, one of its values; None, a missing cell. Or text: `carat > 1, cut = A`.
         """
         engine = self._engine()
         schema = engine.schema
@@ -173,8 +172,7 @@ class KDMTable(DensityMixin, TableEstimator):
         Args:
             given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
-            complete: whether all cells have a value: the one that a missing cell would have, as far as the
-                other columns tell.
+            complete: whether all cells have values, those that missing cells would have by other columns.
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
