@@ -145,6 +145,7 @@ def test_panels(watched: Watched, table: kdm.KDMTable, tmp_path: Any) -> None:
         assert len(list(csv.DictReader(file))) == 25
 
 
+@pytest.mark.filterwarnings("ignore:given. expected values between")  # the page shows it itself
 def test_a_pasted_row(watched: Watched, table: kdm.KDMTable) -> None:
     page = watched.open()
     page.locator("summary", has_text="A row").click()

@@ -8,6 +8,7 @@ import kdmkit as kdm
 from compiled.conftest import slow_except
 from helpers import KERNELS, M, components, events, normal
 from kdmkit.ops import attend
+from kdmkit.ops.terms import whole
 
 
 @pytest.mark.parametrize("name", slow_except(KERNELS, "rbf-metric", "levels", "inflated-rounded", "periodic"))
@@ -36,10 +37,9 @@ def test_masses_compile_as_one_graph(name: str) -> None:
     low = normal(5, *c.shape[1:], seed=2)
 
     def function(c: Tensor) -> Tensor:
-        term = kernel.region_term(kdm.Interval.unpacked(packed, c.shape[1:]), c)
-        return term.matrix().exp()
+        return whole(kernel.region_term(packed, c).prepared()).exp()
 
-    packed = kdm.Interval(low, low + 3).packed("region", c.shape[1:], c)
+    packed = kernel.pack("region", kdm.Interval(low, low + 3), c.shape[1:])
     compiled = torch.compile(function, fullgraph=True, backend="eager", dynamic=False)
     got, wanted = compiled(c), function(c)
     torch.testing.assert_close(got, wanted)

@@ -214,7 +214,7 @@ class Codes(Variable):
             self.probs = (1 - s) * special.softmax(logits, -1) + s / n
         else:
             codes = rng.integers(0, n, m)
-            self.kernel, self.components = kdm.Categorical(n, s), torch.tensor(codes)
+            self.kernel, self.components = kdm.Categorical(n, s).double(), torch.tensor(codes)
             self.probs = np.where(codes[:, None] == np.arange(n), 1.0, s) / (1 + (n - 1) * s)
         self.values = list(range(n))
 

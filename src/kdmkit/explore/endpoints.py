@@ -93,7 +93,7 @@ class ImageLabel(PageRequest):
 class Card(BaseModel):
     """The distribution of one column: numbers are texts as the library prints them.
 
-    `probabilities` are those of the bins or of the levels of the column, in their order, if the cell is there.
+    `probabilities` are those of the bins or levels of the column, in their order, if the cell is there.
     `missing` is the share of missing cells, null if no cell was missing.
     """
 

@@ -1,15 +1,17 @@
 """Kernels, all with overlap, normaliser and exact draws; `calculus` has their mathematics."""
 
-from kdmkit.kernels.arcs import Arcs
+from kdmkit.kernels.alternatives import Alternatives
+from kdmkit.kernels.arcs import Arc
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
-from kdmkit.kernels.categorical import Categorical, Cosine
+from kdmkit.kernels.categorical import Categorical, Coded, Cosine
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous
+from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.periodic import Periodic
 from kdmkit.kernels.rbf import RBF
 from kdmkit.kernels.regions import Interval, Missing, OneOf, Region, Union
@@ -17,15 +19,15 @@ from kdmkit.kernels.registry import check_kernel, kernel_from_config, register
 from kdmkit.kernels.rounded import Rounded
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.kernels.windowed import Windowed
 
 register(RBF, Cosine, Epanechnikov, Tricube, Categorical, Composed)
-register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Windowed, Arcs)
+register(Levels, Transformed, Truncated, Inflated, Rounded, Periodic, Arc, Alternatives)
 
 __all__ = [
     "RBF",
     "Bandwidth",
     "Categorical",
+    "Coded",
     "Composed",
     "Cosine",
     "Epanechnikov",
@@ -36,6 +38,7 @@ __all__ = [
     "LearnedBandwidth",
     "Levels",
     "LocationScale",
+    "Measured",
     "Missing",
     "OneOf",
     "Periodic",

@@ -9,12 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import log_add, log_normalize
 from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.region_reading import single_values
 from kdmkit.kernels.region_tensors import Bounds
 from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
@@ -41,13 +39,14 @@ class Alternatives(Measured):
     tensor([0.5000])
     """
 
-    has_moments: ClassVar[bool] = True
     unit_norm: ClassVar[bool] = True
     components_are_events: bool = False
 
     def __init__(self, kernels: Sequence[Kernel], sizes: Sequence[int]) -> None:
         super().__init__()
         self.kernels, self.sizes = nn.ModuleList(kernels), [int(size) for size in sizes]
+        self.has_moments = all(kernel.has_moments for kernel in kernels)  # type: ignore[misc]
+        self.is_continuous = all(kernel.is_continuous for kernel in kernels)  # type: ignore[misc]
         self.has_atoms = any(kernel.has_atoms for kernel in kernels)
         self.only_atoms = all(kernel.only_atoms for kernel in kernels)
         self.has_missing = any(kernel.has_missing for kernel in self.parts)
@@ -73,6 +72,9 @@ class Alternatives(Measured):
 
     def event_shape(self, component_shape: torch.Size) -> torch.Size:
         return torch.Size([1])
+
+    def component_shape(self, event_shape: torch.Size) -> torch.Size:
+        return torch.Size([len(self.sizes) + sum(self.sizes)])
 
     def split(self, components: Tensor) -> tuple[Float[Tensor, "*batch k"], list[Tensor]]:
         """Log-probabilities of the alternatives, and the component of each."""
@@ -125,15 +127,14 @@ class Alternatives(Measured):
     def holds(self, bounds: Bounds, numbers: Float[Tensor, " a"]) -> Bool[Tensor, "*lead n a"]:
         return self.parts[0].holds(bounds, numbers)
 
-    def wide_ends(self, region: Region) -> list[tuple[float, float]]:
-        return self.parts[0].wide_ends(region)
+    def pack(
+        self, argument: str, region: Region, event_shape: torch.Size, device: torch.device | None = None
+    ) -> Float[Tensor, "*lead p"]:
+        return self.parts[0].pack(argument, region, event_shape, device)
 
     def null_points(self, region: Region) -> list[float] | None:
-        return (
-            None
-            if any(kernel.null_points(region) is None for kernel in self.parts)
-            else single_values(region)
-        )
+        every = [kernel.null_points(region) for kernel in self.parts]
+        return None if any(points is None for points in every) else every[0]
 
     def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
         log_p, parts = self.split(components)
@@ -143,9 +144,7 @@ class Alternatives(Measured):
             if bool(mass.isfinite().any()):
                 inside.append(kernel.restricted(region, c))
                 shares.append(share + mass)
-        if not inside:
-            raise ValueError(bad_argument("region", f"one that has a mass under {self!r}", repr(region)))
-        return self.joined(torch.stack(shares, -1), inside)
+        return self.joined(torch.stack(shares, -1), inside) if inside else (self, components)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         log_p, parts = self.split(components)
@@ -221,11 +220,13 @@ class Alternatives(Measured):
         log_p, parts = self.split(components.detach())
         probs = log_p.exp().reshape(-1, len(self.sizes))
         chosen = torch.multinomial(probs, 1, generator=generator).reshape(log_p.shape[:-1])
-        drawn = components.new_zeros((*log_p.shape[:-1], 1))
+        drawn = None
         for k, (kernel, c) in enumerate(zip(self.parts, parts, strict=True)):
             here = chosen == k
-            if bool(here.any()):
-                drawn[here] = kernel.sample(c[here], index[here], generator)
+            part = kernel.sample(c[here], index[here], generator)
+            drawn = part.new_zeros((*log_p.shape[:-1], 1)) if drawn is None else drawn
+            drawn[here] = part
+        assert drawn is not None
         return drawn
 
     # ---- description

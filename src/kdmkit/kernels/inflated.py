@@ -16,14 +16,10 @@ from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
-from kdmkit.kernels.location_scale import LocationScale
+from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
 from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
-from kdmkit.kernels.rounded import Rounded
-from kdmkit.kernels.transformed import Transformed
-from kdmkit.kernels.truncated import Truncated
-from kdmkit.kernels.windowed import Windowed
 from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term
 from kdmkit.ops.terms import Masked, restricted
 
@@ -54,19 +50,19 @@ class Inflated(Around):
 
     has_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    kernel: LocationScale | Transformed | Truncated | Windowed | Rounded
+    kernel: Measured
     atoms: Tensor
 
     def __init__(self, kernel: Kernel, atoms: Any) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Transformed | Truncated | Windowed | Rounded):
-            wanted = "a kernel of numbers (RBF, Epanechnikov, Tricube, Transformed, Truncated, Rounded)"
+        if not isinstance(kernel, Measured) or isinstance(kernel, Inflated):
+            wanted = "a kernel of numbers (RBF, Epanechnikov, Tricube, Periodic, Transformed, …)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
         # Not in `state_dict`, which holds finite numbers: the configuration has them.
         self.register_buffer("atoms", _atoms(atoms), persistent=False)
         self.has_missing = bool(self.atoms.isnan().any())
-        self.only_atoms = kernel.only_atoms
+        self.only_atoms, self.has_moments = kernel.only_atoms, kernel.is_continuous  # type: ignore[misc]
 
     @property
     def n_atoms(self) -> int:
@@ -85,11 +81,8 @@ class Inflated(Around):
         """Atoms inside keep their probabilities, the continuous part its mass; both relative to their sum."""
         log_p, inner = self.split(components)
         inside = self._atoms_in(region).to(log_p.device)
-        rest: Kernel = self.kernel
-        mass = torch.full_like(log_p[..., :1], -math.inf)
-        if self.kernel.wide_ends(region):
-            rest, inner = self.kernel.restricted(region, inner)
-            mass = log_p[..., :1] + self.kernel.log_mass(region, self.split(components)[1]).unsqueeze(-1)
+        mass = log_p[..., :1] + self.kernel.log_mass(region, inner).unsqueeze(-1)
+        rest, inner = self.kernel.restricted(region, inner)
         if not bool(inside.any()):
             return rest, inner
         shares = torch.cat([mass.to(log_p), log_p[..., 1:][..., inside]], -1)
@@ -116,10 +109,10 @@ class Inflated(Around):
     # ---- components
 
     def event_shape(self, component_shape: torch.Size) -> torch.Size:
-        return torch.Size([component_shape[-1] - 1 - self.n_atoms])
+        return self.kernel.event_shape(torch.Size([component_shape[-1] - 1 - self.n_atoms]))
 
     def component_shape(self, event_shape: torch.Size) -> torch.Size:
-        return torch.Size([1 + self.n_atoms + event_shape[-1]])
+        return torch.Size([1 + self.n_atoms + self.kernel.component_shape(event_shape)[-1]])
 
     def split(self, components: Tensor) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch d"]]:
         """Log-probabilities of (continuous, atoms), and the inner components."""
@@ -193,7 +186,7 @@ class Inflated(Around):
         match = self._match(x)
         is_atom, code = match.any(-1), match.int().argmax(-1, keepdim=True)
         atoms = Lookup(code, log_p[..., 1:])
-        if isinstance(self.kernel, Rounded):
+        if self.kernel.only_atoms:
             missing = x.isnan()
             rest = self._weighted(self.kernel.term(torch.where(missing, 0.0, x), inner), log_p, x.shape[-2])
             return LogSum((restricted(rest, ~missing), Restricted(atoms, is_atom.unsqueeze(-1))))
@@ -212,10 +205,10 @@ class Inflated(Around):
         log_p, inner = self.split(components)
         match = self._match(x)
         is_atom, atoms = match.any(-1), read_codes(log_p[..., 1:], match.int().argmax(-1))
-        replaced = x.isnan().squeeze(-1) if isinstance(self.kernel, Rounded) else is_atom
+        replaced = x.isnan().squeeze(-1) if self.kernel.only_atoms else is_atom
         rest = self.kernel.log_overlap(self._stand_in(x, replaced, inner), inner)
         rest = rest + log_p[..., 0] + self.kernel.log_norm(inner).to(log_p)
-        if isinstance(self.kernel, Rounded):
+        if self.kernel.only_atoms:
             rest = torch.where(x.isnan().squeeze(-1), -math.inf, rest)
             return log_add([rest, torch.where(is_atom, atoms, -math.inf)])
         return torch.where(is_atom, atoms, rest)
@@ -248,15 +241,12 @@ class Inflated(Around):
 
     def null_points(self, region: Region) -> list[float] | None:
         values = super().null_points(region)
-        if values is None or isinstance(self.kernel, Rounded) or bool(self._atoms_in(region).any()):
+        if values is None or self.kernel.only_atoms or bool(self._atoms_in(region).any()):
             return None
         return values
 
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         return self.kernel.at_points(points, self.split(components)[1])
-
-    def wide_ends(self, region: Region) -> list[tuple[float, float]]:
-        return self.kernel.wide_ends(region)
 
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         """P(number ≤ x): at most 1 − p(NaN) if NaN is an atom."""
@@ -342,7 +332,7 @@ class Inflated(Around):
         c = components.detach()
         log_p, inner = self.split(c)
         inner_mode = self.kernel.mode(inner)
-        if isinstance(self.kernel, Rounded):
+        if self.kernel.only_atoms:
             every = self.atoms.to(c).reshape(-1, *([1] * c.ndim)).expand(-1, *inner_mode.shape)
             points = torch.cat([inner_mode.unsqueeze(0), every])
             best = self.log_overlap(points, c).argmax(0)

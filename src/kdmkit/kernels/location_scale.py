@@ -24,7 +24,6 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import sum_last
 from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.regions import Region
 from kdmkit.ops import ComponentDistance, Score, SquaredDistance, Term
 from kdmkit.ops.terms import BlockScore
 
@@ -277,10 +276,11 @@ class LocationScale(WithBandwidth, Measured, ABC):
         parts = self.centres_and_scales(components, parameters, low.shape[-1])
         return sum_last(self.interval_log_mass, low, high, *(part.unsqueeze(-3) for part in parts))
 
-    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
-        from kdmkit.kernels.windowed import windowed  # not above: that module imports this one
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor]:
+        from kdmkit.kernels.truncated import Truncated  # not above: that module imports this one
 
-        return windowed(self, self.wide_ends(region)), components
+        is_whole = low == -math.inf and high == math.inf
+        return self if is_whole else Truncated(self, low, high), components
 
     def pair_log_mass(self, low: Tensor, high: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         """The log mass of [low, high] under the component beside it; leading dimensions broadcast."""

@@ -84,6 +84,21 @@ class Measured(Kernel, ABC):
         ends = [_closed_ends(piece) for piece in region.pieces]
         return [(low, high) for low, high in ends if low < high]
 
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
+        """The kernel and the components of the densities between two ends; None if there is nothing."""
+        self._cannot("one whose density can be restricted to an interval")
+
+    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
+        from kdmkit.kernels.alternatives import Alternatives  # not above: that module imports this one
+
+        every = [(ends, self.between(*ends, components)) for ends in self.wide_ends(region)]
+        parts = [(ends, part) for ends, part in every if part is not None]
+        if len(parts) < 2:
+            return parts[0][1] if parts else (self, components)
+        low, high = torch.tensor([ends for ends, _ in parts], dtype=torch.float64).unsqueeze(-1).unbind(1)
+        masses = self.log_mass(Interval(low, high), components)
+        return Alternatives.joined(masses.mT, [part for _, part in parts])
+
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         """The kernel and the components of masses at points of a density, in proportion to it."""
         from kdmkit.kernels.inflated import Inflated  # not above: that module imports this one

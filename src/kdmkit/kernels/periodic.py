@@ -25,7 +25,7 @@ from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.measured import Measured
-from kdmkit.kernels.region_tensors import Bounds, float_ends
+from kdmkit.kernels.region_tensors import Bounds, codes_in, float_ends
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region, interval, union
 from kdmkit.ops import Score, Term
 from kdmkit.ops.terms import InDtype, score_dtype
@@ -200,12 +200,20 @@ class Periodic(WithBandwidth, Measured):
         return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else region
 
     def null_points(self, region: Region) -> list[float] | None:
-        return None if self.whole else super().null_points(region)
+        return None if self.whole else super().null_points(self.in_one_turn(region))
 
-    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
-        from kdmkit.kernels.arcs import Arcs  # not above: that module imports this one
+    def wide_ends(self, region: Region) -> list[tuple[float, float]]:
+        """Arcs in [0, period]; of whole numbers, from half a step before the first to half a step further."""
+        once = self.in_one_turn(region)
+        if not self.whole:
+            return super().wide_ends(once)
+        runs = [codes_in("region", piece, round(self.period)) for piece in once.pieces]
+        return [(run.start - 0.5, run.stop - 0.5) for run in runs if run]
 
-        return Arcs(self, self.in_one_turn(region)), components
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor]:
+        from kdmkit.kernels.arcs import Arc  # not above: that module imports this one
+
+        return Arc(self, low, high), components
 
     def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
         if not self.whole:

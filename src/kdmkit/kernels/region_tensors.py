@@ -158,11 +158,12 @@ def pack_codes(
         return region.values.to(device)
     if region.is_batch:
         raise TypeError(bad_argument(argument, "a set of codes", "a batch of intervals"))
-    codes = [code for piece in region.pieces for code in _codes(argument, piece, n)]
+    codes = [code for piece in region.pieces for code in codes_in(argument, piece, n)]
     return torch.tensor(codes or [-1], device=device)
 
 
-def _codes(argument: str, piece: Interval, n: int) -> range:
+def codes_in(argument: str, piece: Interval, n: int) -> range:
+    """The codes 0 … n − 1 in an interval."""
     low, high = -1 if piece.low is None else piece.low, n if piece.high is None else piece.high
     try:
         first = math.floor(low) + 1 if piece.above else math.ceil(low)

@@ -13,20 +13,22 @@ from kdmkit._core.checks import bad_argument, check_event, check_number
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.calculus.integrals import panel_sums
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
-from kdmkit.kernels.regions import Interval, Region, Union
+from kdmkit.kernels.regions import Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.transformed import Transformed
 from kdmkit.kernels.truncated import Truncated
-from kdmkit.kernels.windowed import Windowed
 from kdmkit.ops import Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
 
-# Moments are sums over the cells of a component if its middle half has at most `_CENTRAL_CELLS`; otherwise
-# rounding hardly changes the moments. Of more than `_CELLS` cells those far out are summed in blocks, each
-# wider than the one before by the share 1/`_GROWTH` of its distance.
-_CELLS, _CENTRAL_CELLS, _GROWTH = 1 << 13, 1 << 6, 1 << 8
+# Of a component with this many cells in a bandwidth, rounding adds δ²/12 to the variance and no more.
+_MANY_CELLS = 64
+# Moments are sums over cells, or over panels of them if there are more than this.
+_CELLS = 256
+# The number of panels, and the share of a component that lies outside of them: between kinks fewer will do.
+_PANELS, _FEW_PANELS = (64, 1e-40), (16, 1e-18)
 # How far bounds of restricted densities lie inside of cells, in cells.
 _MARGIN = 1e-11
 
@@ -54,11 +56,11 @@ class Rounded(Around):
     has_atoms: bool = True
     only_atoms: bool = True
     unit_norm: ClassVar[bool] = True
-    kernel: LocationScale | Transformed | Truncated | Windowed
+    kernel: LocationScale | Transformed | Truncated
 
     def __init__(self, kernel: Kernel, step: float = 1.0, *, origin: float = 0.0) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Transformed | Truncated | Windowed):
+        if not isinstance(kernel, LocationScale | Transformed | Truncated):
             wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Transformed, Truncated)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
@@ -76,11 +78,9 @@ class Rounded(Around):
     def around(self, kernel: Kernel) -> Rounded:
         return Rounded(kernel, self.step, origin=self.origin)
 
-    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
-        inside = Union(
-            [Interval(self._into(low, 1), self._into(high, -1)) for low, high in self.wide_ends(region)]
-        )
-        return self.around(self.kernel.restricted(inside, components)[0]), components
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
+        inside = self.kernel.between(self._into(low, 1), self._into(high, -1), components)
+        return None if inside is None else (self.around(inside[0]), inside[1])
 
     def _into(self, edge: float, sign: int) -> float:
         """An edge of a cell, moved so little that draws there fall into the cell beside it."""
@@ -196,55 +196,49 @@ class Rounded(Around):
         return self.nearest_atom(self.kernel.typical_event(components))
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance as sums over cells; if there are many, from those of the inner kernel."""
-        q = torch.tensor([1e-15, 0.25, 0.75, 1 - 1e-15], dtype=torch.float64, device=components.device)
-        q = q.reshape(4, *([1] * (components.ndim - 2)))
-        bounds = [bound.detach() for bound in self.kernel.quantile_bounds(q, components.double())]
-        first, last = (self.position(end).round() for end in (bounds[0][0], bounds[1][3]))
-        central = (bounds[1][2] - bounds[0][1]) / self.step
-        is_wide = ~(central < _CENTRAL_CELLS) | ~torch.isfinite(first) | ~torch.isfinite(last)
-        if bool(is_wide.all()):
-            return self._inner_moments(components)
-        middle = self.position(self.kernel.typical_event(components.detach())).squeeze(-1).round()
-        start = torch.where(last - first < _CELLS, first, middle)
-        reach = torch.maximum((start - first).abs(), (last - start).abs())[~is_wide].amax().item()
-        starts = self._block_starts(reach).to(first.device)
-        some = self._sums(components, torch.where(is_wide, middle, start), starts)
-        if not bool(is_wide.any()):
-            return some
-        mean, variance = (
-            torch.where(is_wide.unsqueeze(-1), inner, summed)
-            for inner, summed in zip(self._inner_moments(components), some, strict=True)
-        )
-        return mean, variance
+        """Mean and variance by sums over cells; if cells are narrow and there is no bound, the inner ones."""
+        if self._is_fine(components):
+            return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
+        c = components.double()
+        edges = self._panels(c.detach())
+        first, stop = edges[0], edges[-1]
+        # E[X] = x₀ + δ·Σ_k P(X > x_k), E[(X − x₀)²] = δ²·Σ_k (2k + 1)·P(X > x_k), from the first cell on.
+        many = float((stop - first).amax()) > _CELLS
+        k, weights = panel_sums(edges) if many else _each_cell(first, stop)
+        above = self.at(first + k + 0.5).unsqueeze(-1)
+        probs = self.kernel.pair_log_mass(above, torch.full_like(above, math.inf), c).exp() * weights
+        mean = probs.sum(0)
+        variance = ((2 * k + 1) * probs).sum(0) - mean.square()
+        mean, variance = self.at(first) + self.step * mean, self.step**2 * variance
+        return mean.unsqueeze(-1).to(components), variance.unsqueeze(-1).to(components)
 
-    def _inner_moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
-        return self.kernel.mean(components), self.kernel.variance(components) + self.step**2 / 12
+    def _is_fine(self, components: Tensor) -> bool:
+        """Whether all cells are much narrower than components, whose densities are smooth everywhere."""
+        kernel, unit = self.kernel, 1.0
+        if isinstance(kernel, Transformed) and kernel.change.is_affine:
+            unit = float(kernel.change.log_slope(torch.zeros((), dtype=torch.float64)).exp())
+            kernel = kernel.kernel
+        if not isinstance(kernel, LocationScale):
+            return False
+        return float(kernel.scale(components).amin()) > _MANY_CELLS * self.step * unit
 
-    @staticmethod
-    def _block_starts(reach: float) -> Float[Tensor, " blocks"]:
-        """The first cells of blocks within `reach` cells of the cell 0, and the one after the last block."""
-        if reach < _CELLS:
-            return torch.arange(-reach if reach < _CELLS // 2 else 0, reach + 2, dtype=torch.float64)
-        near = torch.arange(1 - _CELLS // 2, _CELLS // 2, dtype=torch.float64)
-        n_far = math.ceil(math.log(2 * reach / _CELLS) / math.log1p(1 / _GROWTH)) + 1
-        far = (_CELLS // 2 * (1 + 1 / _GROWTH) ** torch.arange(n_far, dtype=torch.float64)).round()
-        return torch.cat([-far.flip(0), near, far])
+    def _panels(self, c: Tensor) -> Float[Tensor, "panels *batch"]:
+        """The numbers of cells between which components' distribution functions are smooth, ascending.
 
-    def _sums(
-        self, components: Tensor, origin: Tensor, starts: Float[Tensor, " blocks"]
-    ) -> tuple[Tensor, Tensor]:
-        """Mean and variance by the masses of blocks of cells, which are counted from the cell `origin`."""
-        k = starts.reshape(-1, *([1] * origin.ndim))
-        edges = self.at(origin + k - 0.5).unsqueeze(-1)
-        probs = self.kernel.pair_log_mass(edges[:-1], edges[1:], components.double()).exp()
-        # A block counts as its middle: offsets from the origin, in the events' units.
-        offsets = 0.5 * self.step * (k[:-1] + k[1:] - 1)
-        # Components without a mass have any moments.
-        probs = probs / torch.where(probs.sum(0) > 0, probs.sum(0), 1.0)
-        mean = (probs * offsets).sum(0)
-        variance = (probs * (offsets - mean).square()).sum(0)
-        return ((self.at(origin) + mean).unsqueeze(-1).to(components), variance.unsqueeze(-1).to(components))
+        The first and the last one hold the ends of the components.
+        """
+        change = self.kernel.change if isinstance(self.kernel, Transformed) else None
+        kinks = c.new_zeros(0) if change is None else change.kinks(c.device)
+        product = self.kernel.product if isinstance(self.kernel, Transformed) else self.kernel
+        product = product if isinstance(product, Truncated) else Truncated(product)
+        n, negligible = _FEW_PANELS if len(kinks) else _PANELS
+        low, high = product.reach(c, negligible)
+        share = torch.linspace(0, 1, n + 1, dtype=c.dtype, device=c.device)
+        ends = torch.lerp(low, high, share.reshape(-1, *[1] * c.ndim)).squeeze(-1)
+        if change is not None:
+            ends = change.inverse(ends if change.increasing else ends.flip(0))
+            ends = _with_kinks(ends, kinks) if len(kinks) else ends
+        return self.position(ends).round()
 
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
@@ -288,3 +282,21 @@ def _slack(position: Tensor, x: Tensor) -> Tensor:
     """
     single = torch.where(x == x.float(), torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps)
     return (8 * single * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.01)
+
+
+def _with_kinks(ends: Float[Tensor, "p *batch"], kinks: Float[Tensor, " k"]) -> Float[Tensor, "n *batch"]:
+    """The ends of panels and the kinks among them; the last end repeats where there are fewer."""
+    places = torch.minimum(torch.maximum(kinks.reshape(-1, *[1] * (ends.ndim - 1)), ends[0]), ends[-1])
+    every = torch.cat([ends, places]).sort(0).values
+    before, after = ((every == end).sum(0) for end in (ends[0], ends[-1]))
+    n = len(every) + 2 - int((before + after).amin())
+    rows = torch.arange(n, device=ends.device).reshape(-1, *[1] * before.ndim)
+    return every.gather(0, (before - 1 + rows).clamp_max(len(every) - 1))
+
+
+def _each_cell(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of cells, counted from the first one, and their weights in a sum."""
+    n = int((stop - first).amax()) + 1
+    return torch.arange(n, dtype=first.dtype, device=first.device).reshape(-1, *[1] * first.ndim), torch.ones(
+        ()
+    )

@@ -20,10 +20,8 @@ from kdmkit.kernels.calculus.integrals import argmax, density_moments
 from kdmkit.kernels.calculus.transforms import Change, as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval, Region, Union
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.kernels.truncated import Truncated, check_per_dimension
-from kdmkit.kernels.windowed import Windowed, highest
 from kdmkit.ops import Term
 from kdmkit.ops.terms import InDtype, common_dtype, restricted
 
@@ -48,11 +46,11 @@ class Transformed(Around):
     """
 
     is_continuous: ClassVar[bool] = True
-    kernel: LocationScale | Truncated | Windowed
+    kernel: LocationScale | Truncated
 
     def __init__(self, kernel: Kernel, transform: Transform | Change) -> None:
         super().__init__()
-        if not isinstance(kernel, LocationScale | Truncated | Windowed):
+        if not isinstance(kernel, LocationScale | Truncated):
             wanted = "a continuous kernel (RBF, Epanechnikov, Tricube, Truncated)"
             raise TypeError(bad_argument("kernel", wanted, repr(kernel)))
         self.kernel = kernel
@@ -64,7 +62,7 @@ class Transformed(Around):
         low, high = self.change.image()
         inner_low, inner_high = (
             (end.cpu() for end in (self.kernel.low, self.kernel.high))
-            if isinstance(self.kernel, Truncated | Windowed)
+            if isinstance(self.kernel, Truncated)
             else (-torch.inf, torch.inf)
         )
         if bool((inner_low < low).any()) or bool((inner_high > high).any()):
@@ -113,11 +111,11 @@ class Transformed(Around):
     def around(self, kernel: Kernel) -> Transformed:
         return Transformed(kernel, self.change)
 
-    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
-        ends = [torch.tensor(pair, dtype=torch.float64).unsqueeze(-1) for pair in self.wide_ends(region)]
-        images = [self.inner_ends(*self._without_open_ends(pair)) for pair in ends]
-        inner = Union([Interval(low.item(), high.item()) for low, high in images if bool(low < high)])
-        return self.around(self.kernel.restricted(inner, components)[0]), components
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
+        ends = self._without_open_ends(torch.tensor([[low], [high]], dtype=torch.float64))
+        first, last = (end.item() for end in self.inner_ends(*ends))
+        inside = self.kernel.between(first, last, components) if first < last else None
+        return None if inside is None else (self.around(inside[0]), inside[1])
 
     def _without_open_ends(self, ends: Float[Tensor, "2 1"]) -> Float[Tensor, "2 1"]:
         """The ends; those of the support in place of the numbers beside them."""
@@ -186,16 +184,14 @@ class Transformed(Around):
         The quadrature has 32 panels of 12 nodes. Its relative error is below 1e-8 for smooth transforms, and
         about 1e-5 for `QuantileNormal`.
         """
-        if isinstance(self.kernel, Windowed):
-            return self.kernel.mixed_moments(components, lambda part: self.around(part).moments(components))
-        kinds = [kind for kind in self.change.kinds if kind not in ("affine", "-affine")]
-        if not kinds:
+        if self.change.is_affine:
             slope = (-self.change.log_slope(self.change.inverse(components))).exp()
             variance = self.kernel.variance(components) * slope.square()
             return self.change.inverse(self.kernel.mean(components)), variance
+        kinds = [kind for kind in self.change.kinds if not kind.endswith("affine")]
         if kinds == ["-exp"] and isinstance(self.kernel, RBF):
             return self._log_normal_moments(components)
-        inner = self._product()
+        inner = self.product
         ends = inner.reach(components)
         return density_moments(lambda z: inner.log_bump(z, components), self.change.inverse, *ends)
 
@@ -213,16 +209,11 @@ class Transformed(Around):
 
     def mode(self, components: Tensor) -> Float[Tensor, "*batch m d"]:
         """The highest point of each component's density, to about 1e-9 of its width (kernels of products)."""
-        if isinstance(self.kernel, Windowed):
-            modes = [self.around(part).mode(components) for part in self.kernel.parts]
-            heights = [self.log_overlap(mode, components) + self.log_jacobian(mode) for mode in modes]
-            return highest(modes, heights)
-        kinds = {kind.removeprefix("-") for kind in self.change.kinds}
-        if kinds <= {"affine"}:
+        if self.change.is_affine:
             return self._in_support(self.change.inverse(self.kernel.mode(components)))
         # A maximum is flat: float32 would find half of its digits.
         c = components.detach().double()
-        inner = self._product()
+        inner = self.product
 
         def objective(z: Tensor) -> Tensor:
             return inner.log_bump(z, c) + self.change.log_slope(self.change.inverse(z))
@@ -234,7 +225,8 @@ class Transformed(Around):
         """T⁻¹(c)."""
         return self._in_support(self.change.inverse(self.kernel.typical_event(components)))
 
-    def _product(self) -> Truncated:
+    @property
+    def product(self) -> Truncated:
         """The inner kernel as a product over dimensions."""
         if isinstance(self.kernel, Truncated):
             return self.kernel
@@ -245,9 +237,6 @@ class Transformed(Around):
     def sample(
         self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
     ) -> Tensor:
-        if isinstance(self.kernel, Windowed):
-            parts = map(self.around, self.kernel.parts)
-            return self.kernel.mixed_draws(components, index, parts, generator)
         if not isinstance(self.kernel, Truncated):
             return self._in_support(self.change.inverse(self.kernel.sample(components, index, generator)))
         # In float64: T⁻¹ of a rounded number may lie outside of T⁻¹ of the bounds.

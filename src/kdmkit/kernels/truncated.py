@@ -21,7 +21,6 @@ from kdmkit.kernels.calculus.integrals import density_moments, sum_last
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
-from kdmkit.kernels.regions import Interval, Region, Union
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import Term
 from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
@@ -77,11 +76,9 @@ class Truncated(Around):
     def around(self, kernel: Kernel) -> Truncated:
         return Truncated(kernel, self.low, self.high)
 
-    def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
-        low, high = float(self.low), float(self.high)
-        clipped = [(max(a, low), min(b, high)) for a, b in self.wide_ends(region)]
-        inside = Union([Interval(a, b) for a, b in clipped if a < b])
-        return self.kernel.restricted(inside, components)
+    def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
+        low, high = max(low, float(self.low)), min(high, float(self.high))
+        return self.kernel.between(low, high, components) if low < high else None
 
     @property
     def support(self) -> Constraint:

@@ -53,12 +53,11 @@ def test_fit_describe_and_ask(parcels: Any, tmp_path: Path, unchecked: None) -> 
 
 def test_fit_tells_what_is_left_out(parcels: Any, tmp_path: Path, unchecked: None) -> None:
     frame = parcels[["id", "weight", "size"]].assign(
-        price=[f"${1000 + i:,}.50" for i in range(400)], unit="kg"
+        price=[f"item {1000 + i}" for i in range(400)], unit="kg"
     )
     frame.to_csv(tmp_path / "parcels.csv", index=False)
     told = run("fit", tmp_path / "parcels.csv", "-o", tmp_path / "m", "--components", 2, "--epochs", 1)
     assert "left out: 'id' (identifier: a different text in every row)" in told
-    assert "they look like numbers: write '$1,000.50' with" in " ".join(told.split())
     assert "left out: 'unit' (constant: one value only)" in told
     assert "'weight'" not in told
     error = run("ask", tmp_path / "m", "P(price | weight > 3)", code=2)

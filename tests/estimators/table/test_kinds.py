@@ -11,7 +11,7 @@ import pytest
 
 from kdmkit.estimators.table import Schema
 from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
-from kdmkit.estimators.table.frames.read import from_numpy, read_frame
+from kdmkit.estimators.table.frames.read import read_frame
 
 RNG = np.random.default_rng(0)
 N = 200
@@ -90,39 +90,9 @@ def test_types_are_the_callers() -> None:
     pd.testing.assert_frame_equal(schema.decode(schema.encode(frame).columns), frame)
 
 
-@pytest.mark.parametrize(
-    ("texts", "look"),
-    [
-        ([f"${i},000.50" for i in range(100, 130)], True),
-        ([f"{i}.5 %" for i in range(30)], True),
-        ([f"1.{i},25 €" for i in range(100, 130)], True),
-        ([f"EUR {i}" for i in range(30)], True),
-        ([f"A{i}" for i in range(30)], False),
-        ([f"10.0.0.{i}" for i in range(30)], False),
-        ([f"0171-{i}" for i in range(100, 130)], False),
-    ],
-)
-def test_texts_that_look_like_numbers_are_told(texts: list[str], look: bool) -> None:
-    column = Schema.from_frame({"x": texts, "y": np.arange(30) % 7}).columns["x"]
-    assert ("look like numbers" in column.why) == look
-
-
 def test_negative_zero_is_zero() -> None:
     codec = Schema.from_frame({"x": [-0.0, 0.0, 1.5] * 20}).columns["x"].codec
     assert codec.describe() == "2 values: 0, 1.5"
-
-
-def test_texts_that_are_numbers() -> None:
-    numbers = np.round(RNG.gamma(2, 30, N), 2)
-    texts = [f"{number:g}" if i % 7 else " " for i, number in enumerate(numbers)]
-    assert "types=" in decide(from_numpy("x", np.array(texts, object)))[1]
-    schema = Schema.from_frame({"x": texts}, types={"x": "float"})
-    rows = schema.encode({"x": texts})
-    assert (~rows.observed["c0"]).numpy().tolist() == [text == " " for text in texts]
-    back = schema.decode(rows.columns)["x"]
-    assert [text for text in texts if text != " "] == [
-        b for b, text in zip(back, texts, strict=True) if text != " "
-    ]
 
 
 @pytest.mark.parametrize(

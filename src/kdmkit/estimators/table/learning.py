@@ -91,7 +91,7 @@ class TableEstimator(KDMEstimator):
         with self._seeded():
             raw = read_frame("X", X)
             schema = self._new_schema(raw) if first else self.schema_
-            schema.check_columns(raw)
+            schema.check_columns(schema.read(raw))
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
@@ -116,8 +116,9 @@ class TableEstimator(KDMEstimator):
     def _adopt(self, schema: Schema, layer: Any, n_rows: int) -> None:
         self.schema_ = schema
         self.n_samples_seen_ = n_rows
-        self.n_features_in_ = len(schema.columns)
-        self.feature_names_in_ = np.array(list(schema.columns), dtype=object)
+        names = [name for name in schema.columns if name not in schema.texts.values()]
+        self.n_features_in_ = len(names)
+        self.feature_names_in_ = np.array(names, dtype=object)
         self._cached_engine = None
         self._keep(layer)
         self._engine()

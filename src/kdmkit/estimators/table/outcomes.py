@@ -56,7 +56,7 @@ def _syntax(column: Column) -> ColumnSyntax:
     if not column.variables:
         return ColumnSyntax("left out", reason=column.reason)
     if codec.numeric:
-        return ColumnSyntax("number")
+        return ColumnSyntax("number", read=column.codec.read_text if column.storage.writing else None)
     if column.kind in ("date", "time"):
         return ColumnSyntax("date" if column.kind == "date" else "time", read=codec.read_text)
     return ColumnSyntax("levels", levels=codec.levels, ordered=codec.ordered)

@@ -17,8 +17,10 @@ from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import LeftOutCodec
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config
+from kdmkit.estimators.table.codecs.texts import recognised
 from kdmkit.estimators.table.column import COLUMN_HEADER, Column, absent_cells, fit_column
 from kdmkit.estimators.table.display import rich_table, text_table
+from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
@@ -76,12 +78,51 @@ class Schema:
         if not raw.n_rows:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
+        raw = recognised(raw, wanted)
         columns = [
             fit_column(i, column, wanted, raw.numbers, missing)
             for i, column in enumerate(raw.columns.values())
         ]
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample, missing)
+
+    # ---- frames
+
+    @property
+    def storages(self) -> dict[str, Storage]:
+        """How the frame stores each column."""
+        return {name: column.storage for name, column in self.columns.items()}
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """By column of numbers, the column of its texts that are no numbers."""
+        return {name: column.storage.texts for name, column in self.columns.items() if column.storage.texts}
+
+    def marked(self, frame: Any) -> RawFrame:
+        """The columns of a frame, with texts that stand for missing cells taken for missing."""
+        return marked_frame(read_frame("X", frame), self.storages)
+
+    def read(self, frame: Any) -> RawFrame:
+        """The columns of a frame, with texts read as those of the fitted rows."""
+        return read_cells(self.marked(frame), self.storages)
+
+    def source_of(self, name: str) -> str:
+        """The column of the frame that has a column's cells."""
+        return next((source for source, texts in self.texts.items() if texts == name), name)
+
+    def check_columns(self, frame: RawFrame) -> None:
+        """Raises if a frame has other columns than the schema."""
+        absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
+        unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
+        if absent or unknown:
+            got = ", ".join(absent + unknown)
+            raise ValueError(bad_argument("X", "the columns of the rows before", got))
+
+    def _warn_of_unknown(self, raw: RawFrame) -> None:
+        unknown = [name for name in raw.columns if name not in self.columns]
+        if unknown:
+            listed = ", ".join(map(repr, unknown))
+            warnings.warn(f"columns that the table was not fitted to are ignored: {listed}", stacklevel=3)
 
     # ---- the model's side
 
@@ -119,7 +160,7 @@ class Schema:
                 `"unknown"` value everywhere.
             dtype: of events that are numbers; None is torch's default.
         """
-        raw = read_frame("X", frame)
+        raw = self.read(frame)
         self._warn_of_unknown(raw)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         values: dict[str, Tensor] = {}
@@ -142,20 +183,6 @@ class Schema:
                 certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
                 observed[column.presence.name] = torch.from_numpy(certain)
         return Table(values, observed, log_offset=offset)
-
-    def check_columns(self, frame: RawFrame) -> None:
-        """Raises if a frame has other columns than the schema."""
-        absent = [f"no {name!r}" for name in self.columns if name not in frame.columns]
-        unknown = [f"also {name!r}" for name in frame.columns if name not in self.columns]
-        if absent or unknown:
-            got = ", ".join(absent + unknown)
-            raise ValueError(bad_argument("X", "the columns of the rows before", got))
-
-    def _warn_of_unknown(self, raw: RawFrame) -> None:
-        unknown = [name for name in raw.columns if name not in self.columns]
-        if unknown:
-            listed = ", ".join(map(repr, unknown))
-            warnings.warn(f"columns that the table was not fitted to are ignored: {listed}", stacklevel=3)
 
     # ---- the user's side
 
@@ -183,6 +210,7 @@ class Schema:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
         labels = dict(zip(self.columns, self.labels, strict=True))
+        raw = list(joined(raw, self.texts))
         return build_frame(raw, self.backend, [labels[column.name] for column in raw], index)
 
     def decode_column(self, name: str, values: Mapping[str, Tensor], n_rows: int) -> RawColumn:
@@ -260,7 +288,8 @@ class Schema:
         """The schema that `config` describes."""
         columns = []
         for fields in config["columns"]:
-            codec = codec_from_config(fields["codec"])
+            storage = Storage.from_config(fields["storage"])
+            codec = codec_from_config(fields["codec"], storage)
             presence = fields.get("presence")  # models of 0.2 have none
             columns.append(
                 Column(
@@ -271,7 +300,7 @@ class Schema:
                     variables=tuple(fields["variables"]),
                     codec=codec,
                     missing=fields["missing"],
-                    storage=Storage.from_config(fields["storage"]),
+                    storage=storage,
                     presence=None if presence is None else Presence(**presence),
                 )
             )

@@ -191,6 +191,56 @@ def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(nodes).to(like), torch.from_numpy(np.tile(weights, _PANELS)).to(like)
 
 
+# ---- sums of smooth functions over whole numbers
+
+
+def panel_sums(
+    edges: Float[Tensor, "p *shape"],
+) -> tuple[Float[Tensor, "n *shape"], Float[Tensor, "n *shape"]]:
+    """Nodes k and weights w with Σ_i w_i f(k_i) ≈ Σ_k f(k) over the whole numbers k < edges[-1] − edges[0].
+
+    In every panel, f is taken for the polynomial of degree 7 through 8 nodes, which is summed exactly.
+
+    Args:
+        edges: where panels begin, and the end of the last one: whole numbers, ascending. Nodes are counted
+            from the first one.
+
+    >>> nodes, weights = panel_sums(torch.tensor([0.0, 10.0, 1000.0], dtype=torch.float64))
+    >>> round(float((weights * nodes**3).sum()), 4), sum(k**3 for k in range(1000))
+    (249500250000.0, 249500250000)
+    """
+    count, first = edges[1:] - edges[:-1], edges[:-1] - edges[:1]
+    reach = (count - 1).clamp_min(0)
+    points = torch.as_tensor(_SUM_NODES, dtype=edges.dtype, device=edges.device).reshape(
+        -1, *[1] * edges.ndim
+    )
+    nodes = first + 0.5 * reach * (1 + points)
+    # Means of even powers of the numbers on [−1, 1], which are polynomials of their count.
+    inverse, wider = 2 / count.clamp_min(1), (count / reach.clamp_min(1)).square()
+    powers = torch.stack([inverse ** (2 * j) for j in range(_SUM_POWERS)], -1)
+    scales = torch.stack([wider**r for r in range(_SUM_POWERS)], -1)
+    means = (powers @ torch.from_numpy(_SUM_MEANS.T).to(edges)) * scales
+    weights = count * (means @ torch.from_numpy(_SUM_WEIGHTS.T).to(edges)).movedim(-1, 0)
+    return nodes.flatten(0, 1), weights.flatten(0, 1)
+
+
+def _mean_coefficients() -> np.ndarray[Any, Any]:
+    """a_rj: the mean of u^(2r) over the middles of n equal parts of [−1, 1] is Σ_j a_rj (2/n)^(2j)."""
+    table = np.zeros((_SUM_POWERS, _SUM_POWERS))
+    for r in range(_SUM_POWERS):
+        for j in range(r + 1):
+            at_half = (2.0 ** (1 - 2 * j) - 1) * _BERNOULLI[j]
+            table[r, j] = math.comb(2 * r + 1, 2 * j) * at_half / (2 * r + 1)
+    return table
+
+
+_SUM_NODES = np.polynomial.legendre.leggauss(8)[0]
+_SUM_POWERS = 4
+_BERNOULLI = (1, 1 / 6, -1 / 30, 1 / 42)
+_SUM_MEANS = _mean_coefficients()
+_SUM_WEIGHTS = np.linalg.inv(np.vander(_SUM_NODES, increasing=True).T)[:, ::2]
+
+
 # ---- masses of bumps
 
 

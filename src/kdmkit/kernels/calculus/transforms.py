@@ -65,6 +65,27 @@ class Change(nn.Module):
         """Whether T is defined on the whole real line."""
         return all(step.domain == _REAL for step in self._chain)
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether T is linear up to a constant."""
+        return all(step.kind == "affine" for step in self._chain)
+
+    def kinks(self, device: torch.device | None = None) -> Float[Tensor, " k"]:
+        """The numbers x at which the slope of T jumps."""
+        kinks = torch.zeros(0, dtype=torch.float64, device=device)
+        for step in reversed(self._chain):
+            more = (
+                step.numbers["scores" if step.inverse else "values"]
+                if step.kind == "quantile_normal"
+                else kinks
+            )
+            kinks = (
+                torch.cat([step.backward(kinks), more.to(device)])
+                if more is not kinks
+                else step.backward(kinks)
+            )
+        return kinks
+
     def numbers(self) -> list[tuple[str, Tensor]]:
         """The names and numbers of the steps that may differ between dimensions."""
         return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from datetime import time
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Generators = Callable[[Any], torch.Generator]
 # Bars of a histogram, and the quantiles between which they lie.
 _BARS, _TAIL = 12, 0.005
+# Entries of a summary that are values of the column.
+_VALUES = ("mean", "median", "90 % interval")
 
 
 class BaseAnswer(ABC):
@@ -76,6 +79,10 @@ class BaseAnswer(ABC):
     def bars(self) -> dict[str, float]:
         """The bars of a histogram: probabilities of levels or of ranges, by label."""
 
+    def _text(self, name: str, value: Any) -> str:
+        """A number of the summary as people read it."""
+        return shown(value)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer in the types of JSON."""
         summary = {name: plain(value) for name, value in self.summary().items()}
@@ -83,7 +90,7 @@ class BaseAnswer(ABC):
         return {"query": self.question, **summary, **evidence}
 
     def __repr__(self) -> str:
-        lines = [self.question, *(f"  {name}: {shown(value)}" for name, value in self.summary().items())]
+        lines = [self.question, *(f"  {name}: {self._text(name, v)}" for name, v in self.summary().items())]
         return "\n".join(lines)
 
     def __rich__(self) -> Any:
@@ -95,7 +102,7 @@ class BaseAnswer(ABC):
 
         table = Table("", "", title=escape(self.question), title_justify="left", show_header=False)
         for name, value in self.summary().items():
-            table.add_row(name, escape(shown(value)))
+            table.add_row(name, escape(self._text(name, value)))
         if self.is_unusual:
             table.add_row("evidence", "unlike the data")
         bars = self.bars()
@@ -272,6 +279,18 @@ class Answer(BaseAnswer):
             summary["probs"] = self.probs
         return summary
 
+    def _text(self, name: str, value: Any) -> str:
+        """Values of a column of written numbers are in its writing."""
+        if name not in _VALUES or self._posterior.column.storage.writing is None:
+            return shown(value)
+        return (
+            f"({', '.join(map(self._written, value))})" if isinstance(value, tuple) else self._written(value)
+        )
+
+    def _written(self, value: Any) -> str:
+        writing = self._posterior.column.storage.writing
+        return shown(value) if writing is None or isinstance(value, time) else writing.write(value)
+
     def bars(self) -> dict[str, float]:
         if self._posterior.has_levels:
             probs = self.probs
@@ -282,7 +301,7 @@ class Answer(BaseAnswer):
         ranges = self.bins()
         masses = self.histogram(ranges).tolist()
         ends = [(low, readable_end(low, high, after)) for (low, high), (after, _) in pairwise(ranges)]
-        labels = [f"{shown(low)} – {shown(high)}" for low, high in [*ends, ranges[-1]]]
+        labels = [f"{self._written(low)} – {self._written(high)}" for low, high in [*ends, ranges[-1]]]
         return dict(zip(labels, masses, strict=True))
 
     def bins(self, n: int = _BARS, tail: float = _TAIL) -> list[tuple[Any, Any]]:

@@ -214,7 +214,8 @@ def explain_row(engine: TableEngine, row: Any, missing: str = "outcome") -> Expl
     Args:
         missing: what an empty cell is, as in `Schema.encode`.
     """
-    raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
+    row = {name: [value] for name, value in row.items()} if is_row(row) else row
+    raw = engine.schema.marked(read_frame("row", row))
     rows = engine.schema.encode(raw, missing=missing)
     if len(rows) != 1:
         raise ValueError(bad_argument("row", "one row", f"{len(rows)} rows"))

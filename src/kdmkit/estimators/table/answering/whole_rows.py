@@ -17,7 +17,8 @@ from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
 from kdmkit.estimators.table.codecs.numbers import as_numbers
 from kdmkit.estimators.table.column import Column
-from kdmkit.estimators.table.frames.read import RawFrame, read_frame
+from kdmkit.estimators.table.frames.cells import joined
+from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Missing
@@ -133,21 +134,23 @@ class Imputer:
 
     def __init__(self, engine: TableEngine, X: Any, missing: str = "outcome") -> None:
         self.engine = engine
-        self.raw: RawFrame = read_frame("X", X)
+        self.raw: RawFrame = engine.schema.marked(X)
         self.rows: Table = engine.schema.encode(self.raw, missing=missing)
 
     def _missing(self, column: Column) -> Array:
         """Numbers of the rows that lack a cell of the column; none if the frame lacks the column."""
-        raw = self.raw.columns.get(column.name)
+        raw = self.raw.columns.get(self.engine.schema.source_of(column.name))
         return np.flatnonzero(raw.missing) if raw is not None else np.array([], dtype=np.int64)
 
     def _rows_with_cells(self) -> Table:
         """The rows, with all cells of the frame's columns there: their values are to be filled in."""
-        values, observed = dict(self.rows.columns), dict(self.rows.observed)
-        for name, presence in self.engine.schema.presences.items():
-            if name in self.raw.columns:
-                there = torch.ones(len(self.rows), dtype=torch.bool)
-                values[presence.name], observed[presence.name] = there.long(), there
+        schema, values, observed = self.engine.schema, dict(self.rows.columns), dict(self.rows.observed)
+        for name, presence in schema.presences.items():
+            missing = torch.zeros(len(self.rows), dtype=torch.bool)
+            missing[self._missing(schema.columns[name])] = True
+            values[presence.name] = torch.where(missing, 1, values[presence.name])
+            if name in schema.texts:  # the cell is a number or a text
+                observed[presence.name] = observed[presence.name] & ~missing
         return replace(self.rows, columns=values, observed=observed)
 
     # ---- three ways to fill in
@@ -243,4 +246,9 @@ class Imputer:
             missing = self._missing(column)
             if column.kind == "constant" and len(missing):
                 cells[name] = schema.decode_column(name, {}, len(missing)).values
-        return fill_frame(self.raw, cells, {name: schema.columns[name].storage for name in cells})
+        columns = [
+            RawColumn(name, values, np.zeros(len(values), bool), schema.columns[name].storage)
+            for name, values in cells.items()
+        ]
+        whole = joined(columns, schema.texts)
+        return fill_frame(self.raw, {c.name: c.values for c in whole}, {c.name: c.storage for c in whole})

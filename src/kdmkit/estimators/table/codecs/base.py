@@ -147,8 +147,8 @@ class Codec(ABC):
         """Disjoint boxes of regions of the kernels of all parts; a part without a region is free."""
         return [{0: self.parts[0].kernel_region(outcomes)}]
 
-    def read_text(self, text: str) -> str:
-        """A date or a time in the form of ISO 8601, from one that a person writes."""
+    def read_text(self, text: str) -> Any:
+        """A date or a time in the form of ISO 8601, or a number, from one that a person writes."""
         raise self._no_value("a column of dates or times", self.kind)
 
     def listed(self, low: Any, high: Any, most: int) -> list[Any] | None:

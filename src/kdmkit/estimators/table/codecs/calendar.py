@@ -241,13 +241,31 @@ PATTERNS = (
     "%d/%m/%Y",
     "%m/%d/%Y %H:%M",
     "%d/%m/%Y %H:%M",
-    "%d %b %Y",
-    "%d-%b-%Y",
-    "%b %d, %Y",
-    "%B %d, %Y",
+    "%m/%d/%Y %H:%M:%S",
+    "%d/%m/%Y %H:%M:%S",
+    "%m/%d/%Y %I:%M %p",
+    "%Y/%m/%d %H:%M",
+    "%m/%d/%y",
+    "%d/%m/%y",
+    "%m/%d/%y %H:%M",
+    "%d/%m/%y %H:%M",
+    "%d.%m.%y",
+    "%m-%d-%Y",
+    "%d-%m-%Y",
+    *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%d-%b-%y", "%d-%B-%Y"),
+    *("%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y"),
+    *("%b-%Y", "%b %Y", "%B %Y", "%B-%Y", "%Y %b", "%Y-%b", "%Y %B", "%b-%y", "%m/%Y", "%Y-%m"),
 )
 #: Pairs that read the same text as different dates.
-_AMBIGUOUS = ({"%m/%d/%Y", "%d/%m/%Y"}, {"%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"})
+_AMBIGUOUS = (
+    {"%m-%d-%Y", "%d-%m-%Y"},
+    *({f"%m/%d/{end}", f"%d/%m/{end}"} for end in ("%Y", "%Y %H:%M", "%Y %H:%M:%S", "%y", "%y %H:%M")),
+)
+# Of dates with two digits for the year, the first that is not in this century.
+_FIRST_OF_LAST_CENTURY = 2050
+# Directives of numbers without a leading zero, which `strptime` reads as those with one.
+_UNPADDED = {"%-d": "day", "%-m": "month", "%-H": "hour"}
+_SAMPLE = 200
 
 
 def date_format(column: RawColumn) -> str:
@@ -265,15 +283,32 @@ def date_formats(column: RawColumn) -> list[str]:
     """The formats in which all texts are written: one, none, or two if day and month may swap."""
     texts = list(dict.fromkeys(column.present.tolist()))
     formats = [pattern for pattern in PATTERNS if all(read_date(text, pattern) is not None for text in texts)]
-    return formats if set(formats) in _AMBIGUOUS else formats[:1]
+    if formats == ["%Y-%m"] and all((int(text[2:4]) + 1) % 100 == int(text[-2:]) for text in texts):
+        return []  # seasons, such as 2003-04
+    chosen = formats if set(formats) in _AMBIGUOUS else formats[:1]
+    return [_as_padded(pattern, texts[:_SAMPLE]) for pattern in chosen]
+
+
+def _as_padded(pattern: str, texts: Sequence[str]) -> str:
+    """The format that writes most texts as they are: numbers have leading zeros, or have none."""
+    days = pattern.replace("%d", "%-d").replace("%m", "%-m")
+    candidates = [pattern, days, pattern.replace("%H", "%-H"), days.replace("%H", "%-H")]
+
+    def count(candidate: str) -> int:
+        dates = np.array([read_date(text, candidate) for text in texts])
+        return int((write_dates(dates, candidate) == np.array(texts, dtype=object)).sum())
+
+    return max(dict.fromkeys(candidates), key=count)
 
 
 def read_date(text: str, pattern: str) -> np.datetime64 | None:
     """The date of a text; None if it has another format."""
     try:
-        date = datetime.datetime.strptime(text.strip(), pattern)
+        date = datetime.datetime.strptime(text.strip(), pattern.replace("%-", "%"))
     except ValueError:
         return None
+    if "%y" in pattern and date.year >= _FIRST_OF_LAST_CENTURY:
+        date = date.replace(year=date.year - 100)
     return np.datetime64(date, "us")
 
 
@@ -296,8 +331,15 @@ def read_dates(column: RawColumn, pattern: str) -> np.ndarray:
 def write_dates(dates: np.ndarray, pattern: str) -> np.ndarray:
     """Texts of dates `datetime64[us]`."""
     texts = np.empty(len(dates), dtype=object)
-    texts[:] = [date.strftime(pattern) for date in dates.astype("datetime64[us]").tolist()]
+    texts[:] = [_written(date, pattern) for date in dates.astype("datetime64[us]").tolist()]
     return texts
+
+
+def _written(date: datetime.datetime, pattern: str) -> str:
+    for directive, part in _UNPADDED.items():
+        if directive in pattern:
+            pattern = pattern.replace(directive, str(getattr(date, part)))
+    return date.strftime(pattern)
 
 
 def _first_that_is_none(column: RawColumn) -> str:

@@ -13,9 +13,12 @@ from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
 from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.dates import DateCodec
-from kdmkit.estimators.table.codecs.numbers import NumberCodec, as_numbers
+from kdmkit.estimators.table.codecs.numbers import NumberCodec
+from kdmkit.estimators.table.codecs.parts import listed
+from kdmkit.estimators.table.codecs.texts import CAMEL_ID, ID_NAME
 from kdmkit.estimators.table.codecs.times import TimeCodec
-from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.estimators.table.frames.writing import NumberWriting
 
 #: Kinds that `types` may name.
 KINDS = (
@@ -39,18 +42,10 @@ _LEFT_OUT = ("identifier", "text", "empty")
 _FEWEST_ROWS = 20
 # Texts are levels if at least half of the rows share their text with another row.
 _MOST_SINGLE = 0.5
-_ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
 # Numbers in the order of the rows that mean a time.
 _TIME_NAME = re.compile(
     r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
 )
-# Numbers with signs of currencies, per cent, or separators of thousands.
-_SIGNED = re.compile(
-    r"[-+]?\s*(?:[$€£¥₹]|[A-Z]{3}\s)?\s*[-+]?(?:\d{1,3}(?:[.,'\s]\d{3})*|\d+)(?:[.,]\d+)?\s*(?:[$€£¥₹%]|[A-Z]{3})?"
-)
-_CAMEL_ID = re.compile(r"[a-z]I[dD]$")
-
-
 #: The kind of a column, and why.
 Decision = tuple[str, str]
 
@@ -61,6 +56,12 @@ def decide(column: RawColumn, numbers: np.ndarray | None = None) -> Decision:
     Args:
         numbers: the numbers of the rows in a larger table of which they are a sample; None: 0, 1, 2, …
     """
+    kind, why = _decide(column, numbers)
+    markers = column.storage.markers
+    return kind, f"{why}; missing: {listed(list(map(repr, markers)), 4)}" if markers else why
+
+
+def _decide(column: RawColumn, numbers: np.ndarray | None) -> Decision:
     storage, present = column.storage, column.present
     if not len(present):
         return "empty", "all cells are missing"
@@ -82,7 +83,17 @@ def decide(column: RawColumn, numbers: np.ndarray | None = None) -> Decision:
             return "time", "times of day"
         case "duration":
             return "duration", "durations"
-    return _decide_number(column, distinct, numbers)
+    kind, why = _decide_number(column, distinct, numbers)
+    return kind, why + _written(storage, present)
+
+
+def _written(storage: Storage, present: np.ndarray) -> str:
+    """How a column of texts writes its numbers, in words."""
+    writing = storage.writing
+    if writing is None:
+        return ""
+    largest = present[np.abs(present).argmax()]
+    return f", written as {writing.write(largest)!r}"
 
 
 def _distinct(present: np.ndarray) -> np.ndarray:
@@ -104,10 +115,10 @@ def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
     if len(present) < _FEWEST_ROWS:
         return "category", f"{len(distinct)} different texts"
     if len(distinct) == len(present):
-        return "identifier", "a different text in every row" + _hint(column)
+        return "identifier", "a different text in every row"
     single = _rows_with_single_values(present)
     if single > _MOST_SINGLE:
-        return "text", f"{single:.0%} of the rows have a text of their own" + _hint(column)
+        return "text", f"{single:.0%} of the rows have a text of their own"
     return "category", f"{len(distinct)} different texts"
 
 
@@ -117,18 +128,6 @@ def _rows_with_single_values(present: np.ndarray) -> float:
     for value in present.tolist():
         counts[value] = counts.get(value, 0) + 1
     return sum(count == 1 for count in counts.values()) / len(present)
-
-
-def _hint(column: RawColumn) -> str:
-    """Advice about texts that are numbers, or look like them."""
-    try:
-        as_numbers(column)
-    except ValueError:
-        texts = column.present.tolist()
-        if not all(_SIGNED.fullmatch(text.strip()) for text in texts):
-            return ""
-        return f"; they look like numbers: write {texts[0]!r} with digits and a point alone"
-    return f'; they read as numbers: types={{"{column.name}": "float"}}'
 
 
 # ---- numbers
@@ -161,7 +160,10 @@ def _is_inexact(column: RawColumn) -> bool:
 def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | None) -> Decision | None:
     """Whether whole numbers are names of rows or of things, not quantities."""
     present, unique = column.present, len(distinct) == len(column.present)
-    named = _ID_NAME.search(column.name) is not None or _CAMEL_ID.search(column.name) is not None
+    named = ID_NAME.search(column.name) is not None or CAMEL_ID.search(column.name) is not None
+    writing = column.storage.writing
+    if isinstance(writing, NumberWriting) and not writing.is_plain:
+        return None
     if not _TIME_NAME.search(column.name) and _are_row_numbers(column, numbers):
         return "identifier", "numbers of rows"
     if unique and named:
@@ -238,7 +240,10 @@ def check_types(types: Mapping[str, str] | None, names: list[str]) -> dict[str, 
 _CODECS: dict[str, Any] = {c.codec: c for c in (LeftOutCodec, LevelsCodec, NumberCodec, DateCodec, TimeCodec)}
 
 
-def codec_from_config(config: Mapping[str, Any]) -> Codec:
-    """The codec that `config` describes."""
+def codec_from_config(config: Mapping[str, Any], storage: Storage | None = None) -> Codec:
+    """The codec that `config` describes, of a column of that storage."""
+    if config["codec"] == NumberCodec.codec and storage is not None:
+        writing = storage.writing
+        return NumberCodec.from_config(config, writing if isinstance(writing, NumberWriting) else None)
     codec: Codec = _CODECS[config["codec"]].from_config(config)
     return codec

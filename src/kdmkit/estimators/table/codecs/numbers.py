@@ -16,6 +16,8 @@ from kdmkit.estimators.table.codecs.analysis import count, fit_numbers
 from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.estimators.table.frames.writing import NumberWriting
+from kdmkit.estimators.table.literals import read_number
 from kdmkit.kernels import Interval, OneOf, Region, Union
 from kdmkit.kernels.regions import is_missing
 
@@ -32,14 +34,24 @@ class NumberCodec(Codec):
         base: what the frame holds, see `Storage`.
         part: how numbers are events.
         share: the probability of a number that the column cannot have.
+        writing: how the texts of the column write numbers, None if it holds numbers. Questions may use it.
     """
 
     codec = "numbers"
     ordered = numeric = True
 
-    def __init__(self, name: str, kind: str, base: str, part: Part, *, share: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        base: str,
+        part: Part,
+        *,
+        share: float,
+        writing: NumberWriting | None = None,
+    ) -> None:
         self.name, self.kind, self.base, self.share = name, kind, base, share
-        self.part, self.parts = part, (part,)
+        self.part, self.parts, self.writing = part, (part,), writing
 
     @classmethod
     def fit(cls, column: RawColumn, kind: str) -> NumberCodec:
@@ -47,7 +59,15 @@ class NumberCodec(Codec):
         numbers = numbers[~np.isnan(numbers)] + 0.0  # −0 is 0
         part = fit_numbers(numbers, column.storage.digits)
         single = int((count(numbers).rows == 1).sum()) if part.values is not None else 0
-        return cls(column.name, kind, column.storage.base, part, share=(single + 0.5) / (len(numbers) + 1))
+        writing = column.storage.writing
+        return cls(
+            column.name,
+            kind,
+            column.storage.base,
+            part,
+            share=(single + 0.5) / (len(numbers) + 1),
+            writing=writing if isinstance(writing, NumberWriting) else None,
+        )
 
     @property
     def levels(self) -> Sequence[Any] | None:
@@ -89,7 +109,17 @@ class NumberCodec(Codec):
             return OneOf([value if is_missing(value) else self._number(value) for value in region.values])
         return Union(list(map(self._numbers, region.pieces))) if region.spans else region
 
+    def read_text(self, text: str) -> float:
+        """The number of a text in the writing of the column, or as people write numbers."""
+        number = None if self.writing is None else self.writing.read(text)
+        return float(read_number(text)) if number is None else number
+
     def _number(self, value: Any) -> float:
+        if self.writing is not None and isinstance(value, str):
+            try:
+                return self.read_text(value)
+            except ValueError as error:
+                raise self._no_value(f"a number such as {self.written(1234.5)}", value) from error
         if hasattr(value, "total_seconds"):
             return float(value.total_seconds())
         if isinstance(value, np.timedelta64):
@@ -133,6 +163,10 @@ class NumberCodec(Codec):
 
     # ---- description
 
+    def written(self, number: float) -> str:
+        """A number in the writing of the column."""
+        return str(number) if self.writing is None else self.writing.write(number)
+
     def describe(self) -> str:
         return self.part.describe()
 
@@ -141,9 +175,10 @@ class NumberCodec(Codec):
         return {"codec": self.codec, **fields, "part": self.part.config()}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> NumberCodec:
-        part = part_from_config(config["part"])
-        return cls(config["name"], config["kind"], config["base"], part, share=config["share"])
+    def from_config(cls, config: Mapping[str, Any], writing: NumberWriting | None = None) -> NumberCodec:
+        """The codec that `config` describes; the storage of the column has the writing."""
+        part, share = part_from_config(config["part"]), config["share"]
+        return cls(config["name"], config["kind"], config["base"], part, share=share, writing=writing)
 
 
 # ---- numbers of columns

@@ -19,6 +19,7 @@ from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import DAY, clock_of
 from kdmkit.estimators.table.codecs.parts import Events, Part, part_from_config
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage, microseconds, time_of_day
+from kdmkit.estimators.table.frames.writing import TimeWriting
 from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
 from kdmkit.kernels.region_reading import by_edges
 from kdmkit.kernels.regions import intersection, interval, union
@@ -138,6 +139,9 @@ class TimeCodec(Codec):
     def _microseconds(self, value: Any) -> int:
         time = value
         if isinstance(value, str):
+            written = TimeWriting().read(value)
+            if written is not None:
+                return written
             with suppress(ValueError):
                 time = datetime.time.fromisoformat(value.strip())
         if not isinstance(time, datetime.time):

@@ -41,6 +41,8 @@ def to_objects(column: RawColumn) -> list[Any]:
 
 
 def _python_values(values: np.ndarray, storage: Storage) -> list[Any]:
+    if storage.writing is not None:
+        return [storage.writing.write(value) for value in values.tolist()]
     if storage.base == "time":
         return [time_of_day(int(value)) for value in values]
     if storage.base == "duration":
@@ -255,13 +257,14 @@ def _filled(raw: RawColumn, cells: np.ndarray, storage: Storage) -> RawColumn:
     if raw.missing.all() and untyped:
         return RawColumn(raw.name, cells, np.zeros(len(cells), bool), storage)
     values = raw.values.copy()
-    values[raw.missing] = _as_base(cells, storage.base, raw.storage.base)
+    values[raw.missing] = _as_base(cells, storage, raw.storage.base)
     return replace(raw, values=values, missing=np.zeros(len(values), bool))
 
 
-def _as_base(cells: np.ndarray, base: str, wanted: str) -> np.ndarray:
-    if base != wanted and wanted == "string":
-        return np.array([str(cell) for cell in cells.tolist()], dtype=object)
+def _as_base(cells: np.ndarray, storage: Storage, wanted: str) -> np.ndarray:
+    if storage.base != wanted and wanted == "string":
+        write = str if storage.writing is None else storage.writing.write
+        return np.array([write(cell) for cell in cells.tolist()], dtype=object)
     return cells.astype(BASES[wanted])
 
 

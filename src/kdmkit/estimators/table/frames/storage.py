@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.frames.writing import Writing, writing_from_config
 
 #: What the values of a column are, whatever the frame: each has one dtype of arrays that codecs read.
 BASES = {
@@ -41,6 +42,9 @@ class Storage:
         categories: the levels that the dtype declares, also those that no row has.
         ordered: whether the order of the categories means something.
         digits: significant digits that the dtype holds.
+        writing: how texts write numbers or times; values are these numbers.
+        markers: texts that stand for missing cells.
+        texts: the name of the column that holds the texts which are no numbers; "" if there are none.
     """
 
     base: str
@@ -53,12 +57,17 @@ class Storage:
     categories: tuple[Any, ...] | None = None
     ordered: bool = False
     digits: int = 15
+    writing: Writing | None = None
+    markers: tuple[str, ...] = ()
+    texts: str = ""
 
     def config(self) -> dict[str, Any]:
         """The fields that differ from their defaults, JSON-ready."""
         fields = {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
         if self.categories is not None:
             fields["categories"] = to_json(self.categories)
+        if self.writing is not None:
+            fields["writing"] = self.writing.config()
         return fields
 
     @classmethod
@@ -66,6 +75,9 @@ class Storage:
         fields = dict(config)
         if fields.get("categories") is not None:
             fields["categories"] = tuple(from_json(fields["categories"], fields["base"]))
+        if fields.get("writing") is not None:
+            fields["writing"] = writing_from_config(fields["writing"])
+        fields["markers"] = tuple(fields.get("markers", ()))
         return cls(**fields)
 
 

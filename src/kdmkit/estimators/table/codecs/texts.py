@@ -1,0 +1,114 @@
+"""What the texts of a column write: numbers, times, dates or levels; which stand for missing cells."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from kdmkit.estimators.table.codecs.calendar import date_formats
+from kdmkit.estimators.table.frames.cells import marked_frame, read_cells
+from kdmkit.estimators.table.frames.markers import is_marked, markers_of_levels, markers_of_numbers
+from kdmkit.estimators.table.frames.read import RawFrame
+from kdmkit.estimators.table.frames.storage import RawColumn, Storage
+from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, Writing
+
+NUMBER_KINDS = ("float", "integer", "count")
+# A column is one of numbers if at least this share of its cells are; of fewer rows, all cells.
+_LEAST_SHARE = 0.9
+_FEWEST_ROWS = 20
+# Whole numbers of this many digits and more, all of one length, are codes, such as those of areas.
+_CODE_DIGITS = 5
+# Plain whole numbers are levels if there are fewer.
+_FEWEST_NUMBERS = 3
+ID_NAME = re.compile(r"((^|[\W_])(ids?|uuid|guid|key|index|rownames?|rownum(ber)?)|^unnamed: 0)$", re.I)
+CAMEL_ID = re.compile(r"[a-z]I[dD]$")
+_CODE_NAME = re.compile(
+    r"(^|[\W_])(zip|postal|postcode|code|phone|tel|fax|ssn|isbn|ean|upc|iban|account)", re.I
+)
+_MIXED = re.compile(r"(?=.*\d)(?=.*[^\W\d_])")
+
+
+def recognised(raw: RawFrame, types: Mapping[str, str]) -> RawFrame:
+    """A frame with its texts read as numbers, times and missing cells, where they write these."""
+    storages = {name: _storage(column, types.get(name)) for name, column in raw.columns.items()}
+    for name, storage in storages.items():
+        texts = storage.texts
+        while texts and texts in raw.columns:
+            texts += "_"
+        storages[name] = replace(storage, texts=texts)
+    read = read_cells(marked_frame(raw, storages), storages)
+    columns = {
+        name: replace(column, storage=storages.get(name, column.storage))
+        for name, column in read.columns.items()
+    }
+    labels = dict(zip(raw.columns, raw.labels, strict=True))
+    return replace(read, columns=columns, labels=tuple(labels.get(name, name) for name in columns))
+
+
+def _storage(column: RawColumn, kind: str | None) -> Storage:
+    """The storage of a column, with the writing of its texts and the texts that stand for missing cells.
+
+    Args:
+        kind: the kind that the caller decides, None if it is to be recognised.
+    """
+    storage = column.storage
+    if storage.base != "string" or storage.categories is not None or not len(column.present):
+        return storage
+    counts = Counter(column.present.tolist())
+    markers = markers_of_numbers(counts)
+    texts = {text: count for text, count in counts.items() if text not in markers}
+    if kind in (None, "time", *NUMBER_KINDS) and texts:
+        writing = _writing(column.name, texts, kind)
+        if writing is not None:
+            others = any(writing.read(text) is None for text in texts)
+            return replace(
+                storage,
+                base=writing.base,
+                objects="str",
+                markers=tuple(sorted(markers)),
+                writing=writing,
+                texts=f"{column.name}_text" if others else "",
+            )
+    if kind in (None, "date") and texts:
+        marked = replace(column, missing=column.missing | is_marked(column.values, markers))
+        if date_formats(marked):
+            return replace(storage, markers=tuple(sorted(markers)))
+    if kind in (None, "category", "boolean", "text"):
+        return replace(storage, markers=tuple(sorted(markers_of_levels(counts))))
+    return storage
+
+
+def _writing(name: str, texts: Mapping[str, int], kind: str | None) -> Writing | None:
+    """The writing of texts that are numbers or times, None if they are neither."""
+    if kind in (None, "time"):
+        times = TimeWriting.of(texts)
+        if times is not None and _covers(times, texts):
+            return times
+    numbers = NumberWriting.of(texts) if kind != "time" else None
+    if numbers is None or not _covers(numbers, texts):
+        return None
+    return None if kind is None and _are_codes(name, numbers, texts) else numbers
+
+
+def _covers(writing: Writing, texts: Mapping[str, int]) -> bool:
+    """Whether enough cells are in a writing."""
+    total = sum(texts.values())
+    read = sum(count for text, count in texts.items() if writing.read(text) is not None)
+    return read == total or (total >= _FEWEST_ROWS and read >= _LEAST_SHARE * total)
+
+
+def _are_codes(name: str, writing: NumberWriting, texts: Collection[str]) -> bool:
+    """Whether plain whole numbers name things: by the name, one length, or letters in other texts."""
+    if not writing.is_plain or writing.most_decimals:
+        return False
+    others = [text for text in texts if writing.read(text) is None]
+    numbers = [text.strip() for text in texts if writing.read(text) is not None]
+    lengths = {len(text) for text in numbers}
+    return (
+        len(numbers) < _FEWEST_NUMBERS
+        or any(pattern.search(name) for pattern in (ID_NAME, CAMEL_ID, _CODE_NAME))
+        or (len(lengths) == 1 and max(lengths) >= _CODE_DIGITS)
+        or 2 * sum(bool(_MIXED.match(text)) for text in others) > max(1, len(others))
+    )

@@ -1,0 +1,94 @@
+"""The cells of a column of texts as numbers, times and missing cells, as its storage says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kdmkit.estimators.table.frames.markers import is_marked
+from kdmkit.estimators.table.frames.read import RawFrame
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+
+#: The level of a column of texts for cells that hold a number.
+A_NUMBER = "(a number)"
+_SHOWN = 3
+
+
+def marked_frame(raw: RawFrame, storages: Mapping[str, Storage]) -> RawFrame:
+    """The frame with texts that stand for missing cells taken for missing."""
+    columns = {name: _marked(column, storages.get(name)) for name, column in raw.columns.items()}
+    return replace(raw, columns=columns)
+
+
+def _marked(column: RawColumn, storage: Storage | None) -> RawColumn:
+    if storage is None or not storage.markers or column.storage.base != "string":
+        return column
+    return replace(column, missing=column.missing | is_marked(column.values, storage.markers))
+
+
+def read_cells(raw: RawFrame, storages: Mapping[str, Storage]) -> RawFrame:
+    """A marked frame with the numbers and times that its texts write.
+
+    A column with other texts, too, is followed by a column of these texts, in which numbers are one level.
+    """
+    columns: dict[str, RawColumn] = {}
+    for name, column in raw.columns.items():
+        storage = storages.get(name)
+        if storage is None or storage.writing is None or column.storage.base != "string":
+            columns[name] = column
+            continue
+        values, is_other = _read(column, storage)
+        columns[name] = RawColumn(name, values, column.missing | is_other, storage)
+        if storage.texts:
+            columns[storage.texts] = _texts(storage.texts, column, is_other)
+        elif is_other.any():
+            _warn_of_others(column, is_other, storage)
+    return replace(raw, columns=columns)
+
+
+def _read(column: RawColumn, storage: Storage) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of a column, and which present cells have none."""
+    assert storage.writing is not None
+    read = {text: storage.writing.read(text) for text in set(column.present.tolist())}
+    numbers = [None if gone else read[t] for t, gone in zip(column.values, column.missing, strict=True)]
+    is_other = np.array([number is None for number in numbers], dtype=bool) & ~column.missing
+    return np.array([number or 0 for number in numbers], dtype=BASES[storage.base]), is_other
+
+
+def _texts(name: str, column: RawColumn, is_other: np.ndarray) -> RawColumn:
+    texts = np.where(is_other, column.values, A_NUMBER).astype(object)
+    return RawColumn(name, texts, column.missing, Storage("string"))
+
+
+def _warn_of_others(column: RawColumn, is_other: np.ndarray, storage: Storage) -> None:
+    examples = ", ".join(map(repr, dict.fromkeys(column.values[is_other].tolist()[:_SHOWN])))
+    wanted = "times of day" if storage.base == "time" else "numbers"
+    count = int(is_other.sum())
+    text = f"column {column.name!r}: {count} cells are no {wanted} and taken for missing: {examples}"
+    warnings.warn(text, stacklevel=5)
+
+
+def joined(columns: Sequence[RawColumn], texts: Mapping[str, str]) -> list[RawColumn]:
+    """Columns as the frame has them: numbers and the texts of other cells are one column.
+
+    Args:
+        texts: by column of numbers, the column of its texts.
+    """
+    by_name = {column.name: column for column in columns}
+    for name, other in texts.items():
+        if name in by_name and other in by_name:
+            by_name[name] = _joined(by_name[name], by_name.pop(other))
+    return list(by_name.values())
+
+
+def _joined(numbers: RawColumn, texts: RawColumn) -> RawColumn:
+    """Numbers as they are written, and texts in the cells where these are no numbers."""
+    writing = numbers.storage.writing
+    assert writing is not None
+    written = np.array([writing.write(number) for number in numbers.values.tolist()], dtype=object)
+    storage = replace(numbers.storage, base="string", writing=None)
+    cells = np.where(texts.values == A_NUMBER, written, texts.values)
+    return RawColumn(numbers.name, cells, texts.missing, storage)

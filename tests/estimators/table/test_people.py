@@ -1,0 +1,294 @@
+"""Numbers, times, dates and missing cells as people write them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+import kdmkit as kdm
+from kdmkit.estimators.table.frames.cells import A_NUMBER
+from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, writing_from_config
+from kdmkit.estimators.table.schema import Schema
+
+N = 240
+RNG = np.random.default_rng(0)
+PRICES = np.round(RNG.gamma(3, 20_000, N), 2)
+
+
+def random_writing(rng: random.Random) -> NumberWriting:
+    """Any writing that people use."""
+    thousands, point = rng.choice([("", "."), (",", "."), (".", ","), (" ", ","), ("'", "."), ("", ",")])
+    money = rng.choice(["", "$", "€ ", "USD ", "A$"])
+    least = rng.choice([0, 0, 2])
+    return NumberWriting(
+        prefix=money,
+        suffix="" if money else rng.choice(["", "%", " %", " km", "kg", " €"]),
+        thousands=thousands,
+        point=point,
+        least_decimals=least,
+        most_decimals=rng.choice([least, 2, 3]) if least else rng.choice([0, 1, 3]),
+        negative=rng.choice(["before", "after", "behind", "brackets"]) if money else "before",  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_written_is_read(seed: int) -> None:
+    """Any numbers in any writing: the writing that is recognised gives the numbers, and the texts back."""
+    rng = random.Random(seed)
+    writing = random_writing(rng)
+    size = rng.choice([10.0, 1e4, 1e7])
+    numbers = [round(rng.uniform(-1, 1) * size, writing.most_decimals) for _ in range(60)]
+    texts = [writing.write(number) for number in numbers]
+    recognised = NumberWriting.of(texts)
+    assert recognised is not None
+    assert [recognised.read(text) for text in texts] == pytest.approx(numbers, abs=1e-12)
+    assert [recognised.write(number) for number in numbers] == texts
+    assert writing_from_config(recognised.config()) == recognised
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["$90,000.00", "($1,250.50)", "$7.00"], [90_000, -1250.5, 7]),
+        (["14.07%", "5.32%"], [14.07, 5.32]),
+        (["1.234,56", "0,50", "12.000,00"], [1234.56, 0.5, 12_000]),
+        (["1.234 €", "12.500 €"], [1234, 12_500]),
+        (["1.234", "12.505"], [1.234, 12.505]),
+        (["12 km", "3.5 km"], [12, 3.5]),
+        (["1.5k", "20K", "2M", "300"], [1500, 20_000, 2e6, 300]),
+        (["$2.5B", "$300m"], [2.5e9, 3e8]),
+        (["5m", "12m"], [5, 12]),
+        (["+1.5%", "-2.0%"], [1.5, -2]),
+        ([".305", ".287"], [0.305, 0.287]),
+        (["1e5", "2.5E-3"], [1e5, 0.0025]),
+        (["1 234", "56"], [1234, 56]),
+    ],
+)
+def test_numbers_of_people(texts: list[str], numbers: list[float]) -> None:
+    writing = NumberWriting.of(texts)
+    assert writing is not None
+    assert [writing.read(text) for text in texts] == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize(
+    "text", ["5'11", "1st", "<5", "10+", "12-15", "1/2", "10.0.0.1", "0171-55", "00123", "A5"]
+)
+def test_other_texts_are_no_numbers(text: str) -> None:
+    assert NumberWriting().read(text) is None
+
+
+@pytest.mark.parametrize("texts", [["9:05", "13:30"], ["09:05", "13:30"], ["09:05:30", "23:59:59"]])
+def test_times_are_written_as_they_were(texts: list[str]) -> None:
+    writing = TimeWriting.of(texts)
+    assert writing is not None
+    assert [writing.write(writing.read(text) or 0) for text in texts] == texts
+    assert writing.read("24:00") is None
+    assert writing_from_config(writing.config()) == writing
+
+
+# ---- columns
+
+
+def kinds(frame: Any) -> dict[str, str]:
+    return {name: column.kind for name, column in Schema.from_frame(frame).columns.items()}
+
+
+def test_half_of_a_column_is_no_number() -> None:
+    texts = [f"{i % 7}.5 km" if i % 2 else "far" for i in range(N)]
+    assert kinds({"x": texts}) == {"x": "category"}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["98108", "98117", "10001", "60601"],  # codes of areas
+        ["100", "101", "136A", "7B", "12C"],  # houses
+        ["00123", "00124", "10000"],
+        ["1st", "2nd", "3rd"],
+        ["<5", "5", "6", "7+"],
+        ["1", "2"],
+    ],
+)
+def test_names_of_things_are_levels(texts: list[str]) -> None:
+    assert kinds({"x": [texts[i % len(texts)] for i in range(N)]}) == {"x": "category"}
+
+
+@pytest.mark.parametrize("marker", ["\\N", "n/a", "-", "?", "…", "*", ".", " "])
+def test_markers_are_missing_cells(marker: str) -> None:
+    texts = [marker if i % 4 == 0 else f"{i % 9}.5%" for i in range(N)]
+    days = [marker if i % 4 == 0 else f"2020-03-{i % 28 + 1:02}" for i in range(N)]
+    levels = [marker if i % 4 == 0 else "ab"[i % 2] for i in range(N)]
+    schema = Schema.from_frame({"number": texts, "day": days, "level": levels})
+    assert {name: column.kind for name, column in schema.columns.items()} == {
+        "number": "float",
+        "day": "date",
+        "level": "category",
+    }
+    for column in schema.columns.values():
+        assert column.missing == 0.25
+        assert repr(marker) in column.why
+    assert schema.columns["level"].codec.levels == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "levels", [["+", "-"], ["NA", "DE", "FR"], ["none", "mild", "severe"], ["unknown", "known"], ["-", "x"]]
+)
+def test_levels_are_no_markers(levels: list[str]) -> None:
+    schema = Schema.from_frame({"x": [levels[i % len(levels)] for i in range(N)]})
+    assert sorted(schema.columns["x"].codec.levels or ()) == sorted(levels)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["Jan-2018", "Mar-2018", "Dec-2017"],
+        ["2002 Jan", "2002 Feb", "2003 Dec"],
+        ["March 2018", "April 2018", "May 2019"],
+        ["1/6/2006", "12/16/2005", "3/30/2006"],
+        ["25/11/63", "5/11/63", "12/2/64"],
+        ["8/6/20 18:57", "7/31/20 9:50", "12/31/20 0:05"],
+        ["June 22, 2018", "July 6, 2018"],
+        ["6-Aug-09", "17-Aug-09"],
+    ],
+)
+def test_dates_come_back_as_they_were_written(texts: list[str]) -> None:
+    frame = pd.DataFrame({"day": [texts[i % len(texts)] for i in range(30)]})
+    schema = Schema.from_frame(frame)
+    assert schema.columns["day"].kind == "date"
+    pd.testing.assert_frame_equal(schema.decode(schema.encode(frame).columns), frame)
+
+
+def test_years_of_two_digits_are_of_the_last_hundred() -> None:
+    schema = Schema.from_frame({"day": ["25/11/63", "5/11/63", "12/2/64"] * 10})
+    assert schema.columns["day"].codec.numbers is not None
+    assert "1963" in str(schema.columns["day"].codec.read_text("25/11/63"))
+
+
+def test_seasons_are_no_months() -> None:
+    assert kinds({"x": ["2003-04", "2004-05", "2005-06"] * 10}) == {"x": "category"}
+
+
+# ---- a table of such columns
+
+
+def people_frame() -> Any:
+    heights = [("tall" if i % 20 == 0 else f"{h:.1f}") for i, h in enumerate(RNG.normal(70, 3, N))]
+    return pd.DataFrame(
+        {
+            "price": [f"${p:,.2f}" for p in PRICES],
+            "rate": [f"{r:.2f}%" for r in PRICES / 10_000],
+            "height": heights,
+            "note": RNG.choice(["a", "b", "\\N"], N),
+            "clock": [
+                f"{h}:{m:02}" for h, m in zip(RNG.integers(0, 24, N), RNG.integers(0, 60, N), strict=True)
+            ],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def frame() -> Any:
+    return people_frame()
+
+
+@pytest.fixture(scope="module")
+def table(frame: Any) -> kdm.KDMTable:
+    return kdm.KDMTable(n_components=6, max_epochs=30, random_state=0).fit(frame)
+
+
+def is_written(frame: Any) -> None:
+    assert frame["price"].str.fullmatch(r"\$\d{1,3}(,\d{3})*\.\d\d").all()
+    assert frame["rate"].str.fullmatch(r"\d+\.\d\d%").all()
+    assert frame["height"].str.fullmatch(r"tall|\d+\.\d").all()
+    assert frame["clock"].str.fullmatch(r"\d{1,2}:\d\d").all()
+
+
+def test_draws_are_in_the_writing_of_the_column(table: kdm.KDMTable, frame: Any) -> None:
+    drawn = table.sample(500, random_state=0)
+    assert list(drawn) == list(frame)
+    is_written(drawn.dropna())
+    assert set(drawn["note"].dropna()) == {"a", "b"}
+
+
+def test_texts_among_numbers_are_drawn_as_often_as_they_are(table: kdm.KDMTable) -> None:
+    drawn = table.sample(4000, random_state=0)["height"]
+    assert (drawn == "tall").mean() == pytest.approx(0.05, abs=0.015)
+    assert table.columns_["height_text"].codec.levels == [A_NUMBER, "tall"]
+    assert table.query("P(height_text = tall)").mean == pytest.approx(0.05, abs=0.015)
+
+
+@pytest.mark.parametrize("how", ["cells", "rows", "draws"])
+def test_cells_are_filled_in_the_writing_of_the_column(table: kdm.KDMTable, frame: Any, how: str) -> None:
+    gaps = frame.head(8).copy()
+    for i, name in enumerate(frame):
+        gaps.loc[i + 1, name] = None
+    whole = table.impute(gaps, n=1, random_state=0)[0] if how == "draws" else table.impute(gaps, how=how)  # type: ignore[arg-type]
+    assert not whole.isna().any(axis=None)
+    is_written(whole)
+    present = gaps.notna() & (gaps != "\\N")
+    assert (whole[present].fillna("") == gaps[present].fillna("")).all(axis=None)
+    assert "\\N" not in set(whole["note"])  # a marker is a missing cell
+
+
+@pytest.mark.parametrize("backend", ["polars", "arrow", "mapping"])
+def test_frames_of_every_library(frame: Any, backend: str) -> None:
+    makers = {
+        "polars": pl.DataFrame,
+        "arrow": lambda columns: pa.table(columns),
+        "mapping": lambda columns: {name: np.array(cells) for name, cells in columns.items()},
+    }
+    native = makers[backend]({name: list(cells) for name, cells in frame.items()})
+    schema = Schema.from_frame(native)
+    back = schema.decode(schema.encode(native, dtype=torch.float64).columns)
+    got = {name: np.asarray(back[name]).tolist() for name in frame if name != "note"}
+    assert got == {name: list(frame[name]) for name in frame if name != "note"}
+
+
+def test_questions_accept_both_writings(table: kdm.KDMTable) -> None:
+    for text, plain in [("price > $60,000.00", "price > 60000"), ("rate < 5%", "rate < 5")]:
+        assert table.probability(text) == table.probability(plain)
+    assert table.probability({"price": ("$60,000.00", None)}) == table.probability({"price": (60_000, None)})
+    with pytest.raises(ValueError, match=r"column 'price': expected a number such as \$1,234\.50, got"):
+        table.probability({"price": ("much", None)})
+
+
+def test_answers_are_printed_in_the_writing_of_the_column(table: kdm.KDMTable) -> None:
+    answer = table.query("price", given="rate > 5%")
+    assert isinstance(answer.mean, float)
+    assert "median: $" in repr(answer)
+    assert all(label.startswith("$") for label in answer.bars())
+
+
+def test_new_texts_among_numbers_are_missing_with_a_warning(table: kdm.KDMTable, frame: Any) -> None:
+    rows = frame.head(2).copy()
+    rows.loc[1, "price"] = "much"
+    with pytest.warns(UserWarning, match="1 cells are no numbers and taken for missing: 'much'"):
+        encoded = table.schema_.encode(rows)
+    assert encoded.observed["c0"].tolist() == [True, False]
+
+
+def test_saved_tables_write_the_same(table: kdm.KDMTable, tmp_path: Path) -> None:
+    kdm.save(table, tmp_path / "model")
+    drawn = kdm.load(tmp_path / "model").sample(20, random_state=1)
+    pd.testing.assert_frame_equal(drawn, table.sample(20, random_state=1))
+
+
+def test_kinds_that_are_asked_for(frame: Any) -> None:
+    assert Schema.from_frame(frame, {"price": "category"}).columns["price"].kind == "category"
+    texts = ["1", "2"] * 20
+    assert Schema.from_frame({"x": texts}, {"x": "count"}).columns["x"].codec.numeric
+
+
+def test_chunks_are_read_as_the_first(frame: Any) -> None:
+    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0).partial_fit(frame[:150])
+    table.partial_fit(frame[150:])
+    assert list(table.feature_names_in_) == list(frame)
+    is_written(table.sample(50, random_state=0).dropna())
