@@ -31,7 +31,7 @@ import kdmkit as kdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from laws.checks import TOLERANCE, TOLERANCES, Laws, fitted, saved_and_loaded  # noqa: E402
+from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded  # noqa: E402
 from laws.frames import LawFrame, comparable, random_frame, subject_of  # noqa: E402
 
 # A p-value below this one, after Bonferroni's correction, rejects that frequencies agree with probabilities.
@@ -100,7 +100,7 @@ class Records:
         except Exception as error:  # every failure is told, whatever it is
             deviation = float("inf")
             laws.question = f"{type(error).__name__}: {error} after {laws.question}"
-        self.note(law, deviation, laws, TOLERANCES.get(law, TOLERANCE))
+        self.note(law, deviation, laws, TOLERANCE)
 
     def note(self, law: str, deviation: float, laws: Laws, limit: float) -> None:
         if deviation >= self.worst.get(law, (-1.0, "", ""))[0]:

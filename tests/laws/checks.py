@@ -21,8 +21,6 @@ from laws.frames import LawFrame, Subject
 
 #: Deviations may be this large: components are float32.
 TOLERANCE = 1e-5
-#: Means are quadratures: among 150 random questions the means of parts were off by up to 4.3e-5.
-TOLERANCES = {"means": 1e-4}
 #: A probability below which evidence counts as impossible.
 _TINY = 1e-30
 

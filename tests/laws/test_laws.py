@@ -13,7 +13,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("narwhals")
 
 import typecheck
-from laws.checks import TOLERANCE, TOLERANCES, Laws, fitted, saved_and_loaded
+from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded
 from laws.frames import MAKERS, MISSING_MAKERS, LawFrame, random_frame
 
 _N_FRAMES = 5
@@ -38,7 +38,7 @@ def shared_laws(place: int) -> Laws:
 def check(laws: Laws, law: str, n: int) -> None:
     for _ in range(n):
         deviation = laws.laws[law]()
-        assert deviation <= TOLERANCES.get(law, TOLERANCE), (law, deviation, laws.question)
+        assert deviation <= TOLERANCE, (law, deviation, laws.question)
 
 
 @pytest.mark.parametrize("law", [law for law in _LAWS if law != "saved"])
