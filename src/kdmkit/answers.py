@@ -1,8 +1,18 @@
-"""Types of the answers of `KDMTable` and `TreeKDM`, for type hints and `isinstance`."""
+"""Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
 
+from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
 from kdmkit.distributions.tree import Completion, MutualInformation
-from kdmkit.estimators.table import Answer, Cell, Column, Columns, Dependence, EventAnswer, Explanation
+from kdmkit.estimators.table import (
+    Answer,
+    Cell,
+    Column,
+    Columns,
+    Dependence,
+    EventAnswer,
+    Explanation,
+    Information,
+)
 
 __all__ = [
     "Answer",
@@ -11,8 +21,10 @@ __all__ = [
     "Columns",
     "Completion",
     "Dependence",
+    "Estimate",
     "EventAnswer",
     "Explanation",
+    "Information",
     "MutualInformation",
     "Operand",
     "Operands",

@@ -161,7 +161,9 @@ def test_links_are_those_of_the_tree(client: TestClient, table: kdm.KDMTable) ->
 def test_the_column_that_tells_most(client: TestClient, table: kdm.KDMTable) -> None:
     found = ask(client, "/next", {"target": "size", "given": {"size": {"values": ["huge"]}}})
     r.NextColumns.model_validate(found)
-    assert found["columns"][0][0] == "weight"
+    assert found["columns"][0]["column"] == "weight"
+    low, high = found["columns"][0]["interval"]
+    assert 0 < low < found["columns"][0]["information"] < high
     assert ask(client, "/next", {"target": "colour"}, 422)["error"].startswith("target: expected")
 
 
@@ -213,9 +215,9 @@ def test_answers_to_the_same_question_are_kept(client: TestClient, table: kdm.KD
 def test_information_given_evidence(table: kdm.KDMTable) -> None:
     alone = table.information("size", n_samples=300)
     assert next(iter(alone)) == "weight"
-    tree, names = table._engine().joint, table.schema_.columns
-    pair = (names[name].variables[0] for name in ("size", "weight"))
-    assert alone["weight"] == pytest.approx(tree.mutual_information(*pair, n_samples=3000).value, abs=0.15)
+    dependence = table.dependence()
+    assert alone.intervals["weight"] == dependence.interval("weight", "size")
+    assert (dependence.information[dependence.names.index("size")] == alone["weight"]).any()
     known = table.information("size", given={"weight": 9.0}, n_samples=300)
     assert "weight" not in known
     assert max(known.values()) < alone["weight"]

@@ -9,7 +9,9 @@ from torch import Tensor
 import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import TreeLayer, Variable
-from kdmkit.nn.tree_start import _row_keys, bin_codes, learn_tree, mutual_information, spanning_tree
+from kdmkit.nn.pair_information import bin_codes
+from kdmkit.nn.tree_cells import TreeCells
+from kdmkit.nn.tree_start import _row_keys, learn_tree, spanning_tree
 
 K = 5
 
@@ -115,7 +117,11 @@ def test_grouped_rows_agree_with_the_tree(missing):
     if missing:
         masks = {name: torch.rand(9, generator=seeded(i)) < 0.6 for i, name in enumerate(data)}
     wanted = layer.tree().log_prob(**data, observed=masks)
-    found = layer.row_log_prob(data, masks, groups=layer.equal_kernels(), edges=layer.edge_probs())
+    cells = TreeCells(layer, data, masks or {})
+    codes, numbers = cells.encode(data, masks or {})
+    seen = None if masks is None else torch.stack(list(masks.values()), 1)
+    scores = cells(layer, codes, numbers, seen, cells.levels.tables(layer.components))
+    found = layer.row_log_prob(scores, edges=layer.edge_probs())
     close(found, wanted)
     parameters = [p for p in layer.parameters() if p.requires_grad]
     for one, other in zip(
@@ -124,12 +130,6 @@ def test_grouped_rows_agree_with_the_tree(missing):
         strict=True,
     ):
         close(one, other)
-
-
-def test_equal_kernels_share_a_group():
-    groups = scrambled().equal_kernels()
-    assert ["job", "sex"] in groups
-    assert sum(len(group) for group in groups) == 5
 
 
 def test_edges_have_a_floor():
@@ -199,31 +199,6 @@ def test_weights_of_rows_choose_the_tree():
     assert bool((chosen == data["d"].to(chosen).mT).any(1).all())
 
 
-def test_mutual_information_by_hand():
-    """Against the sum over all pairs of values, less its bias for independent columns."""
-    generator = seeded(3)
-    a = torch.randint(3, (500,), generator=generator)
-    b = (a + torch.randint(2, (500,), generator=generator)) % 4
-    seen = torch.rand(500, generator=generator) < 0.7
-    found = mutual_information([a, torch.where(seen, b, -1), torch.zeros(500, dtype=torch.long)])
-    x, y = a[seen], b[seen]
-    n, wanted = len(x), 0.0
-    for i in range(3):
-        for j in range(4):
-            p = float(((x == i) & (y == j)).sum()) / n
-            if p:
-                wanted += p * math.log(p / (float((x == i).sum()) / n * float((y == j).sum()) / n))
-    assert float(found[0, 1]) == pytest.approx(wanted - 2 * 3 / (2 * n), abs=1e-12)
-    assert float(found[1, 0]) == pytest.approx(float(found[0, 1]), abs=1e-12)
-    assert float(found[2].abs().max()) < 1e-12
-
-
-def test_information_of_independent_columns_is_near_zero():
-    codes = [torch.randint(16, (3000,), generator=seeded(i)) for i in range(6)]
-    off_diagonal = mutual_information(codes)[~torch.eye(6, dtype=torch.bool)]
-    assert float(off_diagonal.mean().abs()) < 0.003
-
-
 def test_spanning_tree_against_all_trees():
     """The largest sum of information over all labelled trees of five nodes (by Prüfer sequences)."""
     weights = torch.rand(5, 5, dtype=torch.float64, generator=seeded(9))
@@ -275,7 +250,7 @@ def test_the_tree_of_a_wide_table():
     generator = seeded(2)
     walk = torch.randn(5000, 50, generator=generator).cumsum(1)
     columns = [Variable(f"v{i}", kdm.RBF(1.0), 1) for i in range(50)]
-    parents = learn_tree(columns, {f"v{i}": walk[:, i : i + 1] for i in range(50)}, {})
+    parents = learn_tree(columns, {f"v{i}": walk[:, i : i + 1] for i in range(50)}, {}).parents
     neighbours = {frozenset((f"v{i}", f"v{i + 1}")) for i in range(49)}
     assert len(links(parents) & neighbours) >= 47
 
@@ -290,7 +265,8 @@ def test_a_target_has_more_neighbours_where_its_information_counts_more():
     columns = [Variable(f"x{i}", kdm.RBF(1.0), 1) for i in range(3)] + [Variable("y", kdm.Levels(2), ())]
     degree = {
         preference: sum(
-            "y" in link for link in links(learn_tree(columns, data, {}, targets=["y"], preference=preference))
+            "y" in link
+            for link in links(learn_tree(columns, data, {}, targets=["y"], preference=preference).parents)
         )
         for preference in (1.0, 10.0)
     }

@@ -47,7 +47,7 @@ def test_what_is_returned_is_the_formula(head: kdm.nn.JointLayer) -> None:
     found = calibrate(head, x, y)
     kernel = head.kernel("x").scaled(found.width)
     joint = kdm.JointKDM(dict(head.components), head.logits.softmax(-1), {"x": kernel, "y": head.kernel("y")})
-    power = joint.infer(x=some).probs.double() ** (1 / found.temperature)
+    power = joint.infer(x=some).probs.double() ** (1 / float(found.temperature))
     wanted = power / power.sum(-1, keepdim=True)
     torch.testing.assert_close(found.log_probs(some).exp(), wanted.detach(), rtol=1e-4, atol=1e-6)
 
@@ -63,3 +63,30 @@ def test_labels_of_probability_zero() -> None:
     head = kdm.nn.JointLayer(1, 2, 2).initialize(z[:2], y[:2], sigma=0.01)
     log_probs = kdm.training.calibrate(head, z, y).log_probs(z)
     assert bool(log_probs.isfinite().all())
+
+
+def test_it_is_a_module_that_exports(head: kdm.nn.JointLayer, unchecked: None) -> None:
+    (x, y), (some, labels) = rows(400, 1), rows(5, 3)
+    calibrated = calibrate(head, x, y)
+    rho = calibrated(some)
+    torch.testing.assert_close(rho.logits, calibrated.log_probs(some).float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rho.log_prob(labels), rho.logits.gather(1, labels[:, None]).squeeze(1))
+    torch.testing.assert_close(rho.log_evidence, calibrated.head(some).log_evidence)
+    rho.log_prob(labels).sum().backward()
+    assert calibrated.head.logits.grad is not None
+
+    class Probabilities(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calibrated = calibrated
+
+        def forward(self, x: Tensor) -> Tensor:
+            probs: Tensor = self.calibrated(x).probs
+            return probs
+
+    module = Probabilities().eval().requires_grad_(False)
+    program = torch.export.export(module, (some,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    torch.testing.assert_close(program.module()(x), module(x), rtol=1e-5, atol=1e-6)
+    copied = kdm.training.Calibrated(kdm.nn.JointLayer(2, 3, 300), 1.0, 1.0)
+    copied.load_state_dict(calibrated.state_dict())
+    torch.testing.assert_close(copied(some).probs, rho.probs)

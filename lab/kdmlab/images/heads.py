@@ -63,8 +63,9 @@ class Calibration(NamedTuple):
     def of(cls, model: DenseModel | KDMModel, x: Tensor, y: Int64[Tensor, " n"]) -> Calibration:
         if isinstance(model, DenseModel):
             return cls(model, 1.0, float(fit_temperature(in_parts(model.log_probs, x), y)))
-        head, width, temperature = calibrate(model.layer, encode(model.encoder, x), y)
-        return cls(KDMModel(model.encoder, head).eval(), width, temperature)
+        calibrated = calibrate(model.layer, encode(model.encoder, x), y)
+        head = KDMModel(model.encoder, calibrated.head).eval()
+        return cls(head, calibrated.width, float(calibrated.temperature))
 
     def measured(self, x: Tensor, y: Int64[Tensor, " n"]) -> dict[str, float]:
         """Scores at the temperature, and what was fitted."""

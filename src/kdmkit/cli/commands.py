@@ -187,7 +187,10 @@ def describe(model: Model, as_json: AsJson = False) -> None:
     if as_json:
         names = ("kind", "why", "details", "missing")
         columns = {n: {key: getattr(c, key) for key in names} for n, c in table.columns_.items()}
-        pairs = [{"columns": [a, b], "mutual_information": v} for a, b, v in dependence.pairs()]
+        pairs = [
+            {"columns": [a, b], "mutual_information": v, "interval": dependence.interval(a, b)}
+            for a, b, v in dependence.pairs()
+        ]
         typer.echo(json.dumps({"columns": columns, "dependence": pairs}))
         return
     console.print(table.columns_)

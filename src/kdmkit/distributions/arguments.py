@@ -83,7 +83,8 @@ def common_batch(shapes: Mapping[str, torch.Size]) -> torch.Size:
     """
     common = torch.Size()
     for shape in shapes.values():
-        if len(shape) and len(common) and shape != common:
+        # Lengths first: a comparison of symbolic sizes would become a condition of an exported program.
+        if len(shape) and len(common) and (len(shape) != len(common) or shape != common):
             return _broadcast_named(shapes)
         common = shape if len(shape) else common
     return common

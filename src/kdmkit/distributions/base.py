@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kdmkit._core.checks import bad_argument, check_dtype
+from kdmkit._core.checks import as_shape, bad_argument, check_count, check_dtype, check_instance
+from kdmkit.distributions.batch_index import BatchIndex
+from kdmkit.distributions.estimates import Estimate, entropy_of_draws
+from kdmkit.distributions.overlap import overlap
 from kdmkit.kernels import Kernel
 from kdmkit.kernels.bandwidth import Bandwidth
 
@@ -49,6 +52,40 @@ class Composite(ABC):
         """
         return self._mapped(_mover(*args, **kwargs))
 
+    def detach(self) -> Self:
+        """The distribution as it is now: without gradients, and no step of an optimizer moves it."""
+        return self._mapped(snapshot)
+
+    @abstractmethod
+    def expand(self, batch_shape: Any) -> Self:
+        """The same for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""
+
+    def __getitem__(self, index: Any) -> Self:
+        """Elements of the batch, by what a tensor of shape `batch_shape` can be indexed with."""
+        return self._at(BatchIndex(index, self.batch_shape))
+
+    @abstractmethod
+    def _at(self, index: BatchIndex) -> Self:
+        """The chosen elements of the batch."""
+
+    @abstractmethod
+    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Any:
+        """Exact draws."""
+
+    def estimate_entropy(
+        self, n_samples: int = 1000, *, generator: torch.Generator | None = None
+    ) -> Estimate:
+        """An estimate of the entropy in nats, −E log p(x), the mean over draws, with its standard error.
+
+        For continuous variables it is the differential entropy, which depends on their units. It has no
+        gradients.
+
+        Args:
+            n_samples: the number of draws, for every element of the batch.
+            generator: source of randomness; None is torch's global one.
+        """
+        return entropy_of_draws(self, check_count("n_samples", n_samples, least=2), generator)
+
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         return self._mapped(_copier(memo))
 
@@ -72,16 +109,46 @@ class Mixture(Composite):
         """ℓ = log p, of shape `(*batch, m)`."""
         return self._weights.log_weights.expand(*self.batch_shape, self.n_components)
 
+    @abstractmethod
+    def _with_weights(self, weights: Weights) -> Self:
+        """The same components with other weights."""
+
+    @abstractmethod
+    def _variables(self) -> dict[str, tuple[Kernel, Tensor]]:
+        """Kernel and components of every variable; "" is the name of the only one."""
+
+    def purity(self) -> Float[Tensor, "*batch"]:
+        """tr ρ² = Σ_ij p_i p_j k²(c_i, c_j): 1 for one component, less for a mixture."""
+        return overlap(self, self)
+
+    def overlap(self, other: Self) -> Float[Tensor, "*batch"]:
+        """tr ρσ = Σ_ij p_i q_j k²(c_i, d_j) of two distributions with the same kernels."""
+        check_instance("other", other, type(self), f"a {type(self).__name__}")
+        return overlap(self, other)
+
     def _with_evidence_of(self, log_evidence: Tensor) -> Self:
         """The same weights, inferred from evidence of this log-probability."""
-        copied = copy.copy(self)
-        copied._weights = self._weights.with_evidence(log_evidence)
-        return copied
+        return self._with_weights(self._weights.with_evidence(log_evidence))
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """The same for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""
+        return self._with_weights(self._weights.expand(expanded_shape(batch_shape, self.batch_shape)))
 
     @property
     def log_evidence(self) -> Float[Tensor, "*batch"]:
         """log Σ_l p_l f̂(x_l) of the evidence this was inferred from; −∞ if no component overlaps with it."""
         return self._weights.log_evidence.expand(self.batch_shape)
+
+
+def expanded_shape(wanted: Any, batch_shape: torch.Size) -> torch.Size:
+    """The shape that a batch is expanded to."""
+    shape = as_shape("batch_shape", wanted)
+    try:
+        torch.empty(()).expand(batch_shape).expand(shape)
+    except RuntimeError as error:
+        expected = f"a shape that {tuple(batch_shape)} expands to"
+        raise ValueError(bad_argument("batch_shape", expected, tuple(shape))) from error
+    return shape
 
 
 def _mover(*args: Any, **kwargs: Any) -> PartMap:

@@ -13,6 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.arguments import common_batch, pack_region
 from kdmkit.distributions.base import PartMap, map_values
+from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, ScoreKind
 from kdmkit.distributions.weights import Given, Weights
@@ -141,6 +142,21 @@ class Evidence:
         event = value.shape[value.ndim - self._event_rank(name) :]
         value = with_rank(value, 1 + len(batch_shape) + len(event)).expand(1, *batch_shape, *event)
         return replace(self, values={**self.values, name: value})
+
+    def at(self, index: BatchIndex) -> Evidence:
+        """The evidence of chosen elements of the batch."""
+        components, kernels = variables_at(index, self.components, self.kernels)
+        ranks = {name: self._event_rank(name) for name in self.values}
+        return replace(
+            self,
+            kernels=kernels,
+            components=components,
+            values={name: index.choose_behind(value, ranks[name]) for name, value in self.values.items()},
+            weights=None if self.weights is None else self.weights.at(index),
+            observed={name: index.choose(mask, 0) for name, mask in self.observed.items()},
+            variances={name: index.choose_behind(value, 1) for name, value in self.variances.items()},
+            prior_batch=index.of_shape(self.prior_batch),
+        )
 
 
 def with_rank(tensor: Tensor, rank: int) -> Tensor:

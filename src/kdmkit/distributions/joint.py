@@ -27,6 +27,7 @@ from kdmkit.distributions.arguments import (
     is_checked,
 )
 from kdmkit.distributions.base import Composite, Mixture, PartMap, map_values
+from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Event
 from kdmkit.distributions.evidence import Evidence, gather_evidence, gather_values
@@ -356,8 +357,17 @@ class JointKDM(NamedVariables, Mixture):
         >>> rho.infer(x=torch.tensor([[0.0]])).probs
         tensor([[0.5000, 0.5000]])
         """
-        weights = prepare_weights(self._weights, self.kernels, self.components)
+        return self._with_weights(prepare_weights(self._weights, self.kernels, self.components))
+
+    def _variables(self) -> dict[str, tuple[Kernel, Tensor]]:
+        return {name: (kernel, self.components[name]) for name, kernel in self.kernels.items()}
+
+    def _with_weights(self, weights: Weights) -> JointKDM:
         return JointKDM._made(self.components, weights, self.kernels, self._validate_args)
+
+    def _at(self, index: BatchIndex) -> JointKDM:
+        components, kernels = variables_at(index, self.components, self.kernels)
+        return JointKDM._made(components, self._weights.at(index), kernels, self._validate_args)
 
     def _draw_components(self, n: int, generator: torch.Generator | None) -> Mapping[str, Tensor]:
         return dict.fromkeys(self.kernels, choose(self.log_weights, n, generator))

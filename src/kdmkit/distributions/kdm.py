@@ -15,23 +15,21 @@ from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instanc
 from kdmkit.distributions.arguments import (
     check_components,
     check_index,
-    check_levels,
     common_batch,
     is_checked,
     pack_region,
     per_dimension,
 )
-from kdmkit.distributions.base import Mixture, PartMap
-from kdmkit.distributions.features import Features, Values
+from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.mixing import Entry
-from kdmkit.distributions.overlap import overlap
 from kdmkit.distributions.sampling import choose, draw_with_gradients
-from kdmkit.distributions.univariate import Univariate
+from kdmkit.distributions.summaries import Summaries
 from kdmkit.distributions.weights import Given, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
 
 
-class KDM(Mixture, Distribution):
+class KDM(Summaries, Distribution):
     """A weighted set of components with a kernel: f̂(x) = M·Σ_j p_j k²(x, c_j).
 
     Args:
@@ -169,97 +167,9 @@ class KDM(Mixture, Distribution):
         if self._validate_args:
             kernel.check_events("value", value, event)
         lead = value.shape[: value.ndim - kernel.event_rank(value)]
-        if lead != self._batch_shape:
+        if len(lead) != len(self._batch_shape) or lead != self._batch_shape:
             common_batch({"value": lead, "batch_shape": self._batch_shape})
         return value
-
-    # ---- summaries
-
-    @property
-    def probs(self) -> Float[Tensor, "*batch n"]:
-        """π_i = Σ_j p_j ĉ_ji²: the probability of every label (discrete kernels); they sum to 1."""
-        probs = self._average(Features(self.kernel, self.components, "probs"))
-        # Rounded weights add up to 1 + ε. Gradients are those of the average, which is linear in the weights.
-        total = probs.detach().sum(-1, keepdim=True)
-        return probs / total.clamp_min(torch.finfo(total.dtype).tiny)
-
-    @property
-    def logits(self) -> Float[Tensor, "*batch n"]:
-        """log π, `log_prob` of every label (discrete kernels): exact also if `probs` rounds to 0.
-
-        >>> import kdmkit as kdm
-        >>> kdm.KDM.from_probs(torch.tensor([0.25, 0.75])).logits
-        tensor([-1.3863, -0.2877])
-        """
-        one = self.components.narrow(-1 - self.kernel.component_dim, 0, 1)
-        n = self.kernel.probs(one).shape[-1]
-        labels = torch.arange(n, device=self.components.device)
-        return self.log_prob(labels.reshape(n, *[1] * len(self._batch_shape))).movedim(0, -1)
-
-    @property
-    def mean(self) -> Float[Tensor, "*batch_event"]:
-        """Σ_j p_j c_j (continuous kernels): Nadaraya–Watson regression if the KDM was inferred."""
-        self._check_moments("mean")
-        return self.kernel.mean_of(self._average(Features(self.kernel, self.components, "mean_features")))
-
-    def _check_moments(self, what: str) -> None:
-        if not self.kernel.has_moments:
-            check_continuous(what, self.kernel)
-
-    @property
-    def variance(self) -> Float[Tensor, "*batch_event"]:
-        """The variance of every dimension: within components plus between them, taken about a centre."""
-        self._check_moments("variance")
-        within = self.kernel.variance(self.components).double()
-        mean = self.kernel.mean(self.components).double()
-        if not self._event_shape:
-            within, mean = within.unsqueeze(-1), mean.unsqueeze(-1)
-        between = (mean - mean.detach().mean(-2, keepdim=True)).expand_as(within)
-        # Rounded weights add up to 1 + ε, and ε times the square of a far mean may exceed the variance.
-        moments = self._average(torch.cat([between, between.square() + within, torch.ones_like(within)], -1))
-        first, second, total = moments.chunk(3, -1)
-        variance = (second / total - (first / total).square()).to(self.components.dtype)
-        return variance if self._event_shape else variance.squeeze(-1)
-
-    def _average(self, values: Values) -> Float[Tensor, "*batch v"]:
-        return self._weights.average(values).expand(*self._batch_shape, -1)
-
-    def cdf(self, value: Any) -> Float[Tensor, "*lead"]:
-        """F(x) of ordered events of one dimension; if NaN is an event, of the numbers, as `mean` is."""
-        univariate = self._univariate("cdf")
-        x = self._check_value(value)
-        x = x if x.is_floating_point() else x.to(self.components.dtype)
-        return univariate.cdf(x.squeeze(-1) if self._event_shape else x)
-
-    def icdf(self, value: Any) -> Float[Tensor, "*lead_event"]:
-        """The x with F(x) = q of a one-dimensional KDM of ordered events; q in (0, 1) has shape `(*lead,)`.
-
-        If single events have a positive probability, it is the smallest x with F(x) ≥ q.
-        """
-        univariate = self._univariate("icdf")
-        q = as_tensor("value", value, like=self.components).to(self.components)
-        common_batch({"value": q.shape, "batch_shape": self._batch_shape})
-        if self._validate_args:
-            check_levels("value", q)
-        x = univariate.icdf(q)
-        return x.unsqueeze(-1) if self._event_shape else x
-
-    def _univariate(self, what: str) -> Univariate:
-        if not self.kernel.has_cdf:
-            check_continuous(what, self.kernel)
-        if self._event_shape not in ((), (1,)):
-            wanted = "a one-dimensional KDM (event shape (1,))"
-            raise ValueError(bad_argument(what, wanted, tuple(self._event_shape)))
-        return Univariate(self.kernel, self.components, self.log_weights)
-
-    def purity(self) -> Float[Tensor, "*batch"]:
-        """tr ρ² = Σ_ij p_i p_j k²(c_i, c_j): 1 for one component, less for a mixture."""
-        return overlap(self, self)
-
-    def overlap(self, other: KDM) -> Float[Tensor, "*batch"]:
-        """tr ρσ = Σ_ij p_i q_j k²(c_i, d_j) of two KDMs with the same kernel."""
-        check_instance("other", other, KDM, "a KDM")
-        return overlap(self, other)
 
     # ---- draws
 
@@ -379,14 +289,16 @@ class KDM(Mixture, Distribution):
         basis = torch.eye(logits.shape[-1], dtype=logits.dtype, device=logits.device)
         return KDM._made(basis, Given(logits, self._weights), self.kernel, self._validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> KDM:
-        """The same KDM for more elements of a batch; nothing is copied, inferred weights stay uncomputed."""
-        shape = as_shape("batch_shape", batch_shape)
-        common = common_batch({"batch_shape": shape, "batch_shape of the KDM": self._batch_shape})
-        if common != shape:
-            wanted = f"a shape that {tuple(self._batch_shape)} expands to"
-            raise ValueError(bad_argument("batch_shape", wanted, tuple(shape)))
-        return KDM._made(self.components, self._weights.expand(shape), self.kernel, self._validate_args)
+    def _variables(self) -> dict[str, tuple[Kernel, Tensor]]:
+        return {"": (self.kernel, self.components)}
+
+    def _with_weights(self, weights: Weights) -> KDM:
+        return KDM._made(self.components, weights, self.kernel, self._validate_args)
+
+    def _at(self, index: BatchIndex) -> KDM:
+        components = index.choose(self.components, 1 + self.kernel.component_dim)
+        kernel = self.kernel.arranged(lambda part: index.choose(part, 2))
+        return KDM._made(components, self._weights.at(index), kernel, self._validate_args)
 
     def _mapped(self, function: PartMap) -> KDM:
         components, kernel = function(self.components), function(self.kernel)

@@ -81,7 +81,7 @@ class Layout:
         """From `(*lead, *event)` to `(*batch, n, *event)`, or `(n, rows, *event)` by row."""
         event = tensor.shape[tensor.ndim - event_rank :]
         shape = (*self.lead, *event)
-        expanded = tensor if tensor.shape == shape else tensor.expand(shape)
+        expanded = tensor.expand(shape)
         if not self.batch:
             return expanded.reshape((math.prod(self.lead), *event))
         last = range(len(self.lead), len(self.lead) + event_rank)
@@ -220,9 +220,9 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
     flat = log_weights.ndim == 1 and (values is None or values.ndim == 2)
     for entry in entries:
         value, kernel = entry.value, entry.kernel
-        flat = flat and entry.keep is None and value.shape[:1] == n and not kernel.batch_shape
+        flat = flat and value.ndim == 1 + entry.event_rank and value.shape[:1] == n
+        flat = flat and entry.keep is None and not kernel.batch_shape
         flat = flat and entry.components.ndim == 1 + kernel.component_dim
-        flat = flat and value.ndim == 1 + entry.event_rank
     if flat:
         return Layout(n, (), by_row=False, is_flat=True)
     mixture = [entry.mixture_batch for entry in entries]

@@ -14,32 +14,42 @@ from kdmkit.distributions.mixing import Entry
 from kdmkit.kernels import Kernel
 
 if TYPE_CHECKING:
-    from kdmkit.distributions.kdm import KDM
+    from kdmkit.distributions.base import Mixture
 
 
-def overlap(rho: KDM, other: KDM) -> Float[Tensor, "*batch"]:
-    """Σ_ij p_i q_j k²(c_i, d_j), one KDM's components as points of the other's projection."""
-    _check_comparable(rho, other)
-    m_dim = other.components.ndim - other.kernel.component_dim - 1
-    points = other.components.movedim(m_dim, 0)
-    # The dimension of the points comes in front of the batch.
-    missing = max(len(rho.batch_shape), m_dim) - m_dim
-    points = points.reshape(points.shape[0], *([1] * missing), *points.shape[1:])
-    log_f = rho._weights.log_mix([Entry(rho.kernel, points, rho.components, "overlap")])
+def overlap(rho: Mixture, other: Mixture) -> Float[Tensor, "*batch"]:
+    """Σ_ij p_i q_j Π_v k_v²(c_vi, d_vj), one mixture's components as points of the other's projection."""
+    ours, theirs = rho._variables(), other._variables()
+    if list(ours) != list(theirs):
+        raise ValueError(bad_argument("other", f"the variables {list(ours)}", list(theirs)))
+    entries = []
+    for name, (kernel, components) in ours.items():
+        other_kernel, other_components = theirs[name]
+        check_same_kernel(kernel, other_kernel)
+        rank = kernel.component_dim
+        shape, other_shape = (part.shape[part.ndim - rank :] for part in (components, other_components))
+        if other_shape != shape:
+            wanted = f"a KDM over events of shape {tuple(shape)}"
+            raise ValueError(bad_argument("other", wanted, tuple(other_shape)))
+        m_dim = other_components.ndim - rank - 1
+        points = other_components.movedim(m_dim, 0)
+        # The dimension of the points comes in front of the batch.
+        missing = max(len(rho.batch_shape), m_dim) - m_dim
+        points = points.reshape(points.shape[0], *([1] * missing), *points.shape[1:])
+        entries.append(Entry(kernel, points, components, "overlap"))
+    common_batch({"batch_shape": rho.batch_shape, "other": other.batch_shape})
+    log_f = rho._weights.log_mix(entries)
     return safe_logsumexp(log_f.movedim(0, -1) + other.log_weights).exp()
 
 
-def _check_comparable(rho: KDM, other: KDM) -> None:
-    if not rho.kernel.components_are_events:
-        raise TypeError(bad_argument("kernel", "one whose components are events", repr(rho.kernel)))
-    if rho.kernel.per_component or other.kernel.per_component:
+def check_same_kernel(kernel: Kernel, other: Kernel) -> None:
+    """Raises unless components are states of one space, whose inner products the kernel gives."""
+    if not kernel.components_are_events:
+        raise TypeError(bad_argument("kernel", "one whose components are events", repr(kernel)))
+    if kernel.per_component or other.per_component:
         raise ValueError(bad_argument("kernel", "one bandwidth for all components", "one per component"))
-    if other.kernel is not rho.kernel and not _same_kernel(rho.kernel, other.kernel):
-        raise ValueError(bad_argument("other", f"a KDM with the kernel {rho.kernel}", other.kernel))
-    if other.event_shape != rho.event_shape:
-        wanted = f"a KDM over events of shape {tuple(rho.event_shape)}"
-        raise ValueError(bad_argument("other", wanted, tuple(other.event_shape)))
-    common_batch({"batch_shape": rho.batch_shape, "other": other.batch_shape})
+    if other is not kernel and not _same_kernel(kernel, other):
+        raise ValueError(bad_argument("other", f"a KDM with the kernel {kernel}", other))
 
 
 def _same_kernel(a: Kernel, b: Kernel) -> bool:

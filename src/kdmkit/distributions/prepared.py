@@ -12,6 +12,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument, check_count, check_instance, check_number
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.features import Features, Values
 from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry, Mixed, add_parts, log_norms
@@ -138,6 +139,9 @@ class PreparedWeights(Weights):
     @property
     def log_weights(self) -> Float[Tensor, " m"]:
         return self._given.log_weights
+
+    def at(self, index: BatchIndex) -> PreparedWeights:
+        return self
 
     def prepare(self) -> PreparedWeights:
         """Prepares the components of all variables now; otherwise the first questions do so."""

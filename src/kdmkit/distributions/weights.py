@@ -15,6 +15,7 @@ from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, chec
 from kdmkit._core.logspace import safe_log, safe_logsumexp
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.features import Features, Values, as_numbers
 from kdmkit.distributions.mixing import Entry, Mixed, log_posterior_weights, mix, mix_given
 
@@ -55,6 +56,10 @@ class Weights(ABC):
     @abstractmethod
     def expand(self, batch_shape: torch.Size) -> Weights:
         """The same weights with more elements in the batch."""
+
+    @abstractmethod
+    def at(self, index: BatchIndex) -> Weights:
+        """The weights of chosen elements of the batch."""
 
     def with_evidence(self, log_evidence: Tensor) -> Given:
         """The same weights, inferred from evidence of this log-probability."""
@@ -108,6 +113,12 @@ class Given(Weights):
     def expand(self, batch_shape: torch.Size) -> Given:
         source = None if self._source is None else self._source.expand(batch_shape)
         return Given(self._log_weights.expand(*batch_shape, self._log_weights.shape[-1]), source)
+
+    def at(self, index: BatchIndex) -> Given:
+        source = self._source
+        if source is not None:
+            source = index.choose(source, 0) if isinstance(source, Tensor) else source.at(index)
+        return Given(index.choose(self._log_weights, 1), source)
 
 
 def _weighted_sum(
@@ -208,6 +219,9 @@ class Inferred(Weights):
     def expand(self, batch_shape: torch.Size) -> Inferred:
         """The evidence is repeated (without copies), so that the weights stay uncomputed."""
         return Inferred(self._evidence.expand(batch_shape), self._prior)
+
+    def at(self, index: BatchIndex) -> Inferred:
+        return Inferred(self._evidence.at(index), self._prior.at(index))
 
     def __reduce__(self) -> tuple[type[Inferred], tuple[object, ...]]:
         """For pickle: without cached values, whose gradients would lead nowhere."""

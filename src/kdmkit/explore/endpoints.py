@@ -150,6 +150,7 @@ Conditioned = dict[Literal["cards"], dict[str, Card]]
 class Link(BaseModel):
     columns: tuple[str, str]
     information: float
+    interval: tuple[float, float]
 
 
 class Links(BaseModel):
@@ -159,11 +160,17 @@ class Links(BaseModel):
     links: list[Link]
 
 
+class NextColumn(BaseModel):
+    column: str
+    information: float
+    interval: tuple[float, float]
+
+
 class NextColumns(BaseModel):
-    """The information of each column about the target, in nats; the largest first."""
+    """The information of each column about the target, in nats, with 90 % intervals; the largest first."""
 
     target: str
-    columns: list[tuple[str, float]]
+    columns: list[NextColumn]
 
 
 class DrawnRows(BaseModel):

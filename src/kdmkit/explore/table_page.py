@@ -160,8 +160,11 @@ class TableModel:
     def links(self) -> dict[str, Any]:
         """The tree of columns."""
         if self._links is None:
-            links = self.table.links()
-            pairs = [{"columns": [a, b], "information": max(0.0, value)} for a, b, value in links]
+            dependence = self.table.dependence()
+            pairs = [
+                {"columns": [a, b], "information": max(0.0, value), "interval": dependence.interval(a, b)}
+                for a, b, value in self.table.links()
+            ]
             self._links = {"columns": list(self._prior), "links": pairs}
         return self._links
 
@@ -172,7 +175,11 @@ class TableModel:
             raise ValueError(bad_argument("target", "a column", None))
         given = {name: value for name, value in self._given(question).items() if name != target}
         information = self.table.information(target, given, n_samples=1000)
-        return {"target": target, "columns": [[name, max(0.0, v)] for name, v in information.items()]}
+        columns = [
+            {"column": name, "information": max(0.0, value), "interval": information.intervals[name]}
+            for name, value in information.items()
+        ]
+        return {"target": target, "columns": columns}
 
     def draws(self, question: TableQuestion) -> dict[str, Any]:
         """Rows drawn given the conditions, as texts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ class KDMLayer(nn.Module, ABC):
 
     variables: dict[str, Variable]
     components: ComponentStore
+    _is_initialized: bool = False
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -220,10 +222,28 @@ class KDMLayer(nn.Module, ABC):
 
     def _parts(self) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
         """Components and kernels of a distribution, by variable: without gradients as they are now."""
+        self._check_initialized()
         components, kernels = dict(self.components), self._kernels()
         if not self._takes_snapshots:
             return components, kernels
         return map_values(snapshot, components), map_values(snapshot, kernels)
+
+    def _check_initialized(self) -> None:
+        """Warns, once, if components are still the random ones of the constructor."""
+        if self._is_initialized or not only_reverse_mode():
+            return
+        self._is_initialized = True
+        if not any(not part.is_inference() and part._version for part in self.components.values()):
+            warnings.warn(
+                f"{type(self).__name__}: `initialize` was not called, so components are random numbers and "
+                "bandwidths are not adapted to the data; call it with (encoded) data before training",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._is_initialized = True
 
     def _evidence(self, values: dict[str, Any]) -> dict[str, Any]:
         """Arguments of `infer` for a distribution of `_parts`: those with gradients are replaced."""

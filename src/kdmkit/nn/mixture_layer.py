@@ -81,6 +81,7 @@ class MixtureLayer(KDMLayer):
     @torch.no_grad()
     def assign(self, components: Mapping[str, Tensor], logits: Tensor) -> Self:
         """Sets components by variable, and logits; the layer is returned."""
+        self._is_initialized = True
         self.logits.copy_(logits)
         for name, values in components.items():
             self.components[name].copy_(values)

@@ -17,14 +17,14 @@ from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.base import snapshot
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
-from kdmkit.nn.tree_scores import group_kernels, grouped_scores
-from kdmkit.nn.tree_start import choose_rows, learn_tree, start_components, start_edges
-from kdmkit.ops.messages import Indexed, NodeScores, Tables
+from kdmkit.nn.tree_scores import TreeScores
+from kdmkit.nn.tree_start import LearnedTree, choose_rows, learn_tree, start_components, start_edges
+from kdmkit.ops.messages import Indexed, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
 _EDGE_FLOOR = 1e-6
 # Arguments of `initialize` that a variable cannot be named after.
-_RESERVED = ("sample_weight",)
+_RESERVED = ("sample_weight", "learned")
 
 
 class TreeLayer(KDMLayer):
@@ -131,57 +131,31 @@ class TreeLayer(KDMLayer):
     def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
         return States(self._topology, torch.log_softmax(self.root_logits, -1), Tables.above_floor(edges))
 
-    def equal_kernels(self) -> list[list[str]]:
-        """Variables with equal kernels, which `row_log_prob` computes together."""
-        return group_kernels(self._kernels(), self.components)
-
-    def row_log_prob(
-        self,
-        values: Mapping[str, Tensor],
-        masks: Mapping[str, Tensor] | None,
-        *,
-        groups: Sequence[Sequence[str]],
-        edges: Float[Tensor, "n_edges k k"],
-    ) -> Float[Tensor, " n"]:
-        """`tree().log_prob` of checked rows, for training: fewer and larger operations.
+    def row_log_prob(self, scores: TreeScores, *, edges: Float[Tensor, "n_edges k k"]) -> Float[Tensor, " n"]:
+        """`tree().log_prob` of the rows that have these scores, for training.
 
         Args:
-            values: by variable, `(n, *event)`, or labels `(n,)`.
-            masks: by variable, `(n,)`, False if the value is missing; None if none is.
-            groups: `equal_kernels()`, which does not change while training.
+            scores: of all variables (`TreeCells`).
             edges: `edge_probs()`.
         """
-        scores, tops = grouped_scores(groups, self._kernels(), self.components, values, masks)
-        by_node = [scores[name] for name in self._topology.nodes]
-        return log_total(self._states(edges), by_node, tops)
+        by_node = [scores.by_name[name] for name in self._topology.nodes]
+        return log_total(self._states(edges), by_node, scores.total_top())
 
     def row_log_conditional(
-        self,
-        values: Mapping[str, Tensor],
-        masks: Mapping[str, Tensor],
-        target: str,
-        *,
-        groups: Sequence[Sequence[str]],
-        edges: Float[Tensor, "n_edges k k"],
+        self, scores: TreeScores, target: str, *, edges: Float[Tensor, "n_edges k k"]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """log p(row) and log p(target | rest of the row), by messages in one direction: towards the target.
 
         Args:
-            values, masks, groups, edges: as in `row_log_prob`. If the target is missing, the second is 0.
+            scores, edges: as in `row_log_prob`. If the target is missing in a row, the second is 0.
             target: a variable.
         """
-        # The target alone: the largest of its scores is needed.
-        target_scores, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
-        others = [rest for names in groups if (rest := [name for name in names if name != target])]
-        scores: dict[str, NodeScores] = {}
-        tops = torch.zeros_like(top)
-        if others:
-            scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
-        by_node = [scores.get(name) for name in self._topology.nodes]
+        by_node = [scores.by_name[name] if name != target else None for name in self._topology.nodes]
         beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
-        score = target_scores[target]
+        score = scores.by_name[target]
         together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
-        return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
+        total = with_shift(together, shift + scores.total_top())
+        return total, together - safe_logsumexp(beta) + scores.total_top([target])
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""
@@ -199,20 +173,22 @@ class TreeLayer(KDMLayer):
         *,
         observed: Mapping[str, Any] | None = None,
         sample_weight: Any = None,
+        learned: LearnedTree | None = None,
         generator: torch.Generator | None = None,
         **columns: Any,
     ) -> TreeLayer:
         """Learns the tree, places components and sets bandwidths; the layer is returned.
 
-        The tree is a maximum spanning tree of pairwise mutual information on binned values, each pair by the
-        rows that have both; a tree that the constructor was given stays. k different rows become components:
-        state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is large. So
-        learning starts from a flat mixture of these rows. Bad data raises before anything changes.
+        The tree is a maximum spanning tree of pairwise mutual information by leave-one-out prediction, each
+        pair by the rows that have both; a tree that the constructor was given stays. k different rows become
+        components: state i of every variable is at the value of row i, and p(z_v = i | z_parent = i) is
+        large. So learning starts from a flat mixture of these rows. Bad data raises before anything changes.
 
         Args:
             observed: by variable, a boolean mask `(n,)`: False if the value is missing (it may be
                 anything). Variables may be left out. Constant columns and columns without a value work.
             sample_weight: of the rows, `(n,)`; None: 1.
+            learned: the tree, of `learn_tree`. Variables that it calls independent start without a link.
             generator: source of randomness.
             columns: by variable, `(n, *event)`, or labels `(n,)`.
         """
@@ -222,8 +198,11 @@ class TreeLayer(KDMLayer):
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, n)
         variables = list(self.variables.values())
         topology = self._topology
-        if self._learns_tree:
-            topology = _topology(list(self.variables), learn_tree(variables, data, masks, weights))
+        if learned is not None or self._learns_tree:
+            parents = (
+                learn_tree(variables, data, masks, weights).parents if learned is None else learned.parents
+            )
+            topology = _topology(list(self.variables), parents)
         rows = choose_rows(data, masks, self.n_components, weights, generator)
         starts = {v.name: start_components(v, data[v.name].cpu(), masks.get(v.name), rows) for v in variables}
         self._topology = topology
@@ -231,8 +210,11 @@ class TreeLayer(KDMLayer):
             if start is not None:
                 self.components[name].copy_(start)
                 self.kernel(name).initialize_bandwidth(self.components[name], "scott")
+        self._is_initialized = True
         self.root_logits.zero_()
-        self.edge_logits.copy_(start_edges(len(self.edge_logits), self.n_components, generator))
+        independent = frozenset() if learned is None else learned.independent
+        children = list(self.parents)[1:]
+        self.edge_logits.copy_(start_edges(children, self.n_components, generator, independent))
         return self
 
     def _checked(

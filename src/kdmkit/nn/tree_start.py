@@ -6,28 +6,41 @@ neighbours in the tree start in agreement about the row.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kdmkit._core.checks import is_integer
-from kdmkit._core.tensors import effective_rows
 from kdmkit.nn.layer import Variable
+from kdmkit.nn.pair_information import PairInformation, pair_information
 
-# Bins of a column: quantiles of numbers; the most frequent levels and one bin for all others.
-_BINS = 16
-# Rows of one-hot vectors that exist at once. Their counts are exact in float32.
-_ROWS = 8192
-# Quantiles are taken from about this many values.
-_SAMPLE = 10_000
 # The share of a starting component's mass that is spread over the values of the column, if the kernel can.
 _BACKGROUND = 0.3
 # p(z_v = i | z_parent = i) at the start is about s/(s + 1.6): neighbours mostly come from the same row.
 _AGREEMENT = 30.0
+
+
+# Among equal edges those of well-connected columns: this share of their information is added.
+_TIE = 1e-9
+
+
+class LearnedTree(NamedTuple):
+    """A tree of columns.
+
+    Attributes:
+        parents: by variable, its parent; None for the root.
+        information: of all pairs of variables, in their order.
+        independent: variables that may be independent of their parents, by the floor of the information.
+    """
+
+    parents: dict[str, str | None]
+    information: PairInformation
+    independent: frozenset[str]
 
 
 def learn_tree(
@@ -38,8 +51,9 @@ def learn_tree(
     *,
     targets: Collection[str] = (),
     preference: float = 1.0,
-) -> dict[str, str | None]:
-    """The parent of every variable in a maximum spanning tree of pairwise mutual information.
+    groups: Sequence[Sequence[str]] = (),
+) -> LearnedTree:
+    """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
     The root is a centre of the tree, so that paths are short.
 
@@ -51,127 +65,48 @@ def learn_tree(
         targets: variables that will be predicted.
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
+        groups: variables of one column, such as the parts of a date. Each is a neighbour of the one before.
     """
-    masks = {name: mask.cpu() for name, mask in observed.items()}
-    codes = [bin_codes(v, data[v.name].cpu(), masks.get(v.name)) for v in variables]
-    information = mutual_information(codes, None if weights is None else weights.cpu())
+    information = pair_information(variables, data, observed, weights)
     names = [variable.name for variable in variables]
     is_target = torch.tensor([name in targets for name in names])
     at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
-    parents = spanning_tree(torch.where(at_target, preference * information, information))
-    return {name: None if parent < 0 else names[parent] for name, parent in zip(names, parents, strict=True)}
+    strength = information.value.sum(1)
+    weight = torch.where(at_target, preference, 1.0) * information.estimate
+    weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
+    place = {name: i for i, name in enumerate(names)}
+    beside = torch.tensor([[place[a], place[b]] for a, b in _neighbours(groups)], dtype=torch.long)
+    beside = beside.reshape(-1, 2)
+    weight[beside, beside.flip(1)] = weight.max() + 1.0
+    above = spanning_tree(weight)
+    parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
+    return LearnedTree(parents, information, independent_variables(names, parents, information, groups))
 
 
-# ---- bins
-
-
-def bin_codes(variable: Variable, value: Tensor, observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    """The bin of every value, −1 if it is missing.
-
-    Numbers go into bins between their quantiles; repeated values stay together. Codes of a discrete kernel
-    are bins themselves, rare ones share one. Events of several dimensions are binned along the direction of
-    their largest variance. Observed NaN, which is a state, has a separate bin.
-    """
-    if variable.kernel.discrete:
-        codes = value.long() if is_integer(value) else value.abs().flatten(1).argmax(-1)
-        return _pooled(codes, observed)
-    return _quantile_bins(_main_direction(value.double().reshape(len(value), -1), observed), observed)
-
-
-def _pooled(codes: Int[Tensor, " n"], observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    """The most frequent codes in the order of their frequency, all others together."""
-    seen = codes if observed is None else codes[observed]
-    if not len(seen):
-        return torch.full_like(codes, -1)
-    levels, counts = seen.unique(return_counts=True)
-    kept = levels[counts.argsort(descending=True, stable=True)[: _BINS - 1]]
-    place = torch.full((int(levels.max()) + 1,), len(kept))
-    place[kept] = torch.arange(len(kept))
-    binned = place[codes.clamp(0, len(place) - 1)]
-    return binned if observed is None else torch.where(observed, binned, -1)
-
-
-def _main_direction(x: Float[Tensor, "n d"], observed: Bool[Tensor, " n"] | None) -> Float[Tensor, " n"]:
-    if x.shape[1] == 1:
-        return x[:, 0]
-    seen = x if observed is None else x[observed]
-    seen = seen[seen.isfinite().all(1)]
-    if len(seen) < 2:
-        return x[:, 0]
-    seen = (seen - seen.mean(0)) / seen.std(0).clamp_min(torch.finfo(x.dtype).tiny)
-    return x @ torch.linalg.eigh(seen.mT @ seen).eigenvectors[:, -1]
-
-
-def _quantile_bins(x: Float[Tensor, " n"], observed: Bool[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    seen = x[x.isfinite() if observed is None else x.isfinite() & observed]
-    some = seen[:: max(1, len(seen) // _SAMPLE)].sort().values
-    edges = some[torch.arange(1, _BINS) * len(some) // _BINS].unique() if len(some) else seen
-    codes = torch.searchsorted(edges, x.contiguous(), right=True)
-    codes = torch.where(x.isnan(), len(edges) + 1, codes)
-    return codes if observed is None else torch.where(observed, codes, -1)
-
-
-# ---- mutual information
-
-
-def mutual_information(
-    codes: Sequence[Int[Tensor, " n"]], weights: Float[Tensor, " n"] | None = None
-) -> Float[Tensor, "v v"]:
-    """Mutual information of all pairs of columns in nats, each pair by the rows that have both.
-
-    The expected value of the estimate for independent columns, (a − 1)(b − 1)/2n for a and b bins in use
-    (Miller and Madow), is taken off. It is 0 for constant columns and for pairs that no row has.
+def independent_variables(
+    names: Sequence[str],
+    parents: Mapping[str, str | None],
+    information: PairInformation,
+    groups: Sequence[Sequence[str]] = (),
+) -> frozenset[str]:
+    """Variables that may be independent of their parents: their information is 0.
 
     Args:
-        codes: by column, numbers of bins, −1 if the value is missing.
-        weights: of the rows; n is then the effective number of rows, (Σw)²/Σw².
+        names: of the variables, in the order of the information.
+        parents: by variable, its parent.
+        groups: variables of one column, which stay linked.
     """
-    sizes = [int(column.max()) + 1 if len(column) else 0 for column in codes]
-    counts = _pair_counts(codes, [max(1, size) for size in sizes], weights)
-    starts = np.cumsum([0, *(max(1, size) for size in sizes)])
-    rows = len(codes[0])
-    share = 1.0 if weights is None else effective_rows(weights) / rows
-    scale = share if weights is None else share * rows / float(weights.double().sum())
-    return _information(counts * scale, starts)
+    value, place = information.value, {name: i for i, name in enumerate(names)}
+    beside = {frozenset(pair) for pair in _neighbours(groups)}
+    return frozenset(
+        name
+        for name, up in parents.items()
+        if up is not None and not bool(value[place[name], place[up]]) and frozenset((name, up)) not in beside
+    )
 
 
-def _pair_counts(
-    codes: Sequence[Int[Tensor, " n"]], sizes: Sequence[int], weights: Tensor | None
-) -> Float[Tensor, "b b"]:
-    """The number of rows with both bins, for all pairs of bins: products of one-hot matrices."""
-    width = sum(sizes)
-    starts = torch.tensor(np.cumsum([0, *sizes[:-1]]))
-    table = torch.stack(list(codes), 1)
-    total = torch.zeros(width, width, dtype=torch.float64)
-    for i in range(0, len(table), _ROWS):
-        part = table[i : i + _ROWS]
-        # One more column takes the missing cells.
-        one_hot = torch.zeros(len(part), width + 1)
-        one_hot.scatter_(1, torch.where(part >= 0, part + starts, width), 1.0)
-        one_hot = one_hot[:, :width]
-        left = one_hot if weights is None else one_hot * weights[i : i + _ROWS, None].float()
-        total += (left.mT @ one_hot).double()
-    return total
-
-
-def _information(counts: Float[Tensor, "b b"], starts: np.ndarray) -> Float[Tensor, "v v"]:
-    """I(u; v) − (a − 1)(b − 1)/2n of all pairs of columns."""
-    v = len(starts) - 1
-    column = torch.repeat_interleave(torch.arange(v), torch.tensor(np.diff(starts)))
-    one_hot = torch.nn.functional.one_hot(column, v).double()
-    by_row = counts @ one_hot  # rows that have the bin of u, and any value of v
-    n = one_hot.mT @ by_row
-    # Σ c·log(c·n / (c_u·c_v)) = Σ c·log c + n·log n − Σ c_u·log c_u − Σ c_v·log c_v
-    joint = one_hot.mT @ _x_log_x(counts) @ one_hot
-    marginal = one_hot.mT @ _x_log_x(by_row)
-    bins = one_hot.mT @ (by_row > 0).double()
-    bias = 0.5 * (bins - 1).clamp_min(0) * (bins.mT - 1).clamp_min(0)
-    information = (joint + _x_log_x(n) - marginal - marginal.mT - bias) / n.clamp_min(1e-300)
-    return torch.where(n > 0, information, 0.0).fill_diagonal_(0.0)
-
-
-def _x_log_x(x: Tensor) -> Tensor:
-    return torch.special.xlogy(x, x)
+def _neighbours(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    return [pair for group in groups for pair in itertools.pairwise(group)]
 
 
 # ---- spanning trees
@@ -276,9 +211,17 @@ def start_components(
     return variable.kernel.smoothed_components(chosen, seen, variable.shape, _BACKGROUND)
 
 
-def start_edges(n_edges: int, k: int, generator: torch.Generator | None) -> Float[Tensor, "n_edges k k"]:
-    """Logits of p(z_v | z_parent): large on the diagonal, standard normal noise everywhere."""
+def start_edges(
+    children: Sequence[str], k: int, generator: torch.Generator | None, independent: Collection[str] = ()
+) -> Float[Tensor, "n_edges k k"]:
+    """Logits of p(z_v | z_parent): large on the diagonal, standard normal noise everywhere.
+
+    Args:
+        children: the variable of every edge.
+        independent: variables whose states start independent of the parent's: with logits 0.
+    """
     device = "cpu" if generator is None else generator.device
-    noise = torch.randn(n_edges, k, k, device=device, generator=generator)
+    noise = torch.randn(len(children), k, k, device=device, generator=generator)
     noise.diagonal(dim1=-2, dim2=-1).add_(math.log(_AGREEMENT * k))
+    noise[[i for i, name in enumerate(children) if name in independent]] = 0.0
     return noise

@@ -14,6 +14,7 @@ from kdmkit.estimators import KDMClassifier, KDMDensity, KDMProportionClassifier
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import DensityLayer
 from kdmkit.nn.mixture_layer import prepare_layers
+from kdmkit.nn.pair_information import PairInformation
 from kdmkit.serialize import modules
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
@@ -49,6 +50,8 @@ _FITTED: dict[str, Any] = {
     "_n_draws": int,
     "_flat_target": bool,
 }
+# The tensor of `KDMTable.pair_information_`, which models of version 0.2 lack.
+_INFORMATION = "pair_information"
 # The fitted attributes of a table, beside its schema and its module.
 _TABLE_FITTED = ("history_", "n_features_in_", "feature_names_in_", "n_samples_seen_", "_seed", "_n_draws")
 
@@ -67,7 +70,10 @@ def pack(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         **({"schema": encode("schema", estimator.schema_.config())} if is_table else {}),
         "module": estimator.module_.config(),
     }
-    return config, tensors_of(estimator.module_)
+    tensors = tensors_of(estimator.module_)
+    if is_table and estimator.pair_information_ is not None:
+        tensors[_INFORMATION] = torch.stack(estimator.pair_information_)
+    return config, tensors
 
 
 def _saved_parameters(estimator: Any) -> dict[str, Any]:
@@ -159,11 +165,24 @@ def _fill_table(
         setattr(table, name, value)
     check_sizes(table.n_features_in_, 0)
     table.schema_ = Schema.from_config(decode(config["schema"]))
+    tensors = dict(tensors)
+    table.pair_information_ = _information(tensors.pop(_INFORMATION, None), len(table.schema_.modelled))
     description = config["module"]
     layer: Any = modules.unpack({"class": description["layer"], "layer": description}, tensors, user)
     _check_variables(table.schema_, layer)
     table.module_ = layer.requires_grad_(False).eval()
     return table
+
+
+def _information(saved: Tensor | None, n: int) -> PairInformation | None:
+    """The information of n columns; raises unless it is numbers ≥ 0 for every pair."""
+    if saved is None:
+        return None
+    if saved.shape != (3, n, n) or not saved.is_floating_point() or not bool((saved >= 0).all()):
+        raise ValueError(
+            bad_argument(_INFORMATION, f"numbers ≥ 0 of shape (3, {n}, {n})", tuple(saved.shape))
+        )
+    return PairInformation(*saved.cpu())
 
 
 def _check_variables(schema: Schema, layer: Any) -> None:

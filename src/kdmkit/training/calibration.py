@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdmkit._core.checks import bad_argument
+from kdmkit.distributions import KDM
+from kdmkit.distributions.weights import Given
+from kdmkit.kernels import Cosine
 from kdmkit.nn import JointLayer
 
 # The range of log s, the factor of bandwidths, and the accuracy of the search.
@@ -23,8 +26,8 @@ _STEPS, _ACCURACY = 50, 1e-6
 _PRIOR = 1.0
 
 
-class Calibrated(NamedTuple):
-    """A calibrated head.
+class Calibrated(nn.Module):
+    """A calibrated head: a module that takes what the head takes and returns a KDM over the labels.
 
     Args:
         head: a copy of the head, the bandwidths of its inputs multiplied by `width`.
@@ -32,25 +35,38 @@ class Calibrated(NamedTuple):
         temperature: T.
 
     >>> import kdmkit as kdm
-    >>> calibrated = kdm.training.Calibrated(kdm.nn.JointLayer(2, 3, 5), 1.0, 1.0)
-    >>> calibrated.log_probs(torch.zeros(4, 2)).exp().sum(-1).round(decimals=3)
-    tensor([1., 1., 1., 1.], dtype=torch.float64)
+    >>> head = kdm.nn.JointLayer(2, 3, 5).initialize(torch.randn(50, 2), torch.arange(50) % 3)
+    >>> calibrated = kdm.training.Calibrated(head, 1.0, 2.0)
+    >>> calibrated(torch.zeros(4, 2)).probs.shape
+    torch.Size([4, 3])
     """
 
-    head: JointLayer
-    width: float
-    temperature: float
+    temperature: Tensor
 
-    def log_probs(self, *values: Any) -> Float[Tensor, "n k"]:
-        """log p(y|x) of all labels, for rows of the head's inputs.
+    def __init__(self, head: JointLayer, width: float, temperature: float) -> None:
+        super().__init__()
+        self.head, self.width = head, width
+        start = head.weight_logits
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=start.dtype, device=start.device))
+
+    def forward(self, *values: Any) -> KDM:
+        """p(y|x) as a KDM, for rows of the head's inputs.
 
         Args:
             values: one tensor per input of the head.
-
-        Returns:
-            Logarithms in float64.
         """
-        return (label_log_probs(self.head, *values) / self.temperature).log_softmax(-1)
+        rho = self.head(*values, target=self.head.outputs[0])
+        logits = (rho.logits.clamp_min(_LEAST) / self.temperature).log_softmax(-1)
+        basis = torch.eye(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+        return KDM._made(basis, Given(logits, rho._weights), Cosine(), rho._validate_args)
+
+    def log_probs(self, *values: Any) -> Float[Tensor, "n k"]:
+        """log p(y|x) of all labels, without gradients, in float64.
+
+        Args:
+            values: one tensor per input of the head.
+        """
+        return (label_log_probs(self.head, *values) / self.temperature.double()).log_softmax(-1)
 
 
 def calibrate(head: JointLayer, *values: Any) -> Calibrated:

@@ -13,7 +13,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, check_instance
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import TreeLayer
-from kdmkit.nn.tree_start import bin_codes
+from kdmkit.nn.pair_information import bin_codes
 from kdmkit.training.fit_arguments import FitOptions
 from kdmkit.training.loop import fit
 from kdmkit.training.packing import Table, packed_rows

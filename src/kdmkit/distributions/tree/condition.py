@@ -13,6 +13,7 @@ from kdmkit._core.checks import bad_argument
 from kdmkit._core.logspace import finite_max, log_normalize, safe_log, safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.evidence import with_rank
 from kdmkit.distributions.features import Values
 from kdmkit.distributions.mixing import Entry
@@ -84,7 +85,7 @@ class Conditioned:
 
     # ---- the distribution of states and of values
 
-    def at(self, node: int) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"]]:
+    def log_posterior(self, node: int) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"]]:
         """log Σ_l p_l p(z_node | evidence_l), and log p(evidence), from one pass of messages."""
         if self._all_nodes and not torch.is_grad_enabled() and not self.states.batch_shape:
             log_evidence, *posteriors = self._everywhere
@@ -204,6 +205,10 @@ class Conditioned:
         log_evidence = None if self._log_evidence is None else function(self._log_evidence)
         return Conditioned(states, pieces, log_evidence, self._all_nodes)
 
+    def at(self, index: BatchIndex) -> Conditioned:
+        log_evidence = None if self._log_evidence is None else index.choose(self._log_evidence, 0)
+        return Conditioned(self.states.at(index), self.pieces.at(index), log_evidence, self._all_nodes)
+
     def expand(self, batch_shape: torch.Size) -> Conditioned:
         log_evidence = None if self._log_evidence is None else self._log_evidence.expand(batch_shape)
         return Conditioned(self.states, self.pieces.expand(batch_shape), log_evidence, self._all_nodes)
@@ -262,7 +267,7 @@ class NodeWeights(Weights):
     def _posterior(self) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch"] | None]:
         """log p(z_node | evidence) and log p(evidence); without evidence, log p(z_node) and None."""
         if isinstance(self._tree, Conditioned):
-            return self._tree.at(self._node)
+            return self._tree.log_posterior(self._node)
         return self._tree.log_prior(self._node), None
 
     @property
@@ -278,6 +283,9 @@ class NodeWeights(Weights):
 
     def mapped(self, function: PartMap) -> NodeWeights:
         return NodeWeights(self._tree.mapped(function), self._node, self.batch_shape)
+
+    def at(self, index: BatchIndex) -> NodeWeights:
+        return NodeWeights(self._tree.at(index), self._node, index.of_shape(self.batch_shape))
 
     def expand(self, batch_shape: torch.Size) -> NodeWeights:
         return NodeWeights(self._tree, self._node, batch_shape)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.component_scores import RowScores, relative_scores, scores_of_each
 from kdmkit.distributions.evidence import Evidence, with_rank
 from kdmkit.distributions.mixing import Entry
@@ -164,6 +165,10 @@ class EvidencePieces:
         """The same for more elements of a batch."""
         return replace(self, evidence=self.evidence.expand(batch_shape))
 
+    def at(self, index: BatchIndex) -> EvidencePieces:
+        """The same for chosen elements of the batch."""
+        return replace(self, evidence=self.evidence.at(index))
+
 
 @dataclass(frozen=True)
 class ScorePieces:
@@ -209,6 +214,10 @@ class ScorePieces:
         return ScorePieces(
             scores, None if weights is None else weights.expand(*batch_shape, weights.shape[-1])
         )
+
+    def at(self, index: BatchIndex) -> ScorePieces:
+        scores = {node: index.choose_behind(score, 1) for node, score in self.scores.items()}
+        return ScorePieces(scores, None if self.log_weights is None else index.choose(self.log_weights, 1))
 
 
 #: Evidence on some nodes, L times, for every element of a batch.

@@ -17,6 +17,7 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import check_components, common_batch
 from kdmkit.distributions.base import PartMap
+from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.weights import as_log_weights
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores, Tables, collect, collect_all, collect_everywhere
@@ -189,6 +190,11 @@ class States:
 
     def mapped(self, function: PartMap) -> States:
         return States(self.topology, function(self.log_root), self.tables.mapped(function))
+
+    def at(self, index: BatchIndex) -> States:
+        """Chosen elements of the batch."""
+        tables = self.tables.mapped(lambda stack: index.choose_behind(stack, 2))
+        return States(self.topology, index.choose(self.log_root, 1), tables)
 
 
 def log_total(states: States, scores: AnyScores, tops: Any) -> Float[Tensor, "*lead"]:

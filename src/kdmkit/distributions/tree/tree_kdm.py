@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
+from kdmkit._core.checks import as_tensor, bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
@@ -22,7 +22,8 @@ from kdmkit.distributions.arguments import (
     gather_masks,
     is_checked,
 )
-from kdmkit.distributions.base import PartMap, map_values
+from kdmkit.distributions.base import PartMap, expanded_shape, map_values
+from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.joint import JointKDM, NamedVariables
 from kdmkit.distributions.kdm import KDM
@@ -344,8 +345,12 @@ class TreeKDM(NamedVariables):
         if not isinstance(tree, Conditioned):
             nothing = torch.zeros_like(tree.log_root).unsqueeze(0)
             tree = Conditioned(tree, ScorePieces({0: nothing}))
-        expanded = tree.expand(as_shape("batch_shape", batch_shape))
+        expanded = tree.expand(expanded_shape(batch_shape, self.batch_shape))
         return TreeKDM._made(self.components, self.kernels, expanded, self._validate_args)
+
+    def _at(self, index: BatchIndex) -> TreeKDM:
+        components, kernels = variables_at(index, self.components, self.kernels)
+        return TreeKDM._made(components, kernels, self._tree.at(index), self._validate_args)
 
     def _mapped(self, function: PartMap) -> TreeKDM:
         components, kernels = map_values(function, self.components), map_values(function, self.kernels)

@@ -1,7 +1,7 @@
 """Tables of mixed columns: `KDMTable`, its columns and its answers."""
 
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation
+from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation, Information
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable
@@ -18,6 +18,7 @@ __all__ = [
     "Dependence",
     "EventAnswer",
     "Explanation",
+    "Information",
     "KDMTable",
     "Schema",
     "TableRecipe",

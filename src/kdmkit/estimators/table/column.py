@@ -64,15 +64,17 @@ class Column:
         values = self.codec.trimmed(outcomes)
         return values if self.presence is None else self.presence.trimmed(outcomes, values)
 
+    def value_boxes(self, outcomes: Region) -> list[Box]:
+        """Disjoint boxes of regions of the variables of values; one empty box if all values are inside."""
+        values = self.codec.trimmed(region_of(outcomes.spans))
+        if values.is_empty or values.is_whole:
+            return [] if values.is_empty else [{}]
+        boxes = self.codec.boxes(values)
+        return [{self.variables[place]: part for place, part in box.items()} for box in boxes]
+
     def boxes(self, outcomes: Region) -> list[Box]:
         """Disjoint boxes of regions of the column's variables."""
-        values = self.codec.trimmed(region_of(outcomes.spans))
-        boxes: list[Box] = [] if values.is_empty else [{}]
-        if values.spans and not values.is_whole:
-            boxes = [
-                {self.variables[place]: region for place, region in box.items()}
-                for box in self.codec.boxes(values)
-            ]
+        boxes = self.value_boxes(outcomes)
         return boxes if self.presence is None else self.presence.boxes(outcomes, boxes)
 
     @property

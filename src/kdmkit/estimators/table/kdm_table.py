@@ -25,6 +25,7 @@ from kdmkit.estimators.table.answering.engine import BLOCK
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Explanation,
+    Information,
     explain_row,
     measure_dependence,
     measure_information,
@@ -341,47 +342,46 @@ class KDMTable(DensityMixin, TableEstimator):
 
     @torch.no_grad()
     def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:
-        """Mutual information between columns, with the tree.
+        """Mutual information between columns, with intervals and with the tree.
+
+        It is estimated by the training rows: values of one column are predicted by those of another, each row
+        by the other rows. So it is 0 for columns that may be independent, however many levels they have.
 
         Args:
-            n_samples: draws for each pair of columns that are not both of levels.
-            random_state: of the draws.
+            n_samples, random_state: of draws, for models of version 0.2, which hold no estimates.
         """
-        n = check_count("n_samples", n_samples)
-        return measure_dependence(self._engine(), n, self._generator(random_state))
+        n, generator = check_count("n_samples", n_samples, least=2), self._generator(random_state)
+        return measure_dependence(self._engine(), self.pair_information_, n, generator)
 
     @torch.no_grad()
     def links(self, n_samples: int = 2000, random_state: Any = 0) -> list[tuple[str, str, float]]:
         """Neighbours in the tree with their mutual information in nats: `dependence` of these pairs alone."""
-        n = check_count("n_samples", n_samples, least=2)
-        return measure_links(self._engine(), n, self._generator(random_state))
+        n, generator = check_count("n_samples", n_samples, least=2), self._generator(random_state)
+        return measure_links(self._engine(), self.pair_information_, n, generator)
 
     @torch.no_grad()
     def information(
         self, target: str, given: Any = None, *, n_samples: int = 2000, random_state: Any = 0
-    ) -> dict[str, float]:
+    ) -> Information:
         """The information of every other column about a column, given evidence; the largest first.
 
         This is the mutual information I(target; column | given) in nats: by how much the entropy of the
-        target falls on average when the column is observed. It is exact between levels, else an estimate by
-        draws.
+        target falls on average when the column is observed. Without evidence it is that of `dependence`. With
+        evidence it is that of the model: exact between levels, else an estimate with an interval of draws.
 
         Args:
             given: evidence on other columns than the target, as in `query`.
-            n_samples: draws for each column, if draws are needed.
-            random_state: of the draws.
+            n_samples, random_state: draws for each column, if draws are needed.
 
         With `table` as in the example of `KDMTable`:
 
         >>> table.information("size")["weight"] > 0.1
         True
         """
-        engine = self._engine()
+        engine, generator = self._engine(), self._generator(random_state)
         n = check_count("n_samples", n_samples, least=2)
-        generator = self._generator(random_state)
-        return measure_information(
-            engine, check_target(engine.schema, target), read_event(engine.schema, given), n, generator
-        )
+        column, event = check_target(engine.schema, target), read_event(engine.schema, given)
+        return measure_information(engine, self.pair_information_, column, event, n, generator)
 
     def explore(
         self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False

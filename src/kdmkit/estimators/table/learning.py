@@ -22,6 +22,7 @@ from kdmkit.estimators.table.answering.engine import TableEngine
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
 from kdmkit.estimators.table.schema import Columns, Schema
+from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
 
 # A sample grows to this many times its size before the rows that left it are dropped.
@@ -39,6 +40,7 @@ class TableEstimator(KDMEstimator):
     max_epochs: Any = "auto"
     patience: Any = "auto"
 
+    pair_information_: PairInformation | None = field(init=False, default=None)
     _cached_engine: TableEngine | None = field(init=False, default=None)
     _kept: ReplayRows | None = field(init=False, default=None)
 
@@ -64,9 +66,9 @@ class TableEstimator(KDMEstimator):
             schema = self._new_schema(frame)
             weights, used = sampled_weights(sample_weight, frame)
             rows = replace(schema.encode(frame, missing=self.missing).take(used), weights=weights)
-            layer, self.history_ = fit_model(schema, rows, self._fit_settings(schema, rows))
+            layer, self.history_, information = fit_model(schema, rows, self._fit_settings(schema, rows))
         self._kept = None
-        self._adopt(schema, layer, frame.n_rows if frame.n_total is None else frame.n_total)
+        self._adopt(schema, layer, information, frame.n_rows if frame.n_total is None else frame.n_total)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -95,7 +97,7 @@ class TableEstimator(KDMEstimator):
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
-            layer, history, kept = learn_chunk(
+            layer, history, kept, information = learn_chunk(
                 schema,
                 None if first else self.module_,
                 None if first else self._kept,
@@ -106,15 +108,16 @@ class TableEstimator(KDMEstimator):
             )
         self.history_ = history if first else [*self.history_, *history]
         self._kept = kept
-        self._adopt(schema, layer, n_rows)
+        self._adopt(schema, layer, information, n_rows)
         return self
 
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
         return Schema.from_frame(frame, self.types, missing=self.missing)
 
-    def _adopt(self, schema: Schema, layer: Any, n_rows: int) -> None:
+    def _adopt(self, schema: Schema, layer: Any, information: PairInformation, n_rows: int) -> None:
         self.schema_ = schema
+        self.pair_information_ = information.of_groups(schema.places_of_variables)
         self.n_samples_seen_ = n_rows
         names = [name for name in schema.columns if name not in schema.texts.values()]
         self.n_features_in_ = len(names)

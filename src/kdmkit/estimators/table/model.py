@@ -16,9 +16,11 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.common.chunks import smallest
+from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
-from kdmkit.nn.tree_start import learn_tree
+from kdmkit.nn.pair_information import PairInformation, pair_information
+from kdmkit.nn.tree_start import LearnedTree, independent_variables, learn_tree
 from kdmkit.training import (
     TREE_RECIPE,
     FitOptions,
@@ -29,80 +31,6 @@ from kdmkit.training import (
 )
 from kdmkit.training.seeds import derive_seed
 from kdmkit.training.tree_fit import edge_concentrations
-
-
-@dataclass(frozen=True)
-class TableRecipe:
-    """Default settings of a table's fit. They were chosen on development tables: `results/tables-notes.md`.
-
-    Args:
-        rows_per_component, components_per_root, most_components: the number of components for n rows is the
-            least of n / rows_per_component, components_per_root · √n and most_components. With √n components
-            an edge has about as many parameters as there are rows.
-        fine_share, fine_components_per_root: takes the place of components_per_root if at least this share of
-            the columns has more than √n different numbers.
-        shrinkage, fewest_shrinkage, most_shrinkage: pseudo-rows of every state of a parent: shrinkage times
-            the concentration of the edge (`edge_concentrations`), clipped. A weak dependence is shrunk more.
-        fading: penalties are multiplied by (1 − t/T)^fading. At 0 they stay: otherwise the last steps
-            overfit.
-        masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
-        averaging: horizon of the averaged weights, as a share of all steps.
-        epochs, fewest_steps, most_steps: the length of the training. The schedule ends before the tree
-            overfits.
-        tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
-            Later weights come from a smaller learning rate: their draws are more like real rows.
-        start_rows: at most this many rows, a uniform sample, give the tree and the first components.
-        target_preference: the factor of information about a target when the tree is learned.
-        target_weight: the factor of the conditional likelihoods of targets.
-        target_rate: the learning rate of a tree with targets.
-        fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows if there are targets: weak edges
-            would otherwise overfit the target.
-    """
-
-    rows_per_component: int = 16
-    components_per_root: float = 1.0
-    most_components: int = 256
-    fine_share: float = 0.4
-    fine_components_per_root: float = 2.0
-    shrinkage: float = 0.05
-    fewest_shrinkage: float = 0.1
-    most_shrinkage: float = 5.0
-    fading: float = 0.0
-    masking_fading: float = 2.0
-    averaging: float = 0.2
-    epochs: int = 15
-    fewest_steps: int = 400
-    most_steps: int = 1500
-    tolerance: float = 0.05
-    start_rows: int = 100_000
-    target_preference: float = 3.0
-    target_weight: float = 5.0
-    target_rate: float = 5e-2
-    fewest_target_shrinkage: float = 1.0
-    most_target_shrinkage: float = 20.0
-
-    def components(self, n_rows: int, fine_share: float) -> int:
-        """The number of components of every column, by rows and by the share of columns with fine numbers."""
-        is_fine = fine_share >= self.fine_share
-        per_root = self.fine_components_per_root if is_fine else self.components_per_root
-        root = int(per_root * math.sqrt(n_rows))
-        return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
-
-    def pseudo_rows(
-        self, concentrations: Mapping[str, float], *, has_targets: bool = False
-    ) -> dict[str, float]:
-        """Pseudo-rows of every state of the parent, by variable."""
-        least, most = self.fewest_shrinkage, self.most_shrinkage
-        if has_targets:
-            least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
-        return {name: max(least, min(most, self.shrinkage * a)) for name, a in concentrations.items()}
-
-    def steps(self, n_rows: int, batch_size: int) -> int:
-        """The number of training steps."""
-        return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
-
-
-TABLE_RECIPE = TableRecipe()
 
 
 @dataclass(frozen=True)
@@ -134,46 +62,62 @@ class TableSettings:
 
 def fit_model(
     schema: Schema, rows: Table, settings: TableSettings
-) -> tuple[TreeLayer, list[dict[str, float]]]:
-    """A fitted layer over the variables of a schema, and the history of its fit."""
+) -> tuple[TreeLayer, list[dict[str, float]], PairInformation]:
+    """A fitted layer over the variables of a schema, the history of its fit, and what variables tell.
+
+    The last is the information of all pairs of variables, by the training rows.
+    """
     n = len(rows)
     train_index, validation_index = split_index(n, settings.validation_fraction, settings.seed)
     train = rows.take(train_index)
     validation = None if validation_index is None else rows.take(validation_index)
-    layer = start_layer(schema, train, settings.count_components(n, train), settings)
-    return layer, train_layer(layer, train, validation, settings)
+    layer, learned = start_layer(schema, train, settings.count_components(n, train), settings)
+    history = train_layer(layer, train, validation, settings, learned.independent)
+    return layer, history, learned.information
 
 
-def start_layer(schema: Schema, train: Table, k: int, settings: TableSettings) -> TreeLayer:
-    """A layer of k components; the tree and the components are taken from the rows."""
+def start_layer(
+    schema: Schema, train: Table, k: int, settings: TableSettings
+) -> tuple[TreeLayer, LearnedTree]:
+    """A layer of k components, and its tree: both are taken from the rows."""
     if not train.columns:
         kinds = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns.values())
         raise ValueError(bad_argument("X", "columns that a model can learn", kinds))
     generator = torch.Generator().manual_seed(settings.seed)
     train = _some_rows(train, generator)
     variables = schema.variables(k)
-    parents = None
-    if settings.targets:
-        parents = learn_tree(
-            variables,
-            train.columns,
-            train.observed,
-            train.weights,
-            targets={name for group in settings.targets for name in group},
-            preference=TABLE_RECIPE.target_preference,
-        )
-    layer = TreeLayer(variables, k, parents=parents, generator=generator)
-    return layer.initialize(
-        observed=train.observed, sample_weight=train.weights, generator=generator, **train.columns
+    learned = learn_tree(
+        variables,
+        train.columns,
+        train.observed,
+        train.weights,
+        targets={name for group in settings.targets for name in group},
+        preference=TABLE_RECIPE.target_preference,
+        groups=[column.variables for column in schema.modelled.values()],
     )
+    layer = TreeLayer(variables, k, generator=generator)
+    layer.initialize(
+        observed=train.observed,
+        sample_weight=train.weights,
+        learned=learned,
+        generator=generator,
+        **train.columns,
+    )
+    return layer, learned
 
 
 def train_layer(
-    layer: TreeLayer, train: Table, validation: Table | None, settings: TableSettings, share: float = 1.0
+    layer: TreeLayer,
+    train: Table,
+    validation: Table | None,
+    settings: TableSettings,
+    independent: Collection[str],
+    share: float = 1.0,
 ) -> list[dict[str, float]]:
     """Trains a layer; returns the history.
 
     Args:
+        independent: variables that may be independent of their parents.
         share: the share of new rows among the training rows, as in `table_options`.
     """
     chosen = {"learning_rate": TABLE_RECIPE.target_rate} if settings.targets else {}
@@ -184,7 +128,9 @@ def train_layer(
         train,
         validation,
         options=table_options(len(train), {**chosen, **settings.options}, share),
-        shrinkage=TABLE_RECIPE.pseudo_rows(edge_concentrations(layer, some), has_targets=bool(targets)),
+        shrinkage=TABLE_RECIPE.pseudo_rows(
+            edge_concentrations(layer, some), independent, has_targets=bool(targets)
+        ),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,
@@ -315,7 +261,7 @@ def learn_chunk(
     *,
     share: float,
     most: int | None,
-) -> tuple[TreeLayer, list[dict[str, float]], ReplayRows]:
+) -> tuple[TreeLayer, list[dict[str, float]], ReplayRows, PairInformation]:
     """Trains a copy of a layer with a chunk of rows and a sample of earlier ones.
 
     A layer with too few components for the rows so far is replaced by a new one, which learns from all rows
@@ -329,7 +275,8 @@ def learn_chunk(
         most: rows to keep; None keeps all.
 
     Returns:
-        The layer, the history of its training, and the sample with the new rows among it.
+        The layer, the history of its training, the sample with the new rows among it, and the information of
+        all pairs of variables by the training rows of the sample.
     """
     settings = _settings_of_chunk(settings, 0 if kept is None else kept.n_chunks)
     rng = np.random.default_rng(settings.seed)
@@ -340,14 +287,19 @@ def learn_chunk(
         again = rng.permutation(len(kept.keys))[: max(len(new.keys), _REPLAYED)]
         replayed = kept.take(np.sort(again)).join(new)
     if layer is None or (kept is not None and _is_outgrown(layer, everything, settings)):
-        layer = start_layer(schema, everything.train, everything.count_components(settings), settings)
+        n_components = everything.count_components(settings)
+        layer, (_, information, independent) = start_layer(schema, everything.train, n_components, settings)
         replayed, share = everything, 1.0
     else:
         layer = copy.deepcopy(layer).requires_grad_()
-    history = train_layer(layer, replayed.train, replayed.validation, settings, share)
+        rows, variables = everything.train, list(layer.variables.values())
+        information = pair_information(variables, rows.columns, rows.observed, rows.weights)
+        groups = [column.variables for column in schema.modelled.values()]
+        independent = independent_variables(list(layer.variables), layer.parents, information, groups)
+    history = train_layer(layer, replayed.train, replayed.validation, settings, independent, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))
-    return layer, history, everything
+    return layer, history, everything, information
 
 
 def _is_outgrown(layer: TreeLayer, rows: ReplayRows, settings: TableSettings) -> bool:

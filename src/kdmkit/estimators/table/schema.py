@@ -148,6 +148,12 @@ class Schema:
         """By column, the variables that say whether cells are there."""
         return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
 
+    @property
+    def places_of_variables(self) -> list[list[int]]:
+        """The places of the variables of every modelled column among those of `variables`."""
+        place = {variable.name: i for i, variable in enumerate(self.variables())}
+        return [[place[name] for name in column.all_variables] for column in self.modelled.values()]
+
     def encode(self, frame: Any, *, missing: str = "outcome", dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
 

@@ -2,7 +2,7 @@
 
 import { askModel, tell } from "./api.js";
 import { el, write } from "./dom.js";
-import { drawTree } from "./tree.js";
+import { drawTree, within } from "./tree.js";
 
 function panel(title, open, ...children) {
   return el("details", { class: "panel", open }, el("summary", { text: title }), el("div", { class: "inside" }, ...children));
@@ -47,13 +47,14 @@ export class NextPanel {
     const target = this.ask.target();
     const found = await run(this.button, () => askModel(this.ask.model, "/next", this.ask.body({ target })));
     if (found === null) return;
-    const top = Math.max(...found.columns.map(([, value]) => value), 1e-9);
+    const top = Math.max(...found.columns.map((column) => column.information), 1e-9);
     this.list.classList.remove("stale");
-    this.list.replaceChildren(...found.columns.slice(0, 8).map(([name, value]) => {
+    this.list.replaceChildren(...found.columns.slice(0, 8).map(({ column: name, information: value, interval }) => {
       const bar = el("span", { class: "bar after" });
       bar.style.width = `${(100 * value) / top}%`;
       return el("li", {}, el("button", { type: "button", class: "link", text: name, click: () => this.ask.go(name) }),
-        el("span", { class: "bars" }, bar), el("span", { class: "share", text: value.toFixed(3) }));
+        el("span", { class: "bars" }, bar),
+      el("span", { class: "share", text: value.toFixed(3), title: within(interval) }));
     }), el("li", { class: "unit muted", text: "expected information, nats" }));
   }
 }

@@ -5,21 +5,24 @@ import { el, svg } from "./dom.js";
 const ROW = 26;
 const INDENT = 16;
 
+/** The interval of an estimate as text. */
+export const within = ([low, high]) => `90 % interval: ${low.toFixed(3)} … ${high.toFixed(3)}`;
+
 /** Depth-first lines of the tree from its best connected column. */
 function lines(columns, links) {
   const near = new Map(columns.map((name) => [name, []]));
-  for (const { columns: [a, b], information } of links) {
-    near.get(a).push({ name: b, information });
-    near.get(b).push({ name: a, information });
+  for (const { columns: [a, b], information, interval } of links) {
+    near.get(a).push({ name: b, information, interval });
+    near.get(b).push({ name: a, information, interval });
   }
   const found = [];
   const seen = new Set();
   const strength = (name) => near.get(name).reduce((sum, link) => sum + link.information, 0);
-  const visit = (name, depth, parent, information) => {
+  const visit = (name, depth, parent, information, interval) => {
     seen.add(name);
-    const row = found.push({ name, depth, parent, information }) - 1;
+    const row = found.push({ name, depth, parent, information, interval }) - 1;
     const next = near.get(name).filter((link) => !seen.has(link.name)).sort((a, b) => b.information - a.information);
-    for (const link of next) if (!seen.has(link.name)) visit(link.name, depth + 1, row, link.information);
+    for (const link of next) if (!seen.has(link.name)) visit(link.name, depth + 1, row, link.information, link.interval);
   };
   for (const name of [...columns].sort((a, b) => strength(b) - strength(a))) {
     if (!seen.has(name)) visit(name, 0, null, null);
@@ -43,7 +46,8 @@ export function drawTree({ columns, links }, go) {
   const drawing = svg("svg", { width: x(deepest) + 8, height, "aria-hidden": "true" }, ...paths.reverse(), ...dots);
   const list = el("ul", { class: "branches" }, ...rows.map((row) => {
     const name = el("button", { type: "button", class: "link", text: row.name, title: row.name, click: () => go(row.name) });
-    const value = el("span", { class: "share", text: row.information === null ? "" : row.information.toFixed(2) });
+    const value = row.information === null ? el("span", { class: "share" })
+      : el("span", { class: "share", text: row.information.toFixed(2), title: within(row.interval) });
     const item = el("li", {}, name, value);
     item.style.paddingLeft = `${x(row.depth) + 10}px`;
     return item;

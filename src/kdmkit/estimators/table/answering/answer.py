@@ -114,10 +114,7 @@ class BaseAnswer(ABC):
 
 
 class Answer(BaseAnswer):
-    """The distribution of the values of one column given evidence. `KDMTable.query` returns it.
-
-    If the column has missing cells, it is the distribution given that the cell is there; `p_missing` is the
-    probability that it is not.
+    """The distribution of one column given evidence, if its cell is there. `KDMTable.query` returns it.
 
     With `table` as in the example of `KDMTable`:
 
@@ -220,10 +217,7 @@ class Answer(BaseAnswer):
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def probability(self, value: Any) -> float:
-        """The probability of a value, a range `(low, high)`, a set `[a, b]`, or a region (`kdm.Interval`).
-
-        A value that the column cannot have has probability 0.
-        """
+        """The probability of a value, a range `(low, high)`, a set `[a, b]`, or a region (`kdm.Interval`)."""
         return float(self._posterior.probability(value))
 
     def histogram(self, bins: Sequence[tuple[Any, Any]]) -> Array:
@@ -231,8 +225,6 @@ class Answer(BaseAnswer):
 
         Ranges are closed, but one that ends where the next one starts is without its upper end: the
         probabilities of `bins` add up.
-
-        Results for the same ranges of one column are cached: later answers are quick.
 
         With `table` as in the example of `KDMTable`:
 

@@ -19,7 +19,11 @@ from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
+from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
+
+# Two-sided intervals of 90 %.
+_ERRORS = 1.645
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class Dependence:
 
     Attributes:
         names: of the columns.
-        information: `(n, n)`, in nats: 0 for independent columns. Exact between levels, else an estimate by
-            draws, which may be a little below 0. The diagonal is NaN.
+        information: `(n, n)`, in nats: 0 for columns that may be independent. The diagonal is NaN.
+        low, high: ends of 90 % intervals, `(n, n)`.
         links: pairs of columns that are neighbours in the tree.
 
     With `table` as in the example of `KDMTable`:
@@ -41,25 +45,35 @@ class Dependence:
 
     names: tuple[str, ...]
     information: Array
+    low: Array
+    high: Array
     links: tuple[tuple[str, str], ...]
 
     def pairs(self) -> list[tuple[str, str, float]]:
-        """All pairs, the most dependent first."""
-        n = len(self.names)
-        pairs = [
-            (self.names[i], self.names[j], float(self.information[i, j])) for i in range(n) for j in range(i)
-        ]
-        return sorted(pairs, key=lambda pair: -pair[2])
+        """All pairs, the most dependent first; of equal ones those whose columns depend more on others."""
+        strength = np.nansum(self.information, 1)
+        places = [(i, j) for i in range(len(self.names)) for j in range(i)]
+        places.sort(key=lambda pair: (-self.information[pair], -strength[pair[0]] - strength[pair[1]]))
+        return [(self.names[i], self.names[j], float(self.information[i, j])) for i, j in places]
 
-    def _lines(self) -> list[tuple[str, str, str, str]]:
+    def interval(self, a: str, b: str) -> tuple[float, float]:
+        """The 90 % interval of two columns' information."""
+        i, j = self.names.index(a), self.names.index(b)
+        return float(self.low[i, j]), float(self.high[i, j])
+
+    def _lines(self) -> list[tuple[str, str, str, str, str]]:
         links = {frozenset(link) for link in self.links}
-        return [(a, b, f"{v:.3f}", "yes" if {a, b} in links else "") for a, b, v in self.pairs()]
+        ends = ((a, b, v, *self.interval(a, b)) for a, b, v in self.pairs())
+        return [
+            (a, b, f"{value:.3f}", f"{low:.3f} … {high:.3f}", "yes" if {a, b} in links else "")
+            for a, b, value, low, high in ends
+        ]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{a} – {b}: {value}" for a, b, value, _ in self._lines())
+        return "\n".join(f"{a} – {b}: {value} ({interval})" for a, b, value, interval, _ in self._lines())
 
     def __rich__(self) -> Any:
-        header = ("column", "column", "mutual information", "neighbours in the tree")
+        header = ("column", "column", "mutual information", "90 % interval", "neighbours in the tree")
         return rich_table(header, self._lines())
 
     def plot(self, ax: Any = None) -> Any:
@@ -70,37 +84,80 @@ class Dependence:
         return plot_matrix(self.information, self.names, links=self.links, label=label, ax=ax)
 
 
-def measure_dependence(engine: TableEngine, n_samples: int, generator: torch.Generator) -> Dependence:
+class Information(dict[str, float]):
+    """The information of columns about a target, the largest first. `KDMTable.information` returns it.
+
+    Attributes:
+        intervals: the ends of 90 % intervals, by column.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> information = table.information("size")
+    >>> low, high = information.intervals["weight"]
+    >>> low < information["weight"] < high
+    True
+    """
+
+    def __init__(self, values: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> None:
+        super().__init__(sorted(values.items(), key=lambda pair: -pair[1]))
+        self.intervals = {name: intervals[name] for name in self}
+
+
+def measure_dependence(
+    engine: TableEngine, information: PairInformation | None, n_samples: int, generator: torch.Generator
+) -> Dependence:
     """Mutual information between all pairs of columns.
 
-    For a column with several variables, a date or one with missing cells, it is the largest one of them.
+    Args:
+        engine: the fitted table.
+        information: of its columns by the rows; None measures the model.
+        n_samples: draws for each pair of the model whose information is no sum.
+        generator: of the draws.
     """
     columns = list(engine.columns.values())
-    information = np.full((len(columns), len(columns)), np.nan)
-    for i, first in enumerate(columns):
-        for j, second in enumerate(columns[:i]):
-            information[i, j] = information[j, i] = _between(
-                engine.joint, first, second, n_samples, generator
-            )
-    return Dependence(tuple(column.name for column in columns), information, links(engine))
+    if information is None:
+        ends = np.full((3, len(columns), len(columns)), np.nan)
+        for i, first in enumerate(columns):
+            for j, second in enumerate(columns[:i]):
+                ends[:, i, j] = ends[:, j, i] = _between(engine.joint, first, second, n_samples, generator)
+    else:
+        ends = torch.stack([information.value, *information.interval]).double().numpy()
+        ends[:, range(len(columns)), range(len(columns))] = np.nan
+    value, low, high = ends
+    return Dependence(tuple(column.name for column in columns), value, low, high, links(engine))
 
 
 def measure_links(
-    engine: TableEngine, n_samples: int, generator: torch.Generator
+    engine: TableEngine, information: PairInformation | None, n_samples: int, generator: torch.Generator
 ) -> list[tuple[str, str, float]]:
-    """Mutual information between neighbours in the tree."""
+    """Mutual information between neighbours in the tree; arguments are those of `measure_dependence`."""
     columns = engine.columns
-    return [
-        (a, b, _between(engine.joint, columns[a], columns[b], n_samples, generator)) for a, b in links(engine)
-    ]
+    if information is None:
+        return [
+            (a, b, _between(engine.joint, columns[a], columns[b], n_samples, generator)[0])
+            for a, b in links(engine)
+        ]
+    place = {name: i for i, name in enumerate(columns)}
+    return [(a, b, float(information.value[place[a], place[b]])) for a, b in links(engine)]
 
 
 def measure_information(
-    engine: TableEngine, target: Column, given: Event, n_samples: int, generator: torch.Generator
-) -> dict[str, float]:
-    """I(target; column | given) of every column that is not given, the largest first.
+    engine: TableEngine,
+    information: PairInformation | None,
+    target: Column,
+    given: Event,
+    n_samples: int,
+    generator: torch.Generator,
+) -> Information:
+    """I(target; column | given) of every column that is not given.
 
     If the evidence is a union of boxes, it is the mean over the boxes, weighted by their probabilities.
+
+    Args:
+        engine, information, n_samples, generator: as in `measure_dependence`; information by rows answers
+            where nothing is given.
+        target: the column that the others tell about.
+        given: the evidence.
     """
     boxes = engine.boxes(given)
     check_plain(boxes)
@@ -108,24 +165,36 @@ def measure_information(
     if target.name in conditioned:
         raise ValueError(bad_argument("given", "nothing about the target", repr(target.name)))
     others = [c for n, c in engine.columns.items() if n != target.name and n not in conditioned]
+    if information is not None and not conditioned:
+        measured = measure_dependence(engine, information, n_samples, generator)
+        row = measured.information[measured.names.index(target.name)].tolist()
+        values = {name: v for name, v in zip(measured.names, row, strict=True) if name != target.name}
+        return Information(values, {name: measured.interval(target.name, name) for name in values})
     trees, shares = [engine.joint], [1.0]
     if conditioned and others:
         free = [name for column in (target, *others) for name in column.all_variables]
         cases = [engine.evidence([box]).infer(free) for box in boxes]
         logs = torch.stack([tree.log_evidence.double() for tree in cases])
         trees, shares = cases, torch.softmax(logs, 0).tolist()
-    information = {column.name: 0.0 for column in others}
-    for tree, share in zip(trees, shares, strict=True):
-        for column in others:
-            information[column.name] += share * _between(tree, target, column, n_samples, generator)
-    return dict(sorted(information.items(), key=lambda pair: -pair[1]))
+    means = {
+        column.name: np.average(
+            [_between(tree, target, column, n_samples, generator) for tree in trees], axis=0, weights=shares
+        ).tolist()
+        for column in others
+    }
+    values = {name: value for name, (value, _, _) in means.items()}
+    return Information(values, {name: (low, high) for name, (_, low, high) in means.items()})
 
 
-def _between(tree: Any, first: Column, second: Column, n: int, generator: torch.Generator) -> float:
-    """I(first; second): the largest information between their variables."""
+def _between(
+    tree: Any, first: Column, second: Column, n: int, generator: torch.Generator
+) -> tuple[float, float, float]:
+    """I(first; second), the largest information between their variables, and an interval of the draws."""
     pairs = [(a, b) for a in first.all_variables for b in second.all_variables]
-    information = (tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs)
-    return max(float(estimate.value) for estimate in information)
+    every = [tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs]
+    best = max(every, key=lambda information: information.value)
+    width = _ERRORS * best.standard_error
+    return best.value, best.value - width, best.value + width
 
 
 def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
