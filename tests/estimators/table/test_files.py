@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 
 from kdmkit import KDMTable
 from kdmkit.estimators.common.csv_parquet import read_batches, read_file
+from kdmkit.estimators.common.text_checks import LONGEST_LINE, longest_line
 from kdmkit.estimators.table.frames.read import read_frame
 
 TEXT = "day,price,kind\n2024-05-01,1.5,a\n2024-05-02,,b\n2024-05-03,2.25,\n"
@@ -111,8 +114,8 @@ def test_types_of_batches_hold_all_cells(tmp_path: Path) -> None:
     [
         (b"a,b\n1,2\n3\n4,5\n", "1 cells instead of 2 in line 3"),
         (b'a,b\n"x,\ny",2\n3,4,5\n', "3 cells instead of 2 in line 4"),
-        (b"\0\1\2", "zero bytes"),
-        (b"a,b\n\xff\xfe,1\n", "no UTF-8"),
+        (b"\0\1\2", "a zero byte in line 1"),
+        (b"a,b\n\xff\xfe,1\n", "no UTF-8 in line 2"),
         (b"PAR1 and no more", "a Parquet file"),
         (b"", "empty"),
         (b"a,a\n1,2\n", "different names"),
@@ -149,3 +152,79 @@ def test_ragged_rows_of_batches(tmp_path: Path) -> None:
 def test_absent_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_frame("X", tmp_path / "none.csv")
+
+
+# ---- text that is none
+
+
+ROWS = b"a,b\n" + b"1,x\n" * 400_000  # several blocks
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (ROWS + b"2,\xff\n" + ROWS[4:], "bytes that are no UTF-8 in line 400002"),
+        (ROWS + b"2,\0\n" + ROWS[4:], "a zero byte in line 400002"),
+        (ROWS + b"2,\xc3", "bytes that are no UTF-8"),
+        (ROWS + b"2," + b"y" * (LONGEST_LINE + 1) + b"\n", "more than 16,777,216 bytes in line 400002"),
+        (b"a,b\n" + b"y" * (2 * LONGEST_LINE), "more than 16,777,216 bytes in line 2"),
+        (ROWS + b"2,x,3\n", "3 cells instead of 2 in line 400002"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, content: bytes, text: str, packed: bool) -> None:
+    path = tmp_path / ("data.csv.gz" if packed else "data.csv")
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    for read in (read_file, lambda path: list(read_batches(path))):
+        with pytest.raises(ValueError, match=f"path: expected a CSV file .*{text}"):
+            read(path)
+
+
+def test_characters_at_the_end_of_a_block(tmp_path: Path) -> None:
+    """A character of several bytes may begin in one block and end in the next."""
+    path = tmp_path / "data.csv"
+    for shift in range(4):
+        path.write_text("a,b\n" + "x" * shift + "ü,€\n" * 200_000, "utf-8")
+        assert longest_line(path) == len("ü,€".encode()) + shift
+
+
+@pytest.mark.parametrize("damage", ["cut", "page", "footer", "gzip"])
+def test_damaged_files(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "data"
+    pq.write_table(pa.table({"x": list(range(10_000)), "y": [f"t{i}" for i in range(10_000)]}), path)
+    data = bytearray(path.read_bytes())
+    if damage == "gzip":
+        data = bytearray(gzip.compress(ROWS)[:-900])
+        path = path.with_suffix(".csv.gz")
+    elif damage == "cut":
+        data = data[: len(data) // 2]
+    else:
+        start = 20 if damage == "page" else len(data) - 200
+        data[start : start + 60] = b"\xff" * 60
+    path.write_bytes(bytes(data))
+    for read in (read_file, lambda path: list(read_batches(path))):
+        with pytest.raises(ValueError, match=r"path: expected .* file"):
+            read(path)
+
+
+def test_lines_longer_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n" + f"1,{'y' * 3_000_000}\n" + "2,x\n")
+    assert read_file(path)["a"].to_pylist() == [1, 2]
+    assert sum(batch.num_rows for batch in read_batches(path)) == 2
+
+
+@pytest.mark.slow
+def test_memory_does_not_depend_on_the_length_of_a_file(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from kdmkit.estimators.table.learning import sample_frame
+sample_frame("X", sys.argv[1], 1000, 0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    path, peaks = tmp_path / "data.csv", []
+    for times in (1, 10):
+        path.write_bytes(b"a,b,c\n" + b"1.234,567,xyz\n" * (1_000_000 * times))
+        run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
+        peaks.append(float(run.stdout))
+    assert peaks[1] < peaks[0] + 60

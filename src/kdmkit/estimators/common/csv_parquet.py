@@ -15,11 +15,12 @@ from typing import Any
 from kdmkit._core.checks import bad_argument, check_count
 from kdmkit._core.files import checked_file, replacing
 from kdmkit.estimators.common.arrow import as_arrow, need
+from kdmkit.estimators.common.text_checks import TextError, longest_line
 
 #: The name of standard output.
 _STANDARD_OUTPUT = "-"
-# Bytes of a CSV file that are parsed at a time; the first block decides the types of columns.
-BLOCK_BYTES = 1 << 24
+# Bytes of a CSV file that are parsed at a time, unless its lines are longer.
+BLOCK_BYTES = 1 << 20
 _PARQUET = b"PAR1"
 #: Separators that a header may have; the first is the default.
 _DELIMITERS = (",", ";", "\t", "|")
@@ -38,8 +39,9 @@ def read_file(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) -
     """
     path = Path(path)
     if is_parquet(path):
-        return _parquet_file(path).read()
-    return _read_csv(path, block_bytes)
+        with _parquet_errors(path):
+            return _parquet_file(path).read()
+    return _read_csv(path, _checked_block(path, block_bytes))
 
 
 def read_batches(
@@ -55,6 +57,7 @@ def read_batches(
     if is_parquet(path):
         tables = _parquet_batches(path, n_rows)
     else:
+        block_bytes = _checked_block(path, block_bytes)
         tables = _csv_batches(path, _csv_types(path, block_bytes), block_bytes)
     for table in tables:
         for start in range(0, max(1, table.num_rows), n_rows):
@@ -83,16 +86,23 @@ def is_parquet(path: str | os.PathLike[str]) -> bool:
 
 
 def _parquet_file(path: Path) -> Any:
-    arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
-    try:
-        return parquet.ParquetFile(path)
-    except arrow.ArrowInvalid as error:
-        raise ValueError(bad_argument("path", "a Parquet file", f"{str(path)!r} ({error})")) from error
+    with _parquet_errors(path):
+        return need("pyarrow.parquet").ParquetFile(path)
 
 
 def _parquet_batches(path: Path, n_rows: int) -> Iterator[Any]:
     file = _parquet_file(path)
-    return _tables(file.iter_batches(batch_size=n_rows), file.schema_arrow)
+    with _parquet_errors(path):
+        yield from _tables(file.iter_batches(batch_size=n_rows), file.schema_arrow)
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Errors of Arrow as errors about the file, whose metadata may promise what it does not hold."""
+    try:
+        yield
+    except (need("pyarrow").ArrowException, OSError, MemoryError) as error:
+        raise ValueError(bad_argument("path", "a Parquet file", f"{str(path)!r} ({error})")) from error
 
 
 def _tables(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
@@ -106,6 +116,12 @@ def _tables(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
 
 
 # ---- CSV
+
+
+def _checked_block(path: Path, block_bytes: int) -> int:
+    """The bytes that are parsed at a time: a block holds the longest line. Raises if the file is no text."""
+    with _csv_errors(path):
+        return max(block_bytes, 2 * longest_line(path))
 
 
 def _read_csv(path: Path, block_bytes: int) -> Any:
@@ -220,13 +236,8 @@ def _head(path: Path) -> str:
     """The beginning of a text file: whole lines, or a part of the only one."""
     with need("pyarrow").input_stream(str(path)) as stream:
         head = stream.read(_HEAD)
-    try:
-        # The last character may be cut in the middle.
-        text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEAD else "ignore")
-    except UnicodeDecodeError as error:
-        raise ValueError(_no_csv(path, f"bytes that are no UTF-8 at {error.start}")) from error
-    if "\0" in text:
-        raise ValueError(_no_csv(path, "zero bytes"))
+    # The last character may be cut in the middle.
+    text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEAD else "ignore")
     return text[: text.rfind("\n") + 1] or text if len(head) == _HEAD else text
 
 
@@ -242,9 +253,12 @@ def _csv_errors(path: Path) -> Iterator[None]:
     arrow = need("pyarrow")
     try:
         yield
+    except TextError as error:
+        raise ValueError(_no_csv(path, str(error))) from error
     except arrow.ArrowInvalid as error:
-        ragged = _ragged_row(path)
-        raise ValueError(_no_csv(path, ragged or str(error))) from error
+        raise ValueError(_no_csv(path, _ragged_row(path) or str(error))) from error
+    except (arrow.ArrowException, OSError, EOFError) as error:
+        raise ValueError(_no_csv(path, f"{type(error).__name__}: {error}")) from error
 
 
 def _ragged_row(path: Path) -> str | None:
