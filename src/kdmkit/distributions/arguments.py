@@ -41,7 +41,7 @@ def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
             f"shape (..., {event}) with m ≥ 1{' and d ≥ 1' if 0 in components.shape[m_dim + 1 :] else ''}"
         )
         raise ValueError(bad_argument(argument, wanted, tuple(components.shape)))
-    if kernel.components_trainable and not components.is_floating_point():
+    if kernel.components_trainable and not (components.is_floating_point() or components.is_complex()):
         raise TypeError(
             bad_argument(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
         )
@@ -133,6 +133,14 @@ def check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
     if bad:
         raise ValueError(bad_argument("components", f"variables not named {', '.join(RESERVED)}", bad))
     return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}
+
+
+def component_tensors(components: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> dict[str, Tensor]:
+    """Components as tensors, by variable."""
+    return {
+        name: as_tensor(f"components[{name!r}]", components[name], is_real=not kernel.takes_complex)
+        for name, kernel in kernels.items()
+    }
 
 
 def check_names(argument: str, names: Iterable[str], variables: Collection[str]) -> None:

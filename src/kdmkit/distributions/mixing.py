@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kdmkit._core.tensors import broadcast
+from kdmkit._core.tensors import broadcast, component_dtype
 from kdmkit.kernels import Kernel
 from kdmkit.ops import Lookup, Term, attend, log_mix
 from kdmkit.ops.api import log_mix_given
@@ -157,7 +157,7 @@ class Entry:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of scores: that of the components, or the default one if they are codes."""
-        return self.components.dtype if self.components.is_floating_point() else torch.get_default_dtype()
+        return component_dtype(self.components)
 
     @property
     def mixture_batch(self) -> torch.Size:

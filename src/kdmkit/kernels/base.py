@@ -23,15 +23,13 @@ from kdmkit.ops.terms import whole
 class Kernel(nn.Module, ABC):
     """A kernel k with k(x, x) = 1; its square is the Born rule's probability of x given c.
 
-    Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. A component is an event for
-    most kernels; for others it holds parameters of a distribution of events. Code outside this package asks a
-    kernel what it can do and never which class it has: what a kernel cannot do raises a TypeError.
+    Values have shape `(*lead, *event)`; components `(*batch, m, *component)`. Code outside this package asks
+    a kernel what it can do and never which class it has: what a kernel cannot do raises a TypeError.
 
     >>> import kdmkit as kdm
-    >>> kernel = kdm.RBF(1.0)
-    >>> isinstance(kernel, kdm.Kernel), kernel.is_continuous
-    (True, True)
-    >>> kernel.log_overlap(torch.tensor([1.0]), torch.tensor([0.0]))
+    >>> isinstance(kdm.RBF(1.0), kdm.Kernel)
+    True
+    >>> kdm.RBF(1.0).log_overlap(torch.tensor([1.0]), torch.tensor([0.0]))
     tensor(-1.)
     """
 
@@ -43,6 +41,8 @@ class Kernel(nn.Module, ABC):
     has_moments: ClassVar[bool] = False
     #: Whether draws are one-hot vectors, which a softmax relaxes.
     draws_one_hot: ClassVar[bool] = False
+    #: Whether events and components may be complex.
+    takes_complex: ClassVar[bool] = False
     #: Whether draws can carry gradients to components and bandwidths.
     has_rsample: ClassVar[bool] = False
     #: Whether components are real numbers that a gradient may move.
@@ -181,7 +181,7 @@ class Kernel(nn.Module, ABC):
 
     def as_events(self, argument: str, value: Any, event_shape: torch.Size, like: Tensor) -> Tensor:
         """`value` as a tensor of events or labels; plain numbers get the dtype and device of `like`."""
-        value = as_tensor(argument, value, like=like)
+        value = as_tensor(argument, value, like=like, is_real=not self.takes_complex)
         check_event(argument, value, event_shape[len(event_shape) - self.event_rank(value) :])
         return value.long() if is_integer(value) else value
 

@@ -15,7 +15,8 @@ from kdmkit._core.logspace import log_add, log_normalize
 from kdmkit._core.tensors import at_least_float32, broadcast
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import LABEL_SMOOTHING, read_codes
+from kdmkit.kernels.categorical import read_codes
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
 from kdmkit.kernels.regions import OneOf, Region

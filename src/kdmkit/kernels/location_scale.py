@@ -203,7 +203,7 @@ class LocationScale(WithBandwidth, Measured, ABC):
         """
         if not isinstance(other, type(self)):
             self._cannot(f"one of the class {type(other).__name__}, which the other density has")
-        values = [kernel.bandwidth.value.detach().cpu() for kernel in (self, other)]
+        values = [kernel.bandwidth.value.to(self.bandwidth.value.device) for kernel in (self, other)]
         if not self.per_component and torch.equal(*values):
             return self
         columns = [value if value.ndim else value.unsqueeze(0) for value in values]

@@ -23,6 +23,7 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
+from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, codes_in, float_ends
@@ -34,7 +35,7 @@ from kdmkit.ops.terms import InDtype, score_dtype
 _TABLE = 1 << 22
 
 
-class Periodic(WithBandwidth, Measured):
+class Periodic(WithBandwidth, Measured, FeatureMap):
     """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
 
     Values that differ by whole periods are the same event. Draws, means and modes lie in [0, period). An
@@ -53,8 +54,7 @@ class Periodic(WithBandwidth, Measured):
         whole: whether events are whole numbers: probabilities then sum to 1 over 0 … period − 1.
         trainable: whether κ is trained.
 
-    >>> kernel = Periodic(2.0, 24)
-    >>> c = torch.tensor([[23.0]])
+    >>> kernel, c = Periodic(2.0, 24), torch.tensor([[23.0]])
     >>> kernel.log_overlap(torch.tensor([1.0]), c) == kernel.log_overlap(torch.tensor([21.0]), c)
     tensor([True])
     """
@@ -134,6 +134,8 @@ class Periodic(WithBandwidth, Measured):
 
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
+
+    inner_products = positive_inner_products
 
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self.check_dimensions(components.shape[-1])

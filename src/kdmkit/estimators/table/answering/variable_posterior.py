@@ -25,7 +25,7 @@ from kdmkit.estimators.table.answering.posterior import (
     tails,
 )
 from kdmkit.estimators.table.codecs.parts import NumberPart
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Region
 
 # Points near which the highest one is searched, points between the neighbours of each, and how often there
