@@ -24,9 +24,9 @@ from kdmkit.estimators.table.answering.posterior import Posterior, half_open, ta
 from kdmkit.estimators.table.answering.variable_posterior import place_event
 from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.times import TimeCodec
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.kernels import Interval, Region
-from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import WHOLE, OneOf, intersection
 
 if TYPE_CHECKING:
@@ -94,9 +94,11 @@ class DigitsPosterior(Posterior):
     def given(cls, engine: TableEngine, column: Column, boxes: Sequence[Box]) -> DigitsPosterior:
         """The distribution given an event, which may have conditions on the column itself."""
         groups: dict[Region, list[Box]] = {}
+        there = {} if column.presence is None else {column.name: PRESENT}
         for box in boxes:
             rest = {name: region for name, region in box.items() if name != column.name}
-            groups.setdefault(box.get(column.name, WHOLE), []).append(rest)
+            region = box.get(column.name, WHOLE)
+            groups.setdefault(WHOLE if region == PRESENT else region, []).append({**rest, **there})
         answers = {region: _answer(engine, column, rest) for region, rest in groups.items()}
         if set(groups) == {WHOLE}:
             rho, log_evidence, ask = answers[WHOLE]
@@ -299,7 +301,4 @@ def log_masses(
     if not isinstance(rho, KDM):
         return EventEvidence(rho, boxes).log_masses()
     (name,) = names
-    regions = [box.get(name, WHOLE) for box in boxes]
-    packed = stack_packed([rho.kernel.pack(name, r, rho.event_shape, rho.components.device) for r in regions])
-    ones = [1] * len(rho.batch_shape)
-    return rho.log_mass(Packed(packed.reshape(len(packed), *ones, -1))).double()
+    return rho.log_mass([box.get(name, WHOLE) for box in boxes]).double()
