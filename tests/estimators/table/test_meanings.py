@@ -203,3 +203,30 @@ def test_evidence_outside_of_the_data_is_answered_with_a_warning(table: kdm.KDMT
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert table.query("count", "tenths > 20").support > 0.1
+
+
+def test_two_columns_are_compared_given_anything(table: kdm.KDMTable) -> None:
+    c = table.columns
+    for given in (
+        None,
+        {"zeros": 0},
+        {" lead": 0.25},
+        {" lead": [0.25, 0.5]},
+        "zeros > 3.5 or tenths = 20.1",
+    ):
+        below, equal, above = (
+            table.probability(event, given)
+            for event in (c.tenths < c.zeros, c.tenths == c.zeros, c.tenths > c.zeros)
+        )
+        assert below + equal + above == pytest.approx(1, abs=1e-6)
+        assert above == pytest.approx(table.probability(c.zeros < c.tenths, given), abs=1e-6)
+    assert table.probability(c.tenths < c.zeros, {"zeros": 0}) == 0
+    point = {" lead": 0.25}
+    direct = table.probability("tenths > 0.25", point)
+    assert table.probability(c.tenths > c[" lead"], point) == pytest.approx(direct, abs=1e-6)
+
+
+def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
+    c = table.columns
+    assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1
+    assert table.probability(c.tenths < c.tenths) == table.probability(c.tenths != c.tenths) == 0

@@ -12,10 +12,11 @@ from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.language import parse_event
 from kdmkit.estimators.table.literals import read_people_duration
+from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.estimators.table.vocabulary import ColumnSyntax
 from kdmkit.kernels import Missing, Region
-from kdmkit.kernels.regions import NOTHING, WHOLE
+from kdmkit.kernels.regions import NOTHING, WHOLE, union
 
 
 class ColumnOutcomes(Outcomes):
@@ -26,8 +27,11 @@ class ColumnOutcomes(Outcomes):
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if isinstance(key, Pair):
-            same = WHOLE if 0 in region else NOTHING
-            return key, region if key.left != key.right else same
+            if key.left != key.right:
+                return key, region
+            # A column compared with itself: equal where it is present.
+            parts = [PRESENT] * (0 in region) + [Missing] * region.has_missing
+            return key.left, union(parts) if parts else NOTHING
         name = key.name if isinstance(key, DatePart) else key
         column = self._schema.modelled_column(self._argument, name)
         if isinstance(key, DatePart):
