@@ -225,8 +225,9 @@ class Laws:
         heights = answer.density([mode, *draws])
         best = draws[int(heights[1:].argmax())]
         self.question += f", draw {best} {heights[0]} {heights[1:].max()}"
+        codec = self.table.schema_.columns[subject.name].codec
         # Atoms have masses, other numbers densities: they have no common height.
-        if subject.kind == "number" and (answer.probability(mode) > 0) != (answer.probability(best) > 0):
+        if codec.atoms and (mode in codec.atoms) != (best in codec.atoms):
             return 0.0
         return max(0.0, float(heights[1:].max() / max(heights[0], 1e-300) - 1))
 

@@ -10,6 +10,7 @@ import kdmkit as kdm
 from helpers import close, normal, seeded
 from kdmkit.nn import TreeLayer, Variable
 from kdmkit.nn.pair_information import bin_codes
+from kdmkit.nn.tree_cells import TreeCells
 from kdmkit.nn.tree_start import _row_keys, learn_tree, spanning_tree
 
 K = 5
@@ -116,7 +117,11 @@ def test_grouped_rows_agree_with_the_tree(missing):
     if missing:
         masks = {name: torch.rand(9, generator=seeded(i)) < 0.6 for i, name in enumerate(data)}
     wanted = layer.tree().log_prob(**data, observed=masks)
-    found = layer.row_log_prob(data, masks, groups=layer.equal_kernels(), edges=layer.edge_probs())
+    cells = TreeCells(layer, data, masks or {})
+    codes, numbers = cells.encode(data, masks or {})
+    seen = None if masks is None else torch.stack(list(masks.values()), 1)
+    scores = cells(layer, codes, numbers, seen, cells.levels.tables(layer.components))
+    found = layer.row_log_prob(scores, edges=layer.edge_probs())
     close(found, wanted)
     parameters = [p for p in layer.parameters() if p.requires_grad]
     for one, other in zip(
@@ -125,12 +130,6 @@ def test_grouped_rows_agree_with_the_tree(missing):
         strict=True,
     ):
         close(one, other)
-
-
-def test_equal_kernels_share_a_group():
-    groups = scrambled().equal_kernels()
-    assert ["job", "sex"] in groups
-    assert sum(len(group) for group in groups) == 5
 
 
 def test_edges_have_a_floor():

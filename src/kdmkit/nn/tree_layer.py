@@ -17,9 +17,9 @@ from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.base import snapshot
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
 from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
-from kdmkit.nn.tree_scores import group_kernels, grouped_scores
+from kdmkit.nn.tree_scores import TreeScores
 from kdmkit.nn.tree_start import LearnedTree, choose_rows, learn_tree, start_components, start_edges
-from kdmkit.ops.messages import Indexed, NodeScores, Tables
+from kdmkit.ops.messages import Indexed, Tables
 
 # ε in p(z_v | z_parent) = (1 − ε)·softmax + ε/k.
 _EDGE_FLOOR = 1e-6
@@ -131,57 +131,31 @@ class TreeLayer(KDMLayer):
     def _states(self, edges: Float[Tensor, "n_edges k k"]) -> States:
         return States(self._topology, torch.log_softmax(self.root_logits, -1), Tables.above_floor(edges))
 
-    def equal_kernels(self) -> list[list[str]]:
-        """Variables with equal kernels, which `row_log_prob` computes together."""
-        return group_kernels(self._kernels(), self.components)
-
-    def row_log_prob(
-        self,
-        values: Mapping[str, Tensor],
-        masks: Mapping[str, Tensor] | None,
-        *,
-        groups: Sequence[Sequence[str]],
-        edges: Float[Tensor, "n_edges k k"],
-    ) -> Float[Tensor, " n"]:
-        """`tree().log_prob` of checked rows, for training: fewer and larger operations.
+    def row_log_prob(self, scores: TreeScores, *, edges: Float[Tensor, "n_edges k k"]) -> Float[Tensor, " n"]:
+        """`tree().log_prob` of the rows that have these scores, for training.
 
         Args:
-            values: by variable, `(n, *event)`, or labels `(n,)`.
-            masks: by variable, `(n,)`, False if the value is missing; None if none is.
-            groups: `equal_kernels()`, which does not change while training.
+            scores: of all variables (`TreeCells`).
             edges: `edge_probs()`.
         """
-        scores, tops = grouped_scores(groups, self._kernels(), self.components, values, masks)
-        by_node = [scores[name] for name in self._topology.nodes]
-        return log_total(self._states(edges), by_node, tops)
+        by_node = [scores.by_name[name] for name in self._topology.nodes]
+        return log_total(self._states(edges), by_node, scores.total_top())
 
     def row_log_conditional(
-        self,
-        values: Mapping[str, Tensor],
-        masks: Mapping[str, Tensor],
-        target: str,
-        *,
-        groups: Sequence[Sequence[str]],
-        edges: Float[Tensor, "n_edges k k"],
+        self, scores: TreeScores, target: str, *, edges: Float[Tensor, "n_edges k k"]
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """log p(row) and log p(target | rest of the row), by messages in one direction: towards the target.
 
         Args:
-            values, masks, groups, edges: as in `row_log_prob`. If the target is missing, the second is 0.
+            scores, edges: as in `row_log_prob`. If the target is missing in a row, the second is 0.
             target: a variable.
         """
-        # The target alone: the largest of its scores is needed.
-        target_scores, top = grouped_scores([[target]], self._kernels(), self.components, values, masks)
-        others = [rest for names in groups if (rest := [name for name in names if name != target])]
-        scores: dict[str, NodeScores] = {}
-        tops = torch.zeros_like(top)
-        if others:
-            scores, tops = grouped_scores(others, self._kernels(), self.components, values, masks)
-        by_node = [scores.get(name) for name in self._topology.nodes]
+        by_node = [scores.by_name[name] if name != target else None for name in self._topology.nodes]
         beta, shift = self._states(edges).collect(by_node, self._topology.node_of[target])
-        score = target_scores[target]
+        score = scores.by_name[target]
         together = safe_logsumexp(beta + (score.expanded() if isinstance(score, Indexed) else score))
-        return with_shift(together, shift + tops + top), together - safe_logsumexp(beta) + top
+        total = with_shift(together, shift + scores.total_top())
+        return total, together - safe_logsumexp(beta) + scores.total_top([target])
 
     def forward(self, **evidence: Any) -> KDM | TreeKDM:
         """The distribution of the other variables given some: `tree().infer(…)` with its arguments."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -15,6 +16,42 @@ from kdmkit.distributions.component_scores import relative_scores, scores_of_eac
 from kdmkit.distributions.mixing import Entry
 from kdmkit.kernels import Kernel
 from kdmkit.ops.messages import Indexed, NodeScores
+
+
+@dataclass(frozen=True)
+class TreeScores:
+    """log f̂(x | c_i) of the cells of rows, in two parts that have to be added.
+
+    Attributes:
+        by_name: by variable, `(n, k)`, `Indexed` if few values differ; 0 for cells that are missing.
+        tops: by variable, what all components have in common, `(n,)`; variables without one may be left out.
+    """
+
+    by_name: Mapping[str, NodeScores]
+    tops: Mapping[str, Float[Tensor, " n"]]
+
+    def total_top(self, names: Iterable[str] | None = None) -> Float[Tensor, " n"] | float:
+        """The sum of what the components of all variables, or of some, have in common."""
+        some = self.tops if names is None else {name: self.tops[name] for name in names if name in self.tops}
+        return torch.stack(list(some.values())).sum(0) if some else 0.0
+
+    def expanded(self) -> TreeScores:
+        """The same with scores of all rows for every variable."""
+        scores = {
+            name: score.expanded() if isinstance(score, Indexed) else score
+            for name, score in self.by_name.items()
+        }
+        return TreeScores(scores, self.tops)
+
+    def without(self, names: Collection[str]) -> TreeScores:
+        """The scores of rows in which the cells of some variables are missing."""
+        scores = {name: _nothing(score) if name in names else score for name, score in self.by_name.items()}
+        return TreeScores(scores, {name: top for name, top in self.tops.items() if name not in names})
+
+
+def _nothing(score: NodeScores) -> Float[Tensor, "1 k"]:
+    some = score.distinct if isinstance(score, Indexed) else score
+    return some.new_zeros(1, some.shape[-1])
 
 
 def group_kernels(kernels: Mapping[str, Kernel], components: Mapping[str, Tensor]) -> list[list[str]]:
@@ -35,19 +72,16 @@ def grouped_scores(
     components: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
     masks: Mapping[str, Tensor] | None,
-) -> tuple[dict[str, NodeScores], Float[Tensor, " n"]]:
-    """log f̂(x | c_i) relative to the largest one of the row, by variable; and the sum of the largest ones.
+) -> TreeScores:
+    """log f̂(x | c_i) relative to the largest one of the row, and the largest ones, by variable.
 
     Args:
         groups: of `group_kernels`.
         values: by variable, `(n, *event)` or labels `(n,)`.
         masks: by variable, False if the value is missing.
-
-    Returns:
-        Scores `(n, k)`, `Indexed` if few values differ.
     """
     scores: dict[str, NodeScores] = {}
-    tops: list[Tensor] = []
+    tops: dict[str, Tensor] = {}
     alone: dict[str, Entry] = {}
     for names in groups:
         kernel, first = kernels[names[0]], names[0]
@@ -64,18 +98,17 @@ def grouped_scores(
         else:
             relative, top = _scores_of_few(kernel, *few, together, keep)
         scores |= dict(zip(names, relative, strict=True))
-        tops.append(top)
+        tops |= dict(zip(names, top.unbind(1), strict=True))
     for name, (score, top) in zip(alone, scores_of_each(list(alone.values())), strict=True):
-        scores[name] = score
-        tops.append(top)
-    return scores, torch.stack(tops).sum(0)
+        scores[name], tops[name] = score, top
+    return TreeScores(scores, tops)
 
 
-def _scores_of_all(entry: Entry) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
-    """Scores of g variables with one kernel, values `(n, g, *event)`, and the sum of their largest ones."""
+def _scores_of_all(entry: Entry) -> tuple[list[NodeScores], Float[Tensor, "n g"]]:
+    """Scores of g variables with one kernel, values `(n, g, *event)`, and their largest ones."""
     relative, top = relative_scores([entry])
     n, g = entry.value.shape[:2]
-    return list(relative.expand(n, g, -1).unbind(1)), top.expand(n, g).sum(1)
+    return list(relative.expand(n, g, -1).unbind(1)), top.expand(n, g)
 
 
 def _scores_of_few(
@@ -84,7 +117,7 @@ def _scores_of_few(
     index: Int[Tensor, "n g"],
     components: Shaped[Tensor, "g k *component"],
     keep: Bool[Tensor, "n g"] | None,
-) -> tuple[list[NodeScores], Float[Tensor, " n"]]:
+) -> tuple[list[NodeScores], Float[Tensor, "n g"]]:
     """As `_scores_of_all`, from the distinct events and which of them each value is."""
     u, g = len(events), index.shape[1]
     events = events.unsqueeze(1).expand(u, g, *events.shape[1:])
@@ -95,7 +128,7 @@ def _scores_of_few(
         relative, top = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (relative, top))
         index = torch.where(keep, index, u)
     scores = [Indexed(*part) for part in zip(relative.unbind(1), index.unbind(1), strict=True)]
-    return list(scores), top.gather(0, index).sum(1)
+    return list(scores), top.gather(0, index)
 
 
 def _distinct(values: Tensor) -> tuple[Tensor, Int[Tensor, "n g"]] | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_instance, is_integer
 from kdmkit.distributions.arguments import check_masks
 from kdmkit.nn import KDMLayer, Variable
+from kdmkit.nn.tree_cells import TreeCells
 from kdmkit.training.fit_arguments import Rows
 
 
@@ -55,74 +55,67 @@ class Table:
             yield self.take(slice(start, start + size))
 
 
-@dataclass(frozen=True)
-class Place:
-    """The place of a column in the codes or in the numbers, and the shape of one event."""
-
-    is_code: bool
-    start: int
-    shape: torch.Size
-
-
 class Packing:
-    """The places of a table's columns in one matrix of codes and one of numbers.
+    """The columns of a table as the tensors of a fit: codes, numbers, and a mask of the cells that are there.
 
     Args:
         layer: the layer whose variables the columns are.
-        table: a table with these columns. Other tables must have columns of the same kinds and shapes.
+        tables: tables with these columns: all whose rows will be packed.
     """
 
-    def __init__(self, layer: KDMLayer, table: Table) -> None:
-        check_instance("table", table, Table, "a kdmkit.training.Table")
+    def __init__(self, layer: KDMLayer, *tables: Table) -> None:
         self.layer = layer
-        self.places: dict[str, Place] = {}
-        ends = {True: 0, False: 0}
-        for name in layer.variables:
-            value = self._column(table, name)
-            is_code, shape = is_integer(value), value.shape[1:]
-            self.places[name] = Place(is_code, ends[is_code], shape)
-            ends[is_code] += shape.numel()
-        self.widths = ends
+        parts = [self._checked(table) for table in tables]
+        first = parts[0].columns
+        self._first = {name: value[:1] for name, value in first.items()}
+        for part in parts[1:]:
+            self._check_alike(part)
+        columns = {name: torch.cat([part.columns[name] for part in parts]) for name in first}
+        masks = {}
+        for name in first:
+            if any(name in part.observed for part in parts):
+                seen = [part.observed.get(name, torch.ones(len(part), dtype=torch.bool)) for part in parts]
+                masks[name] = torch.cat(seen)
+        self.cells = TreeCells(layer, columns, masks)
 
-    def _column(self, table: Table, name: str) -> Tensor:
+    def rows(self, table: Table) -> Rows:
+        """The table's codes, numbers and mask `(n, variables)` as rows; values are checked."""
+        checked = self._checked(table)
+        seen = torch.ones(len(checked), len(checked.columns), dtype=torch.bool)
+        for i, name in enumerate(checked.columns):
+            if name in checked.observed:
+                seen[:, i] = checked.observed[name]
+        self._check_alike(checked)
+        codes, numbers = self.cells.encode(checked.columns, checked.observed)
+        weights = None if table.weights is None else as_tensor("weights", table.weights).detach().cpu()
+        return Rows((codes, numbers, seen), weights)
+
+    def _checked(self, table: Table) -> Table:
+        """The table as tensors on the CPU in the order of the variables, valid events in missing cells."""
+        check_instance("table", table, Table, "a kdmkit.training.Table")
         check_instance("columns", table.columns, Mapping, "a mapping from variable to values")
         if set(table.columns) != set(self.layer.variables):
             wanted = f"data for {list(self.layer.variables)}"
             raise ValueError(bad_argument("columns", wanted, list(table.columns)))
-        return as_tensor(name, table.columns[name]).detach()
-
-    def rows(self, table: Table) -> Rows:
-        """The table's codes, numbers and mask `(n, variables)` as rows; values are checked."""
-        columns = {name: self._column(table, name) for name in self.layer.variables}
+        columns = {name: as_tensor(name, table.columns[name]).detach() for name in self.layer.variables}
         lengths = {name: len(value) if value.ndim else 0 for name, value in columns.items()}
         n = next(iter(lengths.values()))
         if len(set(lengths.values())) > 1 or not n:
             raise ValueError(bad_argument("columns", "one or more rows, as many of every variable", lengths))
         masks = self._masks(table, n)
-        dtype = self.layer.weight_logits.dtype
-        codes = torch.zeros(n, self.widths[True], dtype=torch.int64)
-        numbers = torch.zeros(n, self.widths[False], dtype=dtype)
-        for name, place in self.places.items():
-            value = self._filled(self.layer.variables[name], columns[name].cpu(), masks.get(name))
-            if is_integer(value) != place.is_code or value.shape[1:] != place.shape:
-                kind = "codes" if place.is_code else "numbers"
-                wanted = f"{kind} of shape {(n, *place.shape)}"
-                raise ValueError(bad_argument(name, wanted, f"{value.dtype} of shape {tuple(value.shape)}"))
-            into = codes if place.is_code else numbers
-            into[:, place.start : place.start + place.shape.numel()] = value.reshape(n, -1).to(into.dtype)
-        seen = torch.ones(n, len(self.places), dtype=torch.bool)
-        for i, name in enumerate(self.places):
-            if name in masks:
-                seen[:, i] = masks[name]
-        weights = None if table.weights is None else as_tensor("weights", table.weights).detach().cpu()
-        return Rows((codes, numbers, seen), weights)
+        filled = {
+            name: self._filled(self.layer.variables[name], value.cpu(), masks.get(name))
+            for name, value in columns.items()
+        }
+        return Table(filled, masks)
 
     def _masks(self, table: Table, n: int) -> dict[str, Tensor]:
         masks = {}
         for name, mask in check_masks(table.observed).items():
             argument, tensor = f"observed[{name!r}]", torch.as_tensor(mask).cpu()
-            if name not in self.places:
-                raise ValueError(bad_argument("observed", f"variables among {list(self.places)}", name))
+            if name not in self.layer.variables:
+                wanted = f"variables among {list(self.layer.variables)}"
+                raise ValueError(bad_argument("observed", wanted, name))
             if tensor.dtype != torch.bool or tensor.shape != (n,):
                 got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                 raise ValueError(bad_argument(argument, f"a boolean mask of shape ({n},)", got))
@@ -139,21 +132,16 @@ class Packing:
         kernel.check_events(variable.name, value, variable.shape)
         return value
 
-    def unpack(
-        self, codes: Int[Tensor, "n c"], numbers: Float[Tensor, "n f"], seen: Bool[Tensor, "n v"] | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """Values and masks by variable, views of the packed tensors."""
-        values = {}
-        for name, place in self.places.items():
-            source = codes if place.is_code else numbers
-            value = source[:, place.start : place.start + place.shape.numel()]
-            values[name] = value.reshape(len(value), *place.shape) if place.shape else value[:, 0]
-        if seen is None:
-            return values, None
-        return values, dict(zip(self.places, seen.unbind(1), strict=True))
+    def _check_alike(self, table: Table) -> None:
+        for name, value in table.columns.items():
+            first = self._first[name]
+            if is_integer(value) != is_integer(first) or value.shape[1:] != first.shape[1:]:
+                kind = "codes" if is_integer(first) else "numbers"
+                wanted = f"{kind} of shape {(len(value), *first.shape[1:])}"
+                raise ValueError(bad_argument(name, wanted, f"{value.dtype} of shape {tuple(value.shape)}"))
 
 
 def packed_rows(layer: KDMLayer, train: Table, validation: Table | None) -> tuple[Packing, Rows, Rows | None]:
     """The packing of a fit's columns, the training rows, and the validation rows."""
-    packing = Packing(layer, train)
+    packing = Packing(layer, *(part for part in (train, validation) if part is not None))
     return packing, packing.rows(train), None if validation is None else packing.rows(validation)

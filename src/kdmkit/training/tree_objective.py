@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_number
 from kdmkit._core.tensors import effective_rows
 from kdmkit.nn import DrawingModule, TreeLayer
+from kdmkit.nn.tree_cells import TreeCells
+from kdmkit.nn.tree_scores import TreeScores
 from kdmkit.training.fit_arguments import Rows
 from kdmkit.training.packing import Packing
 
@@ -93,36 +95,27 @@ class Targets:
         return {"groups": self.groups, "weight": self.weight}
 
     def row_log_likelihood(
-        self,
-        layer: TreeLayer,
-        values: Mapping[str, Tensor],
-        masks: Mapping[str, Bool[Tensor, " n"]],
-        **shared: Any,
+        self, layer: TreeLayer, scores: TreeScores, edges: Float[Tensor, "n_edges k k"]
     ) -> Float[Tensor, " n"]:
         """The sum of a row's log-likelihoods.
 
         Args:
-            values, masks, shared: as in `TreeLayer.row_log_prob`.
+            scores, edges: as in `TreeLayer.row_log_prob`.
         """
-        pairs = [_log_probs(layer, values, masks, group, **shared) for group in self.groups]
+        pairs = [_log_probs(layer, scores, group, edges) for group in self.groups]
         # Every pass gives the same log p(row).
         total: Tensor = pairs[0][0] + self.weight * sum(conditional for _, conditional in pairs)
         return total
 
 
 def _log_probs(
-    layer: TreeLayer,
-    values: Mapping[str, Tensor],
-    masks: Mapping[str, Tensor],
-    group: Sequence[str],
-    **shared: Any,
+    layer: TreeLayer, scores: TreeScores, group: Sequence[str], edges: Tensor
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """log p(row) and log p(group | rest of the row)."""
     if len(group) == 1:
-        return layer.row_log_conditional(values, masks, group[0], **shared)
-    together = layer.row_log_prob(values, masks, **shared)
-    hidden = {name: torch.zeros_like(masks[name]) for name in group}
-    return together, together - layer.row_log_prob(values, {**masks, **hidden}, **shared)
+        return layer.row_log_conditional(scores, group[0], edges=edges)
+    together = layer.row_log_prob(scores, edges=edges)
+    return together, together - layer.row_log_prob(scores.without(group), edges=edges)
 
 
 class TreeObjective(DrawingModule):
@@ -144,7 +137,7 @@ class TreeObjective(DrawingModule):
 
     Args:
         layer: the tree.
-        packing: the places of columns in the tensors of a batch.
+        packing: how the columns are encoded in the tensors of a batch.
         rows: the training rows, for the number of rows n (the effective one, (Σw)²/Σw², with weights) and for
             the shares of levels.
         n_steps: T.
@@ -190,7 +183,7 @@ class TreeObjective(DrawingModule):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         by_edge = _by_edge(layer, shrinkage)
         smoothing = check_number("smoothing", smoothing, "a finite number ≥ 0")
-        is_target = torch.tensor([name in targets.names for name in packing.places])
+        is_target = torch.tensor([name in targets.names for name in packing.cells.names])
         self.register_buffer("is_target", is_target, persistent=False)
         self.losses = _PenalisedLosses(
             layer, packing, rows, n, targets, shrinkage=by_edge, smoothing=smoothing
@@ -232,47 +225,59 @@ class _PenalisedLosses(nn.Module):
         smoothing: float,
     ) -> None:
         super().__init__()
-        self.layer, self.packing, self.n_rows = layer, packing, n_rows
+        self.layer, self.cells, self.n_rows = layer, packing.cells, n_rows
         self.shrinks, self.smoothing, self.targets = any(shrinkage), smoothing, targets
         dtype = layer.weight_logits.dtype
         self.register_buffer("shrinkage", torch.tensor(shrinkage, dtype=dtype), persistent=False)
-        self._groups = layer.equal_kernels()
-        self._levels = [names for names in self._groups if _has_levels(packing, names[0])]
-        for i, names in enumerate(self._levels):
-            n_levels = layer.kernel(names[0]).probs(layer.components[names[0]]).shape[-1]
-            shares = [_shares(packing, rows, name, n_levels) for name in names]
-            self.register_buffer(f"shares_{i}", torch.stack(shares).to(layer.weight_logits.dtype))
+        for i, group in enumerate(self.cells.levels.groups):
+            shares = torch.zeros(len(group.names), group.n, dtype=dtype)
+            for row, name in zip(shares, group.names, strict=True):
+                counts = _shares(self.cells, rows, name, layer.components[name].shape[-1])
+                row[: len(counts)] = counts
+            self.register_buffer(f"shares_{i}", shares.unsqueeze(-1), persistent=False)
+        self._others = [name for name in self.cells.others if _has_levels(layer, self.cells, name)]
+        for name in self._others:
+            n_levels = layer.kernel(name).probs(layer.components[name]).shape[-1]
+            shares = _shares(self.cells, rows, name, n_levels).to(dtype)
+            self.register_buffer(f"shares_of_{name}", shares, persistent=False)
 
     def forward(self, codes: Tensor, numbers: Tensor, seen: Tensor, strength: Tensor) -> Float[Tensor, " n"]:
-        edges = self.layer.edge_probs()
-        losses = self._log_losses(codes, numbers, seen, edges)
+        edges, tables = self.layer.edge_probs(), self.cells.levels.tables(self.layer.components)
+        losses = self._log_losses(codes, numbers, seen, edges, tables)
         share = strength * self.targets.scale / self.n_rows
-        return losses + share.to(losses.dtype) * self._penalty(edges)
+        return losses + share.to(losses.dtype) * self._penalty(edges, tables)
 
     def without_penalty(self, codes: Tensor, numbers: Tensor, seen: Tensor | None) -> Float[Tensor, " n"]:
-        return self._log_losses(codes, numbers, seen, self.layer.edge_probs())
+        edges, tables = self.layer.edge_probs(), self.cells.levels.tables(self.layer.components)
+        return self._log_losses(codes, numbers, seen, edges, tables)
 
     def _log_losses(
-        self, codes: Tensor, numbers: Tensor, seen: Tensor | None, edges: Tensor
+        self,
+        codes: Tensor,
+        numbers: Tensor,
+        seen: Tensor | None,
+        edges: Float[Tensor, "e k k"],
+        tables: Sequence[Float[Tensor, "..."]],
     ) -> Float[Tensor, " n"]:
-        values, masks = self.packing.unpack(codes, numbers, seen)
-        shared: dict[str, Any] = {"groups": self._groups, "edges": edges}
-        if self.targets and masks is not None:
-            return -self.targets.row_log_likelihood(self.layer, values, masks, **shared)
-        return -self.layer.row_log_prob(values, masks, **shared)
+        scores = self.cells(self.layer, codes, numbers, seen, tables)
+        if self.targets:
+            return -self.targets.row_log_likelihood(self.layer, scores, edges)
+        return -self.layer.row_log_prob(scores, edges=edges)
 
-    def _penalty(self, edges: Float[Tensor, "e k k"]) -> Float[Tensor, ""]:
+    def _penalty(
+        self, edges: Float[Tensor, "e k k"], tables: Sequence[Float[Tensor, "..."]]
+    ) -> Float[Tensor, ""]:
         total = edges.new_zeros(())
         if self.shrinks:
             with torch.no_grad():
                 weights = self.shrinkage.unsqueeze(-1) * self.layer.state_probs(edges)[1:]
             total = total - (weights * edges.log().sum(-2)).sum()
         if self.smoothing:
-            for i, names in enumerate(self._levels):
-                components = torch.stack([self.layer.components[name] for name in names])
-                log_probs = self.layer.kernel(names[0]).probs(components).log()
-                shares = self.get_buffer(f"shares_{i}").unsqueeze(-2)
-                total = total - self.smoothing * (shares * log_probs).sum()
+            for i, table in enumerate(tables):
+                total = total - self.smoothing * (self.get_buffer(f"shares_{i}") * table).sum()
+            for name in self._others:
+                log_probs = self.layer.kernel(name).probs(self.layer.components[name]).log()
+                total = total - self.smoothing * (self.get_buffer(f"shares_of_{name}") * log_probs).sum()
         return total
 
 
@@ -286,19 +291,20 @@ def _by_edge(layer: TreeLayer, shrinkage: float | Mapping[str, float]) -> list[f
     return [check_number(f"shrinkage[{name!r}]", shrinkage[name], "a finite number ≥ 0") for name in children]
 
 
-def _has_levels(packing: Packing, name: str) -> bool:
+def _has_levels(layer: TreeLayer, cells: TreeCells, name: str) -> bool:
     """Whether a variable has codes, and components that are distributions over them."""
-    is_trained = packing.layer.components[name].is_floating_point()
-    return packing.places[name].is_code and packing.layer.kernel(name).discrete and is_trained
+    place = cells.places[name]
+    is_code = place.codes.start < place.codes.stop
+    return is_code and layer.kernel(name).discrete and layer.components[name].is_floating_point()
 
 
-def _shares(packing: Packing, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
+def _shares(cells: TreeCells, rows: Rows, name: str, n: int) -> Float[Tensor, " n"]:
     """The share of every level among the observed cells of a column; uniform if there are none."""
-    values, masks = packing.unpack(*rows.tensors)
-    assert masks is not None
+    codes, _, seen = rows.tensors
     weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double()
-    weights = torch.where(masks[name], weights, 0.0)
+    weights = torch.where(seen[:, cells.names.index(name)], weights, 0.0)
     if not bool((weights > 0).any()):
         return torch.full((n,), 1 / n, dtype=torch.float64)
-    counts = torch.zeros(n, dtype=torch.float64).index_add_(0, values[name], weights)
+    column = codes[:, cells.places[name].codes.start]
+    counts = torch.zeros(n, dtype=torch.float64).index_add_(0, column, weights)
     return counts / counts.sum()

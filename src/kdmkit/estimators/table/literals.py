@@ -70,7 +70,10 @@ def number_of_name(text: str, names: tuple[str, ...]) -> int | None:
 # ---- dates
 
 _ISO = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ]\d[\d:.]*(?:Z|[+-]\d[\d:]*)?)?)?)?", re.A)
-_TIME = re.compile(r"(.*?\d)(?:[T,]\s*|\s+)(\d{1,2}):(\d\d)(?::(\d\d)(\.\d{1,6})?)?\s*([ap]m)?", re.I | re.A)
+_CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d)(\.\d{1,6})?)?\s*([ap]m)?"
+_TIME = re.compile(_CLOCK, re.I | re.A)
+_HOUR = re.compile(r"(\d{1,2})\s*([ap]m)", re.I | re.A)
+_DATE_TIME = re.compile(r"(.*?\d)(?:[T,]\s*|\s+)" + _CLOCK, re.I | re.A)
 _YEAR_FIRST = re.compile(r"(?P<year>\d{4})(?:(?P<mark>[-/.])\d{1,2}(?P=mark)\d{1,2}|\d{4})")
 _YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})")
 _DAY_MONTH = re.compile(
@@ -80,6 +83,7 @@ _MONTH_DAY = re.compile(
     r"(?P<month>[a-z]+)\.?\s*(?P<day>\d{1,2})(?:st|nd|rd|th)?(?:,\s*|\s+)(?P<year>\d{4})", re.I
 )
 _MONTH = re.compile(r"(?P<month>[a-z]+)\.?[,\s\-/]+(?P<year>\d{4})", re.I)
+_TIME_WANTED = "a time such as 18:30, 18:30:15 or 6:30 pm"
 _WANTED = "a date such as 2024-05-31, 31.05.2024 or 4 July 2015"
 
 
@@ -100,13 +104,28 @@ def read_people_date(text: str, *, day_first: bool | None = None) -> str:
     if match := _ISO.fullmatch(text):
         _iso(match[1], match[2] or "1", match[3])  # raises for month 13
         return text
-    timed = _TIME.fullmatch(text)
+    timed = _DATE_TIME.fullmatch(text)
     date = _read_day(timed[1] if timed else text, day_first)
     if timed is None:
         return date
     if len(date) < 10:
         raise ValueError(_WANTED)
     return f"{date}T{_read_time(*timed.groups()[1:])}"
+
+
+def read_people_time(text: str) -> str:
+    """A time of day as people write it, in the form of ISO 8601.
+
+    >>> [read_people_time(text) for text in ("9:15", "18:30:15.5", "6:30 pm", "12am")]
+    ['09:15', '18:30:15.5', '18:30', '00:00']
+    """
+    text = text.strip()
+    if match := _HOUR.fullmatch(text):
+        return _read_time(match[1], "00", None, None, match[2])
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(_TIME_WANTED)
+    return _read_time(*match.groups())
 
 
 def _read_time(hour: str, minute: str, second: str | None, fraction: str | None, half: str | None) -> str:
@@ -116,7 +135,7 @@ def _read_time(hour: str, minute: str, second: str | None, fraction: str | None,
             raise ValueError("an hour from 1 to 12 before am or pm")
         hours = hours % 12 + (12 if half.lower() == "pm" else 0)
     if hours > 23 or int(minute) > 59 or int(second or 0) > 59:
-        raise ValueError("a time such as 18:30 or 18:30:15")
+        raise ValueError(_TIME_WANTED)
     return f"{hours:02}:{minute}" + (f":{second}{fraction or ''}" if second else "")
 
 

@@ -24,7 +24,8 @@ class ColumnOutcomes(Outcomes):
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if isinstance(key, Pair):
-            return key, region
+            same = WHOLE if 0 in region else NOTHING
+            return key, region if key.left != key.right else same
         name = key.name if isinstance(key, DatePart) else key
         column = self._schema.modelled_column(self._argument, name)
         if isinstance(key, DatePart):

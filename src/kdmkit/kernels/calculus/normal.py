@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kdmkit._core.runtime import only_reverse_mode
 
@@ -30,6 +31,8 @@ _TINY, _NARROW = 0.1, 1.0
 _NO_TAIL = 40.0
 #: Maps two numbers that describe intervals to log Z and log(φ(ℓ)/Z).
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+#: The ends of intervals with some indices, as numbers on the side of their middles.
+Ends = Callable[[tuple[Tensor, ...]], tuple[Tensor, Tensor]]
 
 # Anchors farther than this from the centre would cost digits, in standard deviations.
 _FAR_ANCHOR = {torch.float64: 30.0}
@@ -64,6 +67,25 @@ def composed_log_mass(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor,
 def anchored_log_overlap(x: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
     """−(x − c)²/σ² + (anchor − c)²/σ² = −(x − anchor)(x − (2c − anchor))/σ²."""
     return (x - anchor) * ((x - (2 * centre - anchor)) * -scale.square().reciprocal())
+
+
+def cell_log_mass(middle: Tensor, width: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+    """log P(|x − middle| ≤ width/2) for a normal x of mean c and variance σ²/2; first derivatives only.
+
+    A cell that is given by its middle and its width, both finite, keeps its digits in single precision,
+    however narrow it is. Middles and widths have no gradients; all arguments broadcast.
+
+    >>> zero, one = torch.zeros(1), torch.ones(1)
+    >>> cell_log_mass(3.5 * one, one, zero, math.sqrt(2) * one)
+    tensor([-6.6315])
+    """
+    if only_reverse_mode() and middle.device.type == "cpu":
+        value: Tensor = _CellMass.apply(middle, width, centre, scale)
+        return value
+    inverse = (scale * _ROOT_HALF).reciprocal()
+    middle, width = (middle - centre) * inverse, width * inverse
+    rest, drop = _log_mass_parts(middle - 0.5 * width, middle + 0.5 * width, width.expand_as(middle))
+    return rest - drop
 
 
 # ---- by operations that autograd knows
@@ -178,7 +200,13 @@ class _AnchoredMass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
         middle, width = _units(low, high, centre, scale)
-        value, log_ratio = _log_masses(low, high, centre, scale, middle, width)
+        inputs = (low, high, centre, (scale * _ROOT_HALF).reciprocal())
+
+        def ends(here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            a, b = _ends(*(part.expand(middle.shape)[here] for part in inputs))
+            return torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
+
+        value, log_ratio = _log_masses(middle, width, ends)
         gap = (anchor - centre) / (scale * _ROOT_HALF)
         ctx.save_for_backward(low, high, anchor, centre, scale, middle, width, log_ratio)
         return value.add_(0.5 * gap.square()) if bool(gap.any()) else value
@@ -196,6 +224,37 @@ class _AnchoredMass(torch.autograd.Function):
             part.sum_to_size(like.shape) if need else None
             for part, like, need in zip(slopes, inputs, ctx.needs_input_grad, strict=True)
         )
+
+
+class _CellMass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, middle: Tensor, width: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+        inverse = (scale * _ROOT_HALF).reciprocal()
+        middle = (middle - centre).mul_(inverse)
+        width = width * inverse
+
+        def ends(here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            m, w = middle[here].abs(), width.expand(middle.shape)[here]
+            near = torch.sub(m, w, alpha=0.5)
+            return near.clamp_min(-_NO_TAIL), torch.minimum(m + 0.5 * w, near.clamp_min(0) + _NO_TAIL)
+
+        value, log_ratio = _log_masses(middle, width.expand(middle.shape), ends)
+        ctx.save_for_backward(middle, width, log_ratio, inverse)
+        ctx.shapes = centre.shape, scale.shape
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        middle, width, log_ratio, inverse = ctx.saved_tensors
+        first, second = _moments(middle, width.expand(middle.shape), log_ratio)
+        by_centre, by_scale = ctx.shapes
+        first, second = (
+            part.mul_(upstream).sum_to_size(torch.broadcast_shapes(by_centre, by_scale))
+            for part in (first, second)
+        )
+        by_unit = (first * inverse).sum_to_size(by_centre)
+        return None, None, by_unit, (second * inverse * _ROOT_HALF).sum_to_size(by_scale)
 
 
 def _slopes(
@@ -252,10 +311,13 @@ def _ends(low: Tensor, high: Tensor, centre: Tensor, inverse: Tensor) -> tuple[T
     return torch.maximum(a, b.clamp_max(0) - _NO_TAIL), torch.minimum(b, a.clamp_min(0) + _NO_TAIL)
 
 
-def _log_masses(
-    low: Tensor, high: Tensor, centre: Tensor, scale: Tensor, middle: Tensor, width: Tensor
-) -> tuple[Tensor, Tensor]:
-    """log Z and log(φ(ℓ)/Z), each by the formula that keeps its digits: most intervals are short."""
+def _log_masses(middle: Tensor, width: Tensor, ends: Ends) -> tuple[Tensor, Tensor]:
+    """log Z and log(φ(ℓ)/Z), each by the formula that keeps its digits: most intervals are short.
+
+    Args:
+        middle, width: in standard deviations.
+        ends: of chosen intervals, the end nearer to the centre first.
+    """
     m = middle.abs()
     size = torch.addcmul(width, width, m)
     smallest, largest = size.aminmax()
@@ -275,9 +337,7 @@ def _log_masses(
     here = (narrow & (size > _TINY)).nonzero(as_tuple=True)
     put(lambda m, w: _short(m, w, _quadrature(m, w)), here, m[here], width[here])
     here = (~narrow).nonzero(as_tuple=True)
-    low, high, centre, scale = (part.expand(m.shape)[here] for part in (low, high, centre, scale))
-    a, b = _ends(low, high, centre, (scale * _ROOT_HALF).reciprocal())
-    near, far = torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
+    near, far = ends(here)
     for formula, chosen in ((_tail, near >= 0), (_central, ~(near >= 0))):
         put(formula, tuple(index[chosen] for index in here), near[chosen], far[chosen])
     return value, log_ratio

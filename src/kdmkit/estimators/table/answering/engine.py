@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
-from kdmkit.estimators.table.answering.pairs import pair_share
+from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
@@ -28,8 +28,6 @@ from kdmkit.training import Table
 
 #: Rows that are answered together.
 BLOCK = 4096
-# Tails that a comparison of two columns leaves out.
-_LEAST = 1e-9
 # Rows that tell how usual evidence is: with the evidence, and of all; differences of log p that are rounding.
 _FEW_ROWS, _MANY_ROWS, _ROUNDING = 200, 5000, 1e-5
 # Evidence is unlike the data below this support.
@@ -83,87 +81,37 @@ class TableEngine:
 
     def event(self, event: Event, given: Event) -> tuple[float, float]:
         """P(event | given), and log p(given)."""
-        both, log_given = event & given, 0.0
-        condition = self.boxes(given)
-        if condition != [{}]:
-            log_given = self._log_density(condition, given)
-        boxes = self.boxes(both, "event")
-        if condition and _has_densities(self.evidence(condition)):
-            return self._share_of_density(boxes, condition), log_given
-        return float(np.clip(np.exp(self.log_prob(boxes) - log_given), 0.0, 1.0)), log_given
-
-    def log_prob(self, boxes: Sequence[Box]) -> float:
-        """log P of disjoint boxes, also of pairs of columns that are compared."""
-        plain = [box for box in boxes if not any(isinstance(key, Pair) for key in box)]
-        total = float(self.evidence(plain).log_prob())
-        compared = [self._log_prob_of_pair(box) for box in boxes if box not in plain]
-        return float(np.logaddexp.reduce([total, *compared]))
-
-    def conditional(self, boxes: Sequence[Box], rest: Box) -> np.ndarray:
-        """P(box | rest) of boxes that all contain the conditions `rest`."""
-        parts = [(i, one) for i, box in enumerate(boxes) for one in self._parts_of(box)]
-        total = np.zeros(len(boxes))
-        if parts:
-            logs = EventEvidence(self.joint, [one for _, one in parts]).log_masses().cpu().numpy()
-            np.add.at(total, [i for i, _ in parts], np.exp(logs - float(self.evidence([rest]).log_prob())))
-        return total
-
-    def _parts_of(self, box: Box) -> list[Box]:
-        """Boxes of variables; none if the box has an empty region."""
-        trimmed = {name: self.columns[name].codec.trimmed(region) for name, region in box.items()}
-        if any(region.is_empty for region in trimmed.values()):
-            return []
-        return self.schema.boxes({name: region for name, region in trimmed.items() if not region.is_whole})
-
-    def extremes(self, column: Column) -> tuple[Any, Any]:
-        """Quantiles of a column between which nearly all of its probability lies."""
-        low, high = self._prior(column).quantile([_LEAST, 1 - _LEAST])
-        return low, high
-
-    def edges(self, column: Column, n: int) -> np.ndarray:
-        """Quantiles of a column at n − 1 equal steps of probability."""
-        return np.asarray(self._prior(column).quantile((np.arange(1, n) / n).tolist()), dtype=np.float64)
-
-    def _log_prob_of_pair(self, box: Box) -> float:
-        pairs = [key for key in box if isinstance(key, Pair)]
-        if len(pairs) > 1:
-            wanted = "one comparison of two columns in each alternative"
-            raise ValueError(bad_argument("event", wanted, " and ".join(map(str, pairs))))
-        rest = {key: region for key, region in box.items() if key not in pairs}
-        evidence = self.evidence([rest])
-        log_rest = float(evidence.log_prob())
-        if np.isneginf(log_rest):
-            return log_rest
-        share = pair_share(self, pairs[0], box[pairs[0]], rest)
-        return log_rest + float(np.log(share)) if share > 0 else -np.inf
-
-    def _share_of_density(self, boxes: Sequence[Box], condition: Sequence[Box]) -> float:
-        """P(event | given) if single values of densities are given: the share of the same kind of cases."""
-        given, both = self.evidence(condition), self.evidence(boxes)
-        below, above = (self._log_densities(one) for one in (given, both))
-        if above[0] > below[0]:
-            return 0.0
-        return float(np.clip(np.exp(above[1] - below[1]), 0.0, 1.0))
-
-    def _log_densities(self, evidence: EventEvidence) -> tuple[int, float]:
-        """The number of densities in the evidence, and its log-density."""
-        if {} in evidence.boxes:
-            return 0, 0.0
-        answers = evidence.answers(self.joint.variables[:1])
-        if not answers:
-            return 10**6, -np.inf
-        log_evidence = torch.cat([answer.log_evidence for answer in answers])
-        return len(answers[0].cases[0].points), float(torch.logsumexp(log_evidence, -1))
-
-    def _log_density(self, condition: Sequence[Box], given: Event) -> float:
-        log_density = (
-            self.log_prob(condition)
-            if any(isinstance(key, Pair) for box in condition for key in box)
-            else self._log_densities(self.evidence(condition))[1]
-        )
-        if np.isneginf(log_density):
+        below, log_given = self.measure(self.boxes(given))
+        if np.isneginf(log_given):
             raise impossible(given)
-        return log_density
+        above, log_both = self.measure(self.boxes(event & given, "event"))
+        share = np.exp(log_both - log_given) if above == below else 0.0
+        return float(np.clip(share, 0.0, 1.0)), log_given
+
+    def measure(self, boxes: Sequence[Box]) -> tuple[int, float]:
+        """How many single values of densities an event holds, and its log-density; 0 and log P if none."""
+        compared = [box for box in boxes if any(isinstance(key, Pair) for key in box)]
+        parts = [part for box in compared for part in self._compared(box)]
+        parts.append(_measured(self.evidence([box for box in boxes if box not in compared])))
+        possible = [part for part in parts if part[1] > -np.inf]
+        least = min((n_densities for n_densities, _ in possible), default=0)
+        logs = [log_density for n_densities, log_density in possible if n_densities == least]
+        return least, float(np.logaddexp.reduce([-np.inf, *logs]))
+
+    def _compared(self, box: Box) -> Iterator[tuple[int, float]]:
+        """`measure` of the cases of a box in which two columns are compared."""
+        pair, *others = [key for key in box if isinstance(key, Pair)]
+        if others:
+            wanted = "one comparison of two columns in each alternative"
+            raise ValueError(bad_argument("event", wanted, " and ".join(map(str, [pair, *others]))))
+        left, right = (self.column("event", name) for name in pair)
+        rest = self.evidence([{key: region for key, region in box.items() if key != pair}])
+        for evidence in (EventEvidence(self.joint, [case.regions]) for case in rest.cases):
+            n_densities, log_density = _measured(evidence)
+            if log_density > -np.inf:
+                rho = evidence.infer([*left.variables, *right.variables])
+                share = Comparison(self, left, right, rho).probability(box[pair])
+                yield n_densities, log_density + (math.log(share) if share else -np.inf)
 
     # ---- one question
 
@@ -171,7 +119,7 @@ class TableEngine:
         """The distribution of a column, and log p(given)."""
         boxes = self.boxes(given)
         if boxes == [{}]:
-            return self._prior(column), 0.0
+            return self.prior(column), 0.0
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
@@ -182,7 +130,7 @@ class TableEngine:
     def _posterior_given(
         self, column: Column, boxes: Sequence[Box], evidence: EventEvidence, given: Event
     ) -> Posterior:
-        if self._has_digits(column):
+        if self.has_digits(column):
             posterior: Posterior = DigitsPosterior.given(self, column, boxes)
         else:
             (name,) = column.variables
@@ -190,13 +138,12 @@ class TableEngine:
                 rho = evidence.infer([name])
             except ValueError as error:
                 raise impossible(given) from error
-            cache = self.caches[name] if rho.kernel is self.joint.kernels[name] else None
-            posterior = VariablePosterior(column, rho, cache)
+            posterior = self.posterior_of(column, rho)
         if np.isneginf(posterior.log_evidence):
             raise impossible(given)
         return posterior
 
-    def _has_digits(self, column: Column) -> bool:
+    def has_digits(self, column: Column) -> bool:
         """Whether a column is one of dates, or of times of day too many for levels."""
         return column.kind in ("date", "time") and column.codec.levels is None
 
@@ -204,13 +151,13 @@ class TableEngine:
         """The distribution of every column, and log p(given): one pass of messages serves all."""
         boxes = self.boxes(given)
         if boxes == [{}]:
-            return {column.name: self._prior(column) for column in columns}, 0.0
+            return {column.name: self.prior(column) for column in columns}, 0.0
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
         evidence = self.evidence(boxes)
         conditioned = {name for box in boxes for name in box}
-        free = [c for c in columns if c.name not in conditioned and not self._has_digits(c)]
+        free = [c for c in columns if c.name not in conditioned and not self.has_digits(c)]
         posteriors: dict[str, Posterior] = {}
         if len(free) > 1 and evidence.cases:
             wanted = [column.variables[0] for column in free]
@@ -225,11 +172,11 @@ class TableEngine:
         ordered = {column.name: posteriors[column.name] for column in columns}
         return ordered, next((one.log_evidence for one in ordered.values()), 0.0)
 
-    def _prior(self, column: Column) -> Posterior:
+    def prior(self, column: Column) -> Posterior:
         """The distribution of a column without evidence; made once."""
         if column.name not in self._priors:
             rho = self.joint.marginal(*column.variables)
-            self._priors[column.name] = self._posterior_of(column, rho)
+            self._priors[column.name] = self.posterior_of(column, rho)
         return self._priors[column.name]
 
     # ---- how usual evidence is
@@ -252,10 +199,12 @@ class TableEngine:
     def is_unusual(self, given: Event) -> bool:
         """Whether the evidence is unlike the data: its support is below 1 in 10,000."""
         boxes = self.boxes(given)
+        if self._are_outside(boxes):
+            return True
+        n_densities, log_density = self.measure(boxes)
         # The support is at least the probability, which needs no draws.
-        return self._are_outside(boxes) or (
-            self.log_prob(boxes) < math.log(_UNUSUAL) and self.support(given) < _UNUSUAL
-        )
+        is_usual = not n_densities and log_density >= math.log(_UNUSUAL)
+        return not is_usual and self.support(given) < _UNUSUAL
 
     def is_outside(self, given: Event) -> bool:
         """Whether the evidence lies outside of the data."""
@@ -290,15 +239,19 @@ class TableEngine:
         """The distribution of a column given the other columns of every row, `(rows,)`."""
         evidence, observed = _others(rows, column)
         if not evidence:
-            return self._posterior_of(column, self.joint.marginal(*column.variables).expand((len(rows),)))
+            return self.posterior_of(column, self.joint.marginal(*column.variables).expand((len(rows),)))
         ask = partial(self.joint.infer, observed=observed, **evidence)
         names = column.variables
-        return self._posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
+        return self.posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
 
-    def _posterior_of(self, column: Column, rho: Any, ask: Any = None) -> Posterior:
-        if self._has_digits(column):
+    def posterior_of(self, column: Column, rho: Any, ask: Any = None) -> Posterior:
+        """The distribution of a column, from that of its variables."""
+        if self.has_digits(column):
             return DigitsPosterior(self, column, rho, ask)
-        return VariablePosterior(column, rho, self.caches[column.variables[0]])
+        (name,) = column.variables
+        return VariablePosterior(
+            column, rho, self.caches[name] if rho.kernel is self.joint.kernels[name] else None
+        )
 
     def log_prob_of_rows(self, rows: Table) -> Float[Tensor, " rows"]:
         """log p of the observed part of every row, in the user's units."""
@@ -313,8 +266,16 @@ def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, T
     return {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
 
 
-def _has_densities(evidence: EventEvidence) -> bool:
-    return any(case.points for case in evidence.cases)
+def _measured(evidence: EventEvidence) -> tuple[int, float]:
+    """The number of densities in evidence, and its log-density."""
+    log_prob = float(evidence.log_prob())
+    if log_prob > -np.inf:
+        return 0, log_prob
+    answers = evidence.answers(evidence.joint.variables[:1])
+    logs = [answer.log_evidence for answer in answers]
+    return (
+        (len(answers[0].cases[0].points), float(torch.cat(logs).logsumexp(-1))) if answers else (0, -np.inf)
+    )
 
 
 def check_plain(boxes: Sequence[Mapping[Any, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit.distributions import KDM
@@ -24,12 +24,16 @@ from kdmkit.estimators.table.answering.posterior import (
     nearest_interval,
     tails,
 )
+from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.schema import Column
 from kdmkit.kernels import Region
 from kdmkit.kernels.region_tensors import Packed, stack_packed
 
-# Points between the neighbours of the highest one, and how often there are nearer ones.
-_PEAK_POINTS, _PEAK_STEPS = 33, 4
+# Points near which the highest one is searched, points between the neighbours of each, and how often there
+# are nearer ones.
+_PEAKS, _PEAK_POINTS, _PEAK_STEPS = 8, 33, 4
+# Distance from a knot of a transform, as a share of the largest: four units of float32.
+_BESIDE = 2.0**-21
 # Levels of quantiles that are searched together, ascending.
 _USUAL = (0.005, 0.05, 0.5, 0.95, 0.995)
 
@@ -155,16 +159,36 @@ class VariablePosterior(Posterior):
         if self.has_levels:
             return super().mode()
         kernel = self.rho.kernel
-        points = torch.cat([self.cache.modes.reshape(-1).double(), self.cache.knots.points]).unique()
+        every = torch.cat(
+            [self.cache.modes.reshape(-1).double(), self.cache.knots.points, self._beside_breaks()]
+        )
         if not kernel.has_atoms or kernel.only_atoms:
-            return self._at(self._peak(points, kernel.nearest_atom if kernel.only_atoms else None))
-        is_atom = kernel.nearest_atom(points) == points
+            return self._at(self._peak(every.unique()))
+        points = self._snapped(every).unique()
+        is_atom = self._is_atom(points)
         atoms, rest = points[is_atom], points[~is_atom]
         masses = self._heights(atoms.reshape(-1, *self._ones)).exp()
         best = masses.argmax(0)
-        peak = self._peak(rest, None) if len(rest) else atoms[best]
+        peak = self._peak(rest) if len(rest) else atoms[best]
         more = 1 - masses.sum(0) > masses.amax(0)
         return self._at(torch.where(more, peak, atoms[best]))
+
+    def _is_atom(self, numbers: Tensor) -> Bool[Tensor, "*shape"]:
+        """Whether numbers of a column with atoms and a density are atoms, in the precision of components."""
+        events = numbers.to(self.rho.components.dtype)
+        return self.rho.kernel.nearest_atom(events) == events
+
+    def _snapped(self, events: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Events as answers write them: on the grid of the column."""
+        kernel = self.rho.kernel
+        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.on_grid(events)
+
+    @property
+    def _part(self) -> NumberPart:
+        """How numbers without levels are events."""
+        (part,) = self.codec.parts
+        assert isinstance(part, NumberPart)
+        return part
 
     @property
     def _ones(self) -> list[int]:
@@ -177,22 +201,30 @@ class VariablePosterior(Posterior):
         events = numbers.to(self.rho.components.dtype).unsqueeze(-1)
         return self.rho.log_prob(events).double()
 
-    def _peak(
-        self, points: Float[Tensor, " k"], snap: Callable[[Tensor], Tensor] | None
-    ) -> Float[Tensor, "*batch"]:
-        """The highest point of log p: among some, then between its neighbours, ever nearer."""
-        best = self._heights(points.reshape(-1, *self._ones)).expand(-1, *self.batch).argmax(0)
+    def _beside_breaks(self) -> Float[Tensor, " k"]:
+        """Events on either side of the numbers at which the density jumps."""
+        part = self._part
+        events = torch.tensor(part.knots, dtype=torch.float64, device=self.rho.components.device)
+        width = torch.full_like(events, max(part.step / part.scale, _BESIDE * float(events.abs().max())))
+        return torch.cat([events - width, events + width])
+
+    def _peak(self, points: Float[Tensor, " k"]) -> Float[Tensor, "*batch"]:
+        """The highest point of a density: near the highest of some, between their neighbours, ever nearer."""
+        heights = self._heights(points.reshape(-1, *self._ones)).expand(-1, *self.batch)
+        best = heights.topk(min(_PEAKS, len(points)), 0).indices
         low, high = points[(best - 1).clamp_min(0)], points[(best + 1).clamp_max(len(points) - 1)]
-        peak = points[best]
-        share = torch.linspace(0, 1, _PEAK_POINTS).to(points).reshape(-1, *self._ones)
+        peak, kernel = points[best], self.rho.kernel
+        share = torch.linspace(0, 1, _PEAK_POINTS).to(points).reshape(-1, 1, *self._ones)
         for _ in range(_PEAK_STEPS):
-            near = torch.cat([torch.lerp(low, high, share), peak.unsqueeze(0)])
-            near = near if snap is None else snap(near)
-            best = self._heights(near).argmax(0, keepdim=True)
-            peak = near.gather(0, best).squeeze(0)
+            near = torch.cat([self._snapped(torch.lerp(low, high, share)), peak.unsqueeze(0)])
+            heights = self._heights(near)
+            if kernel.has_atoms and not kernel.only_atoms:
+                heights = heights.masked_fill(self._is_atom(near), -torch.inf)
+            heights, place = heights.max(0, keepdim=True)
+            peak = near.gather(0, place).squeeze(0)
             width = (high - low) / (_PEAK_POINTS - 1)
             low, high = torch.maximum(low, peak - width), torch.minimum(high, peak + width)
-        return peak
+        return peak.gather(0, heights.squeeze(0).argmax(0, keepdim=True)).squeeze(0)
 
     def typical(self) -> Array:
         if not self.has_levels:

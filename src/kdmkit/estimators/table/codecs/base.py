@@ -165,6 +165,11 @@ class Codec(ABC):
         """Single numbers with a probability."""
         return ()
 
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        """Numbers at which the distribution function has a step or a kink."""
+        return self.atoms
+
     @abstractmethod
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
         """The outcomes of decoded values, as numbers."""

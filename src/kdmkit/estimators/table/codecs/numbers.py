@@ -151,6 +151,12 @@ class NumberCodec(Codec):
     def atoms(self) -> tuple[float, ...]:
         return getattr(self.part, "atoms", ())
 
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        part = self.part
+        knots = [k * part.scale + part.shift for k in part.knots] if isinstance(part, NumberPart) else []
+        return (*self.atoms, *map(float, knots))
+
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
         numbers = as_numbers(RawColumn(self.name, values, np.zeros(len(values), bool), Storage(self.base)))
         return self.part.encode(numbers).values.double().numpy() if self.levels is not None else numbers

@@ -171,6 +171,8 @@ class CodePart(Part):
         return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
 
 
+# How far a number of a column with masses may lie beside its grid, in steps.
+_SLACK = 0.01
 # The initial σ of the transformed numbers, unless the layer sets it.
 _SIGMA = 0.5
 
@@ -239,8 +241,10 @@ class NumberPart(Part):
         return min(every), max(every)
 
     def encode(self, numbers: np.ndarray) -> Events:
-        numbers = self.snapped(numbers)
+        given, numbers = numbers, self.snapped(numbers)
         inside = (numbers >= self.low) & (numbers <= self.high)
+        if self.masses:
+            inside &= np.abs(numbers - given) <= _SLACK * self.step
         filled = np.where(inside, numbers, self.knots[0] * self.scale + self.shift)
         events = torch.from_numpy((filled - self.shift) / self.scale).unsqueeze(-1)
         density = not self.masses and self.scale != 1
@@ -254,6 +258,13 @@ class NumberPart(Part):
         # Rounded once more: a multiple of .1 is to be the nearest float to its decimal digits.
         multiple = np.round((numbers - self.origin) / self.step)
         return np.round(self.origin + multiple * self.step, self._decimals)
+
+    def on_grid(self, events: Tensor) -> Tensor:
+        """Events of the nearest points of the grid."""
+        if not self.step:
+            return events
+        numbers = self.snapped(events.cpu().numpy() * self.scale + self.shift)
+        return torch.from_numpy((numbers - self.shift) / self.scale).to(events)
 
     @property
     def _decimals(self) -> int:

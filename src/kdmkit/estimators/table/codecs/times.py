@@ -19,7 +19,7 @@ from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import DAY, clock_of
 from kdmkit.estimators.table.codecs.parts import Events, Part, part_from_config
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage, microseconds, time_of_day
-from kdmkit.estimators.table.frames.writing import TimeWriting
+from kdmkit.estimators.table.literals import read_people_time
 from kdmkit.kernels import Interval, Kernel, Periodic, Region, Resolution
 from kdmkit.kernels.region_reading import by_edges
 from kdmkit.kernels.regions import intersection, interval, union
@@ -139,19 +139,15 @@ class TimeCodec(Codec):
     def _microseconds(self, value: Any) -> int:
         time = value
         if isinstance(value, str):
-            written = TimeWriting().read(value)
-            if written is not None:
-                return written
             with suppress(ValueError):
-                time = datetime.time.fromisoformat(value.strip())
+                time = datetime.time.fromisoformat(read_people_time(value))
         if not isinstance(time, datetime.time):
             raise self._no_value("a time of day such as '18:30'", value)
         return microseconds(time)
 
     def read_text(self, text: str) -> str:
         """A time in the form of ISO 8601."""
-        self._microseconds(text)
-        return text.strip()
+        return read_people_time(text)
 
     def read_part(self, part: str, region: Region) -> Region:
         if part != "hour":

@@ -1,0 +1,178 @@
+"""Small questions whose answer everybody knows: ends of ranges, units, values that cannot be, odd names."""
+
+from __future__ import annotations
+
+import datetime as dt
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import kdmkit as kdm
+import typecheck
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("narwhals")
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+N = 300
+
+
+def fitted(frame: Any, **options: Any) -> kdm.KDMTable:
+    settings: dict[str, Any] = {"n_components": 4, "max_epochs": 2, "random_state": 0, **options}
+    return kdm.KDMTable(**settings).fit(frame)
+
+
+def mixed() -> Any:
+    rng = np.random.default_rng(0)
+    start = pd.Timestamp("2024-01-01")
+    return pd.DataFrame(
+        {
+            "zeros": np.where(rng.random(N) < 0.6, 0.0, np.round(rng.gamma(2, 50, N), 9)),
+            "tenths": np.round(rng.normal(20, 0.3, N), 1),
+            "minute": [dt.time(9 + int(m) // 60, int(m) % 60) for m in rng.integers(0, 180, N)],
+            "stamp": start + pd.to_timedelta(rng.integers(0, 60 * 24 * 40, N), unit="min"),
+            "day": start + pd.to_timedelta(rng.integers(0, 300, N), unit="D"),
+            "lasts": pd.to_timedelta(rng.integers(1, 100, N), unit="h"),
+            "count": rng.poisson(4, N),
+            "level": np.where(rng.random(N) < 0.5, "a", [f"id{i}" for i in range(N)]),
+            " lead": rng.normal(size=N),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> kdm.KDMTable:
+    with typecheck.off():
+        return fitted(mixed(), types={"level": "category"})
+
+
+def test_a_strict_end_leaves_a_frequent_value_out(table: kdm.KDMTable) -> None:
+    zero, more = (table.probability(f"zeros {sign} 0") for sign in ("=", ">"))
+    assert zero == pytest.approx((mixed()["zeros"] == 0).mean(), abs=0.2)
+    assert zero + more == pytest.approx(1, abs=1e-6)
+    positive = table.query("zeros", "zeros > 0")
+    assert positive.probability(0) == 0
+    assert positive.mean == pytest.approx(table.query("zeros").mean / more, rel=1e-4)
+    assert (table.sample(200, given="zeros > 0", random_state=0)["zeros"] > 0).all()
+
+
+def test_both_ends_of_a_narrow_range_on_the_target(table: kdm.KDMTable) -> None:
+    given = {"tenths": (20.1, 20.2)}
+    inside = table.query("tenths", given)
+    assert inside.probability(20.1) == pytest.approx(table.probability({"tenths": 20.1}, given), abs=1e-6)
+    assert inside.probability(20.1) + inside.probability(20.2) == pytest.approx(1, abs=1e-6)
+    assert set(table.sample(200, given=given, random_state=0)["tenths"]) == {20.1, 20.2}
+    assert table.query("tenths", {"tenths": (20.2, 20.3)}).interval(0.9) == (20.2, 20.3)
+
+
+def test_whole_turns_are_counted_once() -> None:
+    kernel = kdm.Periodic(2.0, 7, whole=True)
+    components = torch.arange(7.0, dtype=torch.float64).reshape(-1, 1)
+    for last in range(6):
+        below, above = kdm.Interval(None, last), kdm.Interval(last + 1, None)
+        total = sum(kernel.log_mass(region, components).exp() for region in (below, above))
+        np.testing.assert_allclose(total.numpy(), 1, atol=1e-12)
+
+
+def test_single_times_and_date_times(table: kdm.KDMTable) -> None:
+    minutes = [table.probability({"minute": (dt.time(9, m), dt.time(9, m))}) for m in range(60)]
+    assert sum(minutes) == pytest.approx(table.probability({"minute": ("9:00", "9:59")}), abs=1e-6)
+    assert min(minutes) > 0
+    stamp = mixed()["stamp"][3]
+    assert table.query("stamp", {"stamp": stamp}).mode == stamp
+    both = table.marginals({"stamp": stamp})
+    assert both["count"].mean == pytest.approx(table.query("count", {"stamp": stamp}).mean, rel=1e-6)
+    assert both["stamp"].probability(stamp) == pytest.approx(1)
+
+
+def test_certain_and_impossible_events(table: kdm.KDMTable) -> None:
+    assert float(table.query("P(count >= 0)")) == 1
+    assert table.probability("count < 0") == 0
+    assert table.query("tenths", "count >= 0").mean == table.query("tenths").mean
+    assert table.query("tenths", "count >= 0").log_evidence == 0
+    with pytest.raises(ValueError, match="probability 0 of count < 0"):
+        table.query("tenths", "count < 0")
+
+
+def test_densities_of_levels_are_their_probabilities(table: kdm.KDMTable) -> None:
+    levels, answer = table.levels("level"), table.query("level")
+    densities = answer.density(levels)
+    np.testing.assert_allclose(densities, [answer.probability(level) for level in levels], atol=1e-7)
+    assert densities.sum() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["day", "minute", "stamp", "lasts"])
+def test_densities_and_probabilities_of_dates_times_and_durations(table: kdm.KDMTable, name: str) -> None:
+    value, answer = mixed()[name][5], table.query(name)
+    # Many minutes have the density in their middle.
+    assert answer.density([value]) == pytest.approx(answer.probability(value), rel=1e-3)
+    assert table.query(name, {name: value}).probability((None, value)) == pytest.approx(1)
+
+
+def test_an_atom_beside_a_density_in_any_unit() -> None:
+    x = np.where(np.random.default_rng(1).random(N) < 0.6, 0, np.random.default_rng(2).gamma(2, 50, N))
+    for unit in (1.0, 1000.0):
+        table = fitted({"x": x * unit})
+        assert table.probability({"x": 0}, {"x": [0, float(x.max()) * unit]}) == 1
+
+
+def test_rows_filled_in_together_are_at_least_as_probable_as_cell_by_cell(table: kdm.KDMTable) -> None:
+    frame = mixed().astype({"count": float})[:30]
+    gaps = frame.mask(np.random.default_rng(3).random(frame.shape) < 0.4)
+    whole, cells = (table.score_samples(table.impute(gaps, how=how)) for how in ("rows", "cells"))
+    assert (whole >= cells - 1e-4).all()
+
+
+def test_integers_beyond_2_to_53_are_left_out_with_a_reason() -> None:
+    odd = 2**53 + 1 + 2 * np.random.default_rng(0).integers(0, 40, N)
+    table = fitted({"k": odd, "x": np.arange(N) % 7})
+    with pytest.raises(ValueError, match=r"left out \(identifier: whole numbers beyond 2\^53"):
+        table.query("k")
+    exact = fitted({"k": odd - 2**53 + 2**52})
+    assert (exact.sample(200, random_state=0)["k"] % 2 == 1).all()
+    assert exact.probability({"k": 2**52 + 2}) == 0
+
+
+def test_the_mode_of_a_date_is_its_most_probable_day() -> None:
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta([0] * 150 + list(range(20, 170)), unit="D")
+    answer = fitted({"day": days}, max_epochs=20).query("day")
+    every = [days[0] + pd.Timedelta(days=i) for i in range(200)]
+    assert answer.mode == every[int(answer.density(every).argmax())]
+    assert answer.mode != answer.median
+
+
+@pytest.mark.parametrize("condition", ["count = 4.5", "4.2 < count < 4.8", "tenths = 20.05"])
+def test_values_off_the_grid_have_no_probability(table: kdm.KDMTable, condition: str) -> None:
+    assert table.probability(condition) == 0
+    assert table.query("count").density([4.5, -1.0]).tolist() == [0, 0]
+    off_grid, negative, on_grid = table.score_samples({"count": [4.5, -1.0, 4.0]})
+    assert off_grid == negative < on_grid
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("day > 2024-03-05", 'day > "2024-03-05"'),
+        ("tenths > 20.1", "tenths > 20.1"),
+        ({" lead": (0, None)}, "` lead` >= 0"),
+    ],
+)
+def test_printed_questions_ask_the_same(table: kdm.KDMTable, given: Any, text: str) -> None:
+    answer = table.query("count", given)
+    assert answer.question == f"P(count | {text})"
+    again = table.query(answer.question)
+    assert (again.question, again.log_evidence) == (answer.question, answer.log_evidence)
+
+
+@pytest.mark.parametrize("given", [{"tenths": 1e9}, "day > 2026-06-01", "zeros > 1e6"])
+def test_evidence_outside_of_the_data_is_answered_with_a_warning(table: kdm.KDMTable, given: Any) -> None:
+    with pytest.warns(UserWarning, match="rests on the tails of the model"):
+        answer = table.query("count", given)
+    assert answer.support == 0
+    assert answer.is_unusual
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert table.query("count", "tenths > 20").support > 0.1
