@@ -34,7 +34,7 @@ from kdmkit.estimators.table.answering.insights import (
 from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
 from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.outcomes import check_target, columns_of, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 from kdmkit.training import Table
 
@@ -52,6 +52,10 @@ class KDMTable(DensityMixin, TableEstimator):
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.
+        texts: columns of names, sentences, addresses and other texts of single rows are `"left out"` of the
+            model, or are levels: rare ones are `"pooled"` in draws, or all of them `"drawn"` as they are.
+        min_level_rows: texts with fewer rows are rare: they can be asked about, but draws have "(other)" in
+            their place; `"auto"` is 2 + n/500 for n rows, at most 5.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all. With
             the default, the automatic number of training steps sees no row twice.
@@ -178,7 +182,8 @@ class KDMTable(DensityMixin, TableEstimator):
         warn_of_outside(engine, condition)
         if sampler.accepted < _FEW_ACCEPTED:
             warnings.warn(f"{sampler.accepted:.1%} of the draws satisfied the conditions", stacklevel=2)
-        return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
+        values = {name: value.cpu() for name, value in drawn.items()}
+        return self.schema_.decode(values, named=columns_of(condition))
 
     # ---- rows
 
@@ -238,12 +243,6 @@ class KDMTable(DensityMixin, TableEstimator):
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
             yield from self.schema_.encode(batch).blocks(BLOCK)
-
-    def _only_target(self) -> str:
-        if self.targets is None or len(self.targets) != 1:
-            wanted = "a column; only with one column in `targets` is there a default"
-            raise ValueError(bad_argument("target", wanted, None))
-        return str(self.targets[0])
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, as `predict_proba` has them."""

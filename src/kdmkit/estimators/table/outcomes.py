@@ -9,8 +9,9 @@ from typing import Any
 from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.language import parse_event
-from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.schema import Schema
 from kdmkit.estimators.table.vocabulary import ColumnSyntax
 from kdmkit.kernels import Missing, Region
 from kdmkit.kernels.regions import NOTHING, WHOLE
@@ -67,6 +68,13 @@ def read_event(schema: Schema, given: Any) -> Event:
     if given is not None and not isinstance(given, Event):
         check_instance("given", given, Mapping, "an event, a mapping from column to what is known, or text")
     return as_event(given)
+
+
+def columns_of(event: Event) -> set[str]:
+    """The columns that an event is about."""
+    keys = event.keys()
+    pairs = {name for key in keys if isinstance(key, Pair) for name in key}
+    return pairs | {str(getattr(key, "name", key)) for key in keys if not isinstance(key, Pair)}
 
 
 def check_target(schema: Schema, target: Any) -> Column:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,17 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
-from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.codecs.base import LeftOutCodec
+from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config
+from kdmkit.estimators.table.codecs.rare import (
+    UnseenLevels,
+    grown,
+    pooled,
+    texts_as_levels,
+    with_least_rows,
+)
 from kdmkit.estimators.table.codecs.texts import recognised
+from kdmkit.estimators.table.column import COLUMN_HEADER, Column, absent_cells, fit_column
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
@@ -29,50 +37,8 @@ from kdmkit.training import Table
 
 # Numbers further out are taken for this one: in float32 they would be infinite.
 _FAR = 1e30
-COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: an entry of `Columns`.
-
-    Attributes:
-        name: the column's name.
-        kind: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier,
-            text or empty.
-        why: the reason in a few words.
-        details: levels, range, resolution, atoms.
-        variables: names of the column's variables in the model, one for each part; () if it is left out.
-        codec: turns its cells into events and back.
-        missing: the share of missing cells in the rows it was fitted to.
-        storage: how the frame stores the column.
-
-    With `table` as in the example of `KDMTable`:
-
-    >>> table.columns_["size"].kind
-    'category'
-    """
-
-    name: str
-    kind: str
-    why: str
-    details: str
-    variables: tuple[str, ...]
-    codec: Codec
-    missing: float
-    storage: Storage
-
-    @property
-    def reason(self) -> str:
-        """The kind, and why."""
-        return f"{self.kind}: {self.why}"
-
-    @property
-    def line(self) -> tuple[str, ...]:
-        """The line of the column in a printed table, below `COLUMN_HEADER`."""
-        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
 
 
 class Schema:
@@ -102,20 +68,35 @@ class Schema:
         self.syntax: dict[str, Any] | None = None
 
     @classmethod
-    def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
+    def from_frame(
+        cls,
+        frame: Any,
+        types: Mapping[str, str] | None = None,
+        *,
+        texts: str = "left out",
+        least_rows: int | None = None,
+    ) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
+            texts: what becomes of texts of single people or things, as in `KDMTable`.
+            least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
         """
         raw = read_frame("X", frame)
         if not raw.n_rows:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         raw = recognised(raw, wanted)
-        columns = [_column(i, column, wanted, raw.numbers) for i, column in enumerate(raw.columns.values())]
+        wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
+        least_rows = 1 if texts == "drawn" else least_rows
+        columns = [
+            fit_column(i, column, wanted, raw.numbers) for i, column in enumerate(raw.columns.values())
+        ]
+        if least_rows is not None:
+            columns = [with_least_rows(column, least_rows) for column in columns]
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample)
 
@@ -138,6 +119,17 @@ class Schema:
     def read(self, frame: Any) -> RawFrame:
         """The columns of a frame, with texts read as those of the fitted rows."""
         return read_cells(self.marked(frame), self.storages)
+
+    def grown(self, frame: RawFrame, least_rows: int | None) -> Schema:
+        """The schema with the levels of more rows, which `read` gave."""
+        columns = [grown(column, frame.columns[name], least_rows) for name, column in self.columns.items()]
+        if all(new is old for new, old in zip(columns, self.columns.values(), strict=True)):
+            return self
+        larger = copy.copy(self)
+        larger.columns = {column.name: column for column in columns}
+        larger.__dict__.pop("modelled", None)
+        larger.syntax = None
+        return larger
 
     def source_of(self, name: str) -> str:
         """The column of the frame that has a column's cells."""
@@ -195,21 +187,29 @@ class Schema:
         values: dict[str, Tensor] = {}
         observed: dict[str, Tensor] = {}
         offset = torch.zeros(raw.n_rows, dtype=torch.float64)
+        unseen = UnseenLevels()
         for column in self.columns.values():
             if not column.variables:
                 continue
-            cells_of_column = raw.columns.get(column.name) or _absent(column, raw.n_rows)
+            cells_of_column = raw.columns.get(column.name) or absent_cells(column, raw.n_rows)
             cells = column.codec.encode(cells_of_column)
+            unseen.count(cells_of_column, column.codec, cells)
             offset = offset + cells.log_offset + column.codec.log_share(cells, cells_of_column.missing)
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
+        unseen.warn()
         return Table(values, observed, log_offset=offset)
 
     # ---- the user's side
 
     def decode(
-        self, values: Mapping[str, Tensor], *, columns: Sequence[str] | None = None, index: Any = None
+        self,
+        values: Mapping[str, Tensor],
+        *,
+        columns: Sequence[str] | None = None,
+        index: Any = None,
+        named: Collection[str] | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
@@ -218,6 +218,7 @@ class Schema:
         Args:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
+            named: columns whose rare levels stay; in others they are one text. None: all columns.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -226,7 +227,7 @@ class Schema:
             column = self.column("columns", name)
             has_values = column.variables and all(part in values for part in column.variables)
             if column.kind == "constant" or has_values:
-                raw.append(self.decode_column(name, values, n_rows))
+                raw.append(pooled(self.decode_column(name, values, n_rows), column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
@@ -337,30 +338,6 @@ class Schema:
         if self.sample is None:
             return ""
         return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
-
-
-def _column(i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarray | None) -> Column:
-    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
-    codec = fit_codec(raw, kind)
-    if kind == "empty":
-        warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)
-    names = (f"c{i}" if not part else f"c{i}_{part}" for part in codec.part_names)
-    return Column(
-        name=raw.name,
-        kind=kind,
-        why=why,
-        details=codec.describe(),
-        variables=tuple(names) if codec.modelled else (),
-        codec=codec,
-        missing=float(raw.missing.mean()),
-        storage=raw.storage,
-    )
-
-
-def _absent(column: Column, n_rows: int) -> RawColumn:
-    """A column with missing cells only."""
-    values = np.zeros(n_rows, dtype=BASES[column.storage.base])
-    return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
 
 
 class Columns(dict[str, Column]):

@@ -24,7 +24,7 @@ from kdmkit.estimators.table.answering.posterior import Posterior, half_open, ta
 from kdmkit.estimators.table.answering.variable_posterior import place_event
 from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.times import TimeCodec
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import WHOLE, OneOf, intersection

@@ -21,8 +21,9 @@ from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
-from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.schema import Schema
 from kdmkit.kernels.regions import intersection
 from kdmkit.training import Table
 

@@ -15,10 +15,10 @@ from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import TableEngine, check_plain
 from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.estimators.table.schema import Column
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
 

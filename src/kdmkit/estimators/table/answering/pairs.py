@@ -10,7 +10,7 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, OneOf, Region
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kdmkit.distributions.quantiles import Reached
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.codecs.base import Codec
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.region_reading import as_region
 from kdmkit.kernels.regions import WHOLE

@@ -25,7 +25,7 @@ from kdmkit.estimators.table.answering.posterior import (
     tails,
 )
 from kdmkit.estimators.table.codecs.parts import NumberPart
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Region
 from kdmkit.kernels.region_tensors import Packed, stack_packed
 

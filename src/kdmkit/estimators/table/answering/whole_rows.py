@@ -14,11 +14,11 @@ from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.schema import Column
 from kdmkit.training import Table
 
 # Rounds of draws before a condition on several columns is given up, and the least share that may satisfy it.
