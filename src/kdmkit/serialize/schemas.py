@@ -90,6 +90,8 @@ _POWERS = Rule(
     "pairs of a text and a power of ten",
     lambda pairs: all(len(pair) == 2 and type(pair[0]) is str and type(pair[1]) is int for pair in pairs),
 )
+_SCHEMA = {"backend": _TEXT, "labels": Rule(list[str | int])}
+_MISSING = Rule(str, '"outcome" or "unknown"', lambda text: text in ("outcome", "unknown"))
 _WRITINGS = {
     "times": {"seconds": _FLAG, "padded": _FLAG},
     "numbers": {
@@ -108,7 +110,9 @@ _WRITINGS = {
 
 def check_schema(config: Any) -> None:
     """Raises unless a schema's description has values of the right types that a column may have."""
-    _check_object("schema", config, {"backend": _TEXT, "labels": Rule(list[str | int])})
+    _check_object(
+        "schema", config, {"backend": _TEXT, "labels": Rule(list[str | int])}, {"missing": _MISSING}
+    )
     columns = config.get("columns")
     if not isinstance(columns, list) or not columns:
         raise TypeError(bad_argument("schema.columns", "a list of columns", repr(columns)))
@@ -129,6 +133,8 @@ def _check_column(place: str, column: Any) -> None:
             _check_object(here, part, _rules(here, part, "part", _PARTS))
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
+    if column.get("presence") is not None:
+        _check_object(f"{place}.presence", column["presence"], {"name": _TEXT, "smoothing": _SHARE})
     _check_object(f"{place}.storage", storage, {"base": _BASE}, _STORAGE)
     if storage.get("writing") is not None:
         here = f"{place}.storage.writing"

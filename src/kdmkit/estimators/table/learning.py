@@ -37,6 +37,7 @@ class TableEstimator(KDMEstimator):
     targets: Any = None
     texts: Literal["left out", "pooled", "drawn"] = "left out"
     min_level_rows: int | Literal["auto"] = "auto"
+    missing: Literal["outcome", "unknown"] = "outcome"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
@@ -66,7 +67,7 @@ class TableEstimator(KDMEstimator):
             frame = sample_frame("X", X, self.max_rows, self._seed)
             schema = self._new_schema(frame)
             weights, used = sampled_weights(sample_weight, frame)
-            rows = replace(schema.encode(frame).take(used), weights=weights)
+            rows = replace(schema.encode(frame, missing=self.missing).take(used), weights=weights)
             layer, self.history_, information = fit_model(schema, rows, self._fit_settings(schema, rows))
         self._kept = None
         self._adopt(schema, layer, information, frame.n_rows if frame.n_total is None else frame.n_total)
@@ -76,6 +77,7 @@ class TableEstimator(KDMEstimator):
         """Learns from one more chunk of rows.
 
         The first call decides what the columns are, as `fit` does; later chunks must have the same columns.
+        Columns without a missing cell in it take missing cells of later chunks for unknown values.
         New texts in a column of levels become levels of it. Other new levels are taken for missing cells, and
         `score_samples` gives them the share of unseen levels.
 
@@ -94,7 +96,7 @@ class TableEstimator(KDMEstimator):
             raw = read_frame("X", X)
             schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
-            rows = replace(schema.encode(raw).take(used), weights=weights)
+            rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
             layer, history, kept, information = learn_chunk(
                 schema,
@@ -111,8 +113,10 @@ class TableEstimator(KDMEstimator):
         return self
 
     def _new_schema(self, frame: RawFrame) -> Schema:
+        check_choice("missing", self.missing, ("outcome", "unknown"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
-        return Schema.from_frame(frame, self.types, texts=self.texts, least_rows=self._least_rows())
+        options = {"missing": self.missing, "texts": self.texts}
+        return Schema.from_frame(frame, self.types, least_rows=self._least_rows(), **options)
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
         """The schema with the levels of one more chunk."""
@@ -148,6 +152,7 @@ class TableEstimator(KDMEstimator):
             options=self._settings(self._seed, n),
             identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
+            presences=frozenset(presence.name for presence in schema.presences.values()),
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:

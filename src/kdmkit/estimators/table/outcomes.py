@@ -8,7 +8,7 @@ from typing import Any
 
 from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit.distributions.event_text import DatePart, Key, Pair
-from kdmkit.distributions.events import Event, Outcomes, as_event
+from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.language import parse_event
 from kdmkit.estimators.table.schema import Schema
@@ -31,15 +31,17 @@ class ColumnOutcomes(Outcomes):
         column = self._schema.modelled_column(self._argument, name)
         if isinstance(key, DatePart):
             return name, column.codec.read_part(key.part, region)
-        if region is Missing and column.missing:
+        if region is Missing and column.missing and column.presence is None:
             wanted = "conditions on values: missing cells count as unknown values, which have no probability"
             raise ValueError(bad_argument(f"column {name!r}", wanted, "is missing"))
         return name, column.codec.read(region)
 
     def trimmed(self, key: Key, region: Region) -> Region:
         if isinstance(key, Pair):
+            if any(name in self._schema.presences for name in key):  # cells of which one is missing
+                return region
             return NOTHING if not region.spans else WHOLE if region.spans == WHOLE.spans else region
-        return self._schema.columns[str(key)].codec.trimmed(region)
+        return self._schema.columns[str(key)].trimmed(region)
 
 
 def syntax_of(schema: Schema) -> dict[str, ColumnSyntax]:
@@ -62,12 +64,16 @@ def _syntax(column: Column) -> ColumnSyntax:
 
 
 def read_event(schema: Schema, given: Any) -> Event:
-    """Conditions as an event, from an event, a mapping, text, or None for none."""
+    """Conditions as an event, from an event, a mapping, text, or None for none.
+
+    None and NaN in a mapping are missing cells, as in a frame: unknown if the column has no such outcome.
+    """
     if isinstance(given, str):
         return parse_event(given, syntax_of(schema))
-    if given is not None and not isinstance(given, Event):
-        check_instance("given", given, Mapping, "an event, a mapping from column to what is known, or text")
-    return as_event(given)
+    if given is None or isinstance(given, Event):
+        return as_event(given)
+    check_instance("given", given, Mapping, "an event, a mapping from column to what is known, or text")
+    return as_event({n: Missing if n in schema.presences and is_unknown(v) else v for n, v in given.items()})
 
 
 def columns_of(event: Event) -> set[str]:

@@ -32,6 +32,7 @@ from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cell
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.presence import Presence
 from kdmkit.nn import Variable
 from kdmkit.training import Table
 
@@ -49,6 +50,7 @@ class Schema:
         backend: the library of the fitted frame: pandas, polars, pyarrow, mapping or array.
         labels: the names as the frame has them.
         sample: the number of rows by which the columns were recognised, and of all rows; None: by all rows.
+        missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -61,9 +63,10 @@ class Schema:
         backend: str,
         labels: Sequence[Any],
         sample: tuple[int, int] | None = None,
+        missing: str = "unknown",
     ) -> None:
         self.columns = {column.name: column for column in columns}
-        self.backend, self.labels, self.sample = backend, tuple(labels), sample
+        self.backend, self.labels, self.sample, self.missing = backend, tuple(labels), sample, missing
         #: How a query writes the values of each column, once it was asked for.
         self.syntax: dict[str, Any] | None = None
 
@@ -73,6 +76,7 @@ class Schema:
         frame: Any,
         types: Mapping[str, str] | None = None,
         *,
+        missing: str = "outcome",
         texts: str = "left out",
         least_rows: int | None = None,
     ) -> Schema:
@@ -84,6 +88,7 @@ class Schema:
             types: kinds that the caller decides, by column.
             texts: what becomes of texts of single people or things, as in `KDMTable`.
             least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
+            missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
         """
         raw = read_frame("X", frame)
         if not raw.n_rows:
@@ -93,12 +98,13 @@ class Schema:
         wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
         least_rows = 1 if texts == "drawn" else least_rows
         columns = [
-            fit_column(i, column, wanted, raw.numbers) for i, column in enumerate(raw.columns.values())
+            fit_column(i, column, wanted, raw.numbers, missing)
+            for i, column in enumerate(raw.columns.values())
         ]
         if least_rows is not None:
             columns = [with_least_rows(column, least_rows) for column in columns]
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
-        return cls(columns, raw.backend, raw.labels, sample)
+        return cls(columns, raw.backend, raw.labels, sample, missing)
 
     # ---- frames
 
@@ -154,31 +160,41 @@ class Schema:
     def variables(self, n_components: int | None = None) -> list[Variable]:
         """Variables of a layer for all columns that are modelled: `c0`, `c1`, `c2_week`, `c2_weekday`, …
 
+        Those of presence come last: `c1_present`.
+
         Args:
             n_components: the number of components, if each has a bandwidth.
         """
-        return [
+        values = [
             Variable(name, kernel, shape)
             for column in self.columns.values()
             for name, kernel, shape in zip(
                 column.variables, column.codec.kernels(n_components), column.codec.shapes, strict=True
             )
         ]
+        return values + [presence.variable for presence in self.presences.values()]
+
+    @cached_property
+    def presences(self) -> dict[str, Presence]:
+        """By column, the variables that say whether cells are there."""
+        return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
 
     @property
     def places_of_variables(self) -> list[list[int]]:
         """The places of the variables of every modelled column among those of `variables`."""
-        counter = itertools.count()
-        return [[next(counter) for _ in column.variables] for column in self.modelled.values()]
+        place = {variable.name: i for i, variable in enumerate(self.variables())}
+        return [[place[name] for name in column.all_variables] for column in self.modelled.values()]
 
-    def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Table:
+    def encode(self, frame: Any, *, missing: str = "outcome", dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
 
-        Columns that the schema lacks are ignored with one warning; all cells of absent columns are missing.
+        Columns that the schema lacks are ignored with one warning; cells of absent columns are unknown.
         `log_offset` of the table converts log-densities to the user's units, and holds the probability of
         levels and values that the fitted rows could not have. It is about zero for most tables.
 
         Args:
+            missing: what an empty cell is: an `"outcome"` where the fitted rows had empty cells, or an
+                `"unknown"` value everywhere.
             dtype: of events that are numbers; None is torch's default.
         """
         raw = self.read(frame)
@@ -188,16 +204,23 @@ class Schema:
         observed: dict[str, Tensor] = {}
         offset = torch.zeros(raw.n_rows, dtype=torch.float64)
         unseen = UnseenLevels()
-        for column in self.columns.values():
-            if not column.variables:
-                continue
-            cells_of_column = raw.columns.get(column.name) or absent_cells(column, raw.n_rows)
-            cells = column.codec.encode(cells_of_column)
-            unseen.count(cells_of_column, column.codec, cells)
-            offset = offset + cells.log_offset + column.codec.log_share(cells, cells_of_column.missing)
+        is_outcome = "outcome" == missing == self.missing
+        for column in self.modelled.values():
+            is_absent = column.name not in raw.columns
+            one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
+            cells = column.codec.encode(one)
+            unseen.count(one, column.codec, cells)
+            # An empty cell of a column that was complete is as rare as a new value.
+            is_new = is_outcome and not is_absent and column.presence is None
+            unknown = np.zeros_like(one.missing) if is_new else one.missing
+            offset = offset + cells.log_offset + column.codec.log_share(cells, unknown)
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
+            if column.presence is not None:
+                values[column.presence.name] = column.presence.encode(one.missing)
+                certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
+                observed[column.presence.name] = torch.from_numpy(certain)
         unseen.warn()
         return Table(values, observed, log_offset=offset)
 
@@ -213,7 +236,8 @@ class Schema:
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
-        Constants come back as they are; identifiers, texts and empty columns are left out.
+        Cells are missing where their presence says so, if it is among the values. Constants come back as
+        they are; identifiers, texts and empty columns are left out.
 
         Args:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
@@ -244,7 +268,10 @@ class Schema:
             decoded = cells.astype(BASES[column.storage.base])
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
-        return RawColumn(name, decoded, np.zeros(n_rows, dtype=bool), column.storage)
+        missing = np.zeros(n_rows, dtype=bool)
+        if column.presence is not None and column.presence.name in values:
+            missing = column.presence.is_missing(values).cpu().numpy()
+        return RawColumn(name, decoded, missing, column.storage)
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
@@ -272,12 +299,7 @@ class Schema:
 
     def boxes(self, box: Box) -> list[Box]:
         """A box of outcomes of columns as disjoint boxes of regions of variables."""
-        parts = []
-        for name, region in box.items():
-            column = self.columns[name]
-            parts.append(
-                [{column.variables[i]: part for i, part in one.items()} for one in column.codec.boxes(region)]
-            )
+        parts = [self.columns[name].boxes(region) for name, region in box.items()]
         n_boxes = math.prod(map(len, parts))
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
@@ -298,12 +320,14 @@ class Schema:
                 "missing": column.missing,
                 "codec": column.codec.config(),
                 "storage": column.storage.config(),
+                "presence": None if column.presence is None else column.presence.config(),
             }
             for column in self.columns.values()
         ]
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
         sample = {} if self.sample is None else {"sample": list(self.sample)}
-        return {"backend": self.backend, "labels": labels, "columns": columns, **sample}
+        frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
+        return {**frame, "columns": columns, **sample}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
@@ -312,6 +336,7 @@ class Schema:
         for fields in config["columns"]:
             storage = Storage.from_config(fields["storage"])
             codec = codec_from_config(fields["codec"], storage)
+            presence = fields.get("presence")  # models of 0.2 have none
             columns.append(
                 Column(
                     name=codec.name,
@@ -322,10 +347,13 @@ class Schema:
                     codec=codec,
                     missing=fields["missing"],
                     storage=storage,
+                    presence=None if presence is None else Presence(**presence),
                 )
             )
         sample = config.get("sample")
-        return cls(columns, config["backend"], config["labels"], None if sample is None else tuple(sample))
+        sample = None if sample is None else tuple(sample)
+        missing = config.get("missing", "unknown")
+        return cls(columns, config["backend"], config["labels"], sample, missing)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""

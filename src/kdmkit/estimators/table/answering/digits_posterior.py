@@ -25,6 +25,7 @@ from kdmkit.estimators.table.answering.variable_posterior import place_event
 from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.column import Column
+from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import WHOLE, OneOf, intersection
@@ -94,9 +95,11 @@ class DigitsPosterior(Posterior):
     def given(cls, engine: TableEngine, column: Column, boxes: Sequence[Box]) -> DigitsPosterior:
         """The distribution given an event, which may have conditions on the column itself."""
         groups: dict[Region, list[Box]] = {}
+        there = {} if column.presence is None else {column.name: PRESENT}
         for box in boxes:
             rest = {name: region for name, region in box.items() if name != column.name}
-            groups.setdefault(box.get(column.name, WHOLE), []).append(rest)
+            region = box.get(column.name, WHOLE)
+            groups.setdefault(WHOLE if region == PRESENT else region, []).append({**rest, **there})
         answers = {region: _answer(engine, column, rest) for region, rest in groups.items()}
         if set(groups) == {WHOLE}:
             rho, log_evidence, ask = answers[WHOLE]
