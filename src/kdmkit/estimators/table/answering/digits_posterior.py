@@ -27,7 +27,6 @@ from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.kernels import Interval, Region
-from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import WHOLE, OneOf, intersection
 
 if TYPE_CHECKING:
@@ -289,7 +288,4 @@ def log_masses(
     if not isinstance(rho, KDM):
         return EventEvidence(rho, boxes).log_masses()
     (name,) = names
-    regions = [box.get(name, WHOLE) for box in boxes]
-    packed = stack_packed([rho.kernel.pack(name, r, rho.event_shape, rho.components.device) for r in regions])
-    ones = [1] * len(rho.batch_shape)
-    return rho.log_mass(Packed(packed.reshape(len(packed), *ones, -1))).double()
+    return rho.log_mass([box.get(name, WHOLE) for box in boxes]).double()
