@@ -83,6 +83,13 @@ def read_event(schema: Schema, given: Any) -> Event:
     return as_event({n: Missing if n in schema.presences and is_unknown(v) else v for n, v in given.items()})
 
 
+def columns_of(event: Event) -> set[str]:
+    """The columns that an event is about."""
+    keys = event.keys()
+    pairs = {name for key in keys if isinstance(key, Pair) for name in key}
+    return pairs | {str(getattr(key, "name", key)) for key in keys if not isinstance(key, Pair)}
+
+
 def check_target(schema: Schema, target: Any) -> Column:
     """The column that a question is about."""
     check_instance("target", target, str, "the name of a column, a query, or an event")
