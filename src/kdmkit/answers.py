@@ -1,8 +1,8 @@
 """Types of the answers of `KDMTable` and of distributions, for type hints and `isinstance`."""
 
 from kdmkit.distributions.estimates import Estimate
-from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.operands import Operand, Operands
+from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import (
     Answer,
