@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from kdmkit import ops
-from kdmkit.distributions import KDM, Event, JointKDM, PreparedKDM, TreeKDM, col
+from kdmkit.distributions import (
+    KDM,
+    DensityOperator,
+    Event,
+    JointKDM,
+    PreparedKDM,
+    TreeKDM,
+    col,
+    mix,
+    product,
+)
 from kdmkit.kernels import (
     RBF,
     Categorical,
@@ -48,6 +58,7 @@ __all__ = [
     "Categorical",
     "Composed",
     "Cosine",
+    "DensityOperator",
     "Epanechnikov",
     "Event",
     "Inflated",
@@ -77,9 +88,11 @@ __all__ = [
     "load",
     "merge",
     "metrics",
+    "mix",
     "nn",
     "ops",
     "plotting",
+    "product",
     "save",
     "training",
 ]

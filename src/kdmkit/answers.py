@@ -2,6 +2,7 @@
 
 from kdmkit.distributions.estimates import Estimate
 from kdmkit.distributions.operands import Operand, Operands
+from kdmkit.distributions.operator import Eigenstates
 from kdmkit.distributions.tree import Completion, MutualInformation
 from kdmkit.estimators.table import (
     Answer,
@@ -21,6 +22,7 @@ __all__ = [
     "Columns",
     "Completion",
     "Dependence",
+    "Eigenstates",
     "Estimate",
     "EventAnswer",
     "Explanation",

@@ -96,7 +96,8 @@ def test_a_typed_value_and_a_missing_cell(watched: Watched, table: kdm.KDMTable)
     answered(page, lambda: card(page, "items").locator(".clear").click())
     answered(page, lambda: card(page, "weight").locator(".missing").click())
     assert page.locator(".chip").inner_text().startswith("weight missing")
-    check_numbers(page, table, {})
+    check_numbers(page, table, {"weight": kdm.Missing})
+    assert card(page, "items").locator(".missing").is_hidden()
 
 
 def test_held_cards_show_what_is_left(watched: Watched, table: kdm.KDMTable) -> None:

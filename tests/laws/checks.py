@@ -16,7 +16,7 @@ from scipy import stats
 import kdmkit as kdm
 from kdmkit.distributions.events import CERTAIN, Condition, Event
 from kdmkit.kernels.regions import Interval
-from laws.events import EventMaker, Meaning, compare, outcome, pair
+from laws.events import EventMaker, Meaning, can_compare, compare, is_missing, outcome, pair
 from laws.frames import LawFrame, Subject
 
 #: Deviations may be this large: components are float32.
@@ -50,8 +50,8 @@ class Laws:
         self.n_impossible = 0
 
     @property
-    def laws(self) -> dict[str, Callable[[], float]]:
-        """The laws by name; each call asks about another random event."""
+    def laws(self) -> dict[str, Callable[[], float | None]]:
+        """The laws by name; each call asks about another random event, or returns None if there is none."""
         names = [name for name in dir(type(self)) if name.startswith("law_")]
         return {name.removeprefix("law_"): getattr(self, name) for name in names}
 
@@ -60,6 +60,13 @@ class Laws:
     def subject(self, wanted: Callable[[Subject], bool] = lambda _: True) -> Subject | None:
         some = [subject for subject in self.events.subjects if wanted(subject)]
         return self.rng.choice(some) if some else None
+
+    def given_values(self) -> Event:
+        """Evidence under which every cell may be there."""
+        while True:
+            given = self.given()
+            if all(self.p_missing(subject, given) < 1 for subject in self.events.subjects):
+                return given
 
     def given(self) -> Event:
         """Evidence: none, a value, or a random event that can happen."""
@@ -84,16 +91,32 @@ class Laws:
 
     # ---- sums and products
 
-    def law_trichotomy(self) -> float:
-        """P(x < a) + P(x = a) + P(x > a) = 1."""
+    def law_trichotomy(self) -> float | None:
+        """P(x < a) + P(x = a) + P(x > a) + P(x is missing) = 1."""
         subject, given = self.subject(lambda s: s.is_ordered), self.given()
         if subject is None:
-            return 0.0
+            return None
         value = subject.some(self.rng)
         total = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<", "=", ">"))
         closed = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<=", ">"))
         other = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<", ">="))
-        return max(abs(total - 1), abs(closed - 1), abs(other - 1))
+        there = 1 - self.p_missing(subject, given)
+        return max(abs(total - there), abs(closed - there), abs(other - there))
+
+    def p_missing(self, subject: Subject, given: Event) -> float:
+        return self.p(is_missing(subject).event, given) if subject.has_missing else 0.0
+
+    def law_missing(self) -> float:
+        """P(missing) + P(not missing) = 1; answers know it, and None in a mapping states it."""
+        subject, given = self.subject(lambda s: s.has_missing), self.given()
+        if subject is None:
+            return 0.0
+        gone = is_missing(subject).event
+        p = self.p(gone, given)
+        off = abs(p + self.p(~gone, given) - 1)
+        if p < 1:
+            off = max(off, abs(self.table.query(subject.name, given).p_missing - p))
+        return max(off, abs(self.table.probability({subject.name: None}, given) - p))
 
     def law_complement(self) -> float:
         """P(A) + P(not A) = 1."""
@@ -142,35 +165,42 @@ class Laws:
                 raise
         return 0.0
 
-    def law_pairs(self) -> float:
-        """P(x < y) + P(x = y) + P(x > y) = 1, and each with its complement."""
+    def law_pairs(self) -> float | None:
+        """P(x < y) + P(x = y) + P(x > y) = P(both are there), and each with its complement."""
         if not self.frame.pairs:
-            return 0.0
-        left, right = (kdm.col(name) for name in self.rng.choice(self.frame.pairs))
+            return None
+        names = self.rng.choice(self.frame.pairs)
+        left, right = (kdm.col(name) for name in names)
         given = self.given() if self.rng.random() < 0.3 else CERTAIN
         below, equal, above = (self.p(e, given) for e in (left < right, left == right, left > right))
-        return max(abs(below + equal + above - 1), abs(self.p(right < left, given) - above))
+        both = self.p(can_compare(*names), given)
+        off = max(abs(below + equal + above - both), abs(self.p(right < left, given) - above))
+        return max(off, abs(self.p(~(left < right), given) - 1 + below))
 
     # ---- answers
 
     def law_query(self) -> float:
-        """The distribution of a column has the probabilities of events about it."""
-        subject, given = self.subject(), self.given()
+        """The distribution of a column has the probabilities of events about present cells."""
+        subject, given = self.subject(), self.given_values()
         assert subject is not None
         answer = self.table.query(subject.name, given)
         condition = self.events.condition(subject).event
-        while not isinstance(condition, Condition) or not isinstance(condition.key, str):
+        while (
+            not isinstance(condition, Condition)
+            or not isinstance(condition.key, str)
+            or condition.region is kdm.Missing
+        ):
             condition = self.events.condition(subject).event
-        p = self.p(condition, given)
+        p = self.p(condition, given & ~is_missing(subject).event)
         off = abs(answer.probability(condition.region) - p)
         marginal = self.table.marginals(given, [subject.name, self.events.subjects[0].name])[subject.name]
         return max(off, abs(marginal.probability(condition.region) - p))
 
-    def law_histogram(self) -> float:
+    def law_histogram(self) -> float | None:
         """The bars of a histogram sum to the probability of their range."""
-        subject, given = self.subject(lambda s: s.is_ordered), self.given()
+        subject, given = self.subject(lambda s: s.is_ordered), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         answer = self.table.query(subject.name, given)
         self.question = f"bins of {answer.question}"
         bins = answer.bins()
@@ -178,11 +208,11 @@ class Laws:
         twice = sum(answer.probability(end) for end in ends if sum(end in pair for pair in bins) == 2)
         return abs(answer.histogram(bins).sum() - twice - answer.probability((bins[0][0], bins[-1][1])))
 
-    def law_quantiles(self) -> float:
+    def law_quantiles(self) -> float | None:
         """Quantiles ascend, F(quantile(q)) ≥ q and P(x < quantile(q)) ≤ q; the median is one of them."""
-        subject, given = self.subject(lambda s: s.is_ordered), self.given()
+        subject, given = self.subject(lambda s: s.is_ordered), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         answer = self.table.query(subject.name, given)
         levels = sorted(self.rng.uniform(0.001, 0.999) for _ in range(3))
         values = [answer.quantile(q) for q in levels]
@@ -197,15 +227,16 @@ class Laws:
             off = max(off, q - upto, below - q)
         return off
 
-    def law_means(self) -> float:
+    def law_means(self) -> float | None:
         """The mean is that of the means of parts."""
-        subject, given = self.subject(lambda s: s.kind in ("number", "duration")), self.given()
+        subject, given = self.subject(lambda s: s.kind in ("number", "duration")), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         whole = self.table.query(subject.name, given)
+        there = given & ~is_missing(subject).event
         total = scale = 0.0
-        for part in self.events.partition(subject):
-            p = self.p(part.event, given)
+        for part in self.events.ranges(subject):
+            p = self.p(part.event, there)
             if p < 1e-9:
                 continue
             inside = self.table.query(subject.name, part.event & given)
@@ -214,9 +245,9 @@ class Laws:
         self.question = f"means of parts of {whole.question}: {whole.mean} {total}"
         return abs(total - whole.mean) / max(scale, whole.std, abs(whole.mean), 1e-300)
 
-    def law_mode(self) -> float:
+    def law_mode(self) -> float | None:
         """No draw is more probable than the mode."""
-        subject, given = self.subject(), self.given()
+        subject, given = self.subject(), self.given_values()
         assert subject is not None
         answer = self.table.query(subject.name, given)
         draws = answer.sample(20, random_state=self.rng.randrange(2**31))
@@ -228,7 +259,7 @@ class Laws:
         codec = self.table.schema_.columns[subject.name].codec
         # Atoms have masses, other numbers densities: they have no common height.
         if codec.atoms and (mode in codec.atoms) != (best in codec.atoms):
-            return 0.0
+            return None
         return max(0.0, float(heights[1:].max() / max(heights[0], 1e-300) - 1))
 
     # ---- forms
@@ -245,7 +276,7 @@ class Laws:
 
     def law_printed(self) -> float:
         """The printed question about a column is the same question."""
-        subject, given = self.subject(), self.given()
+        subject, given = self.subject(), self.given_values()
         assert subject is not None
         answer = self.table.query(subject.name, given)
         self.question = answer.question
@@ -267,22 +298,22 @@ class Laws:
         by_text = self.table.probability(str(event), given)
         return max(abs(p - by_mapping), abs(p - by_text))
 
-    def law_saved(self) -> float:
+    def law_saved(self) -> float | None:
         """A saved table answers the same."""
         if self.again is None:
-            return 0.0
+            return None
         event, given = self.events.event().event, self.given()
         return abs(self.p(event, given) - self.again.probability(event, given))
 
-    def law_certain(self) -> float:
+    def law_certain(self) -> float | None:
         """What must happen has probability 1, what cannot has 0, and as evidence is refused."""
         subject = self.subject(lambda s: s.is_ordered)
         event = self.events.event().event
         if subject is None:
-            return 0.0
+            return None
         whole = (
             compare(subject, "<", subject.values[0]).event | compare(subject, ">=", subject.values[0]).event
-        )
+        ) | is_missing(subject).event
         off = max(abs(self.p(event | ~event) - 1), self.p(event & ~event), abs(self.p(whole) - 1))
         try:
             self.table.query(subject.name, event & ~event)
@@ -317,7 +348,7 @@ class Laws:
                 return meaning
         return Meaning(CERTAIN, lambda frame: np.ones(len(frame), bool))
 
-    def law_sets_of_masses(self) -> float:
+    def law_sets_of_masses(self) -> float | None:
         """In a set of an atom and a value of a density only the atom counts."""
         for subject in self.events.subjects:
             codec = self.table.schema_.columns[subject.name].codec
@@ -327,7 +358,7 @@ class Laws:
                 other = next(value for value in subject.values if value not in codec.atoms)
                 column = kdm.col(subject.name)
                 return abs(self.p(column == atom, column.isin([atom, other])) - 1)
-        return 0.0
+        return None
 
 
 def p_value(got: np.ndarray, wanted: np.ndarray) -> float:

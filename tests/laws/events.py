@@ -95,7 +95,25 @@ def compare(subject: Subject, sign: str, value: Any) -> Meaning:
     if sign == "!=":
         return ~compare(subject, "=", value)
     event = _SIGNS[sign](column, value)
-    return Meaning(event, lambda frame: np.asarray(masks[sign](outcome(subject, frame[subject.name]))))
+
+    def holds(frame: Any) -> np.ndarray:
+        there = ~is_missing(subject).holds(frame)
+        inside = np.zeros(len(frame), dtype=bool)
+        if there.any():
+            inside[there] = masks[sign](outcome(subject, frame[subject.name][there]))
+        return inside
+
+    return Meaning(event, holds)
+
+
+def is_missing(subject: Subject) -> Meaning:
+    """The cell is missing."""
+    return Meaning(kdm.col(subject.name).is_missing(), lambda frame: frame[subject.name].isna().to_numpy())
+
+
+def can_compare(left: str, right: str) -> Event:
+    """Both cells are there."""
+    return ~kdm.col(left).is_missing() & ~kdm.col(right).is_missing()
 
 
 def between(subject: Subject, low: Any, high: Any, closed: str) -> Meaning:
@@ -139,7 +157,10 @@ def pair(rng: random.Random, left: str, right: str) -> Meaning:
 def _numbers(series: Any) -> np.ndarray:
     if series.dtype.kind == "m":
         return series.dt.total_seconds().to_numpy()
-    return np.array([_seconds(v) for v in series]) if series.dtype == object else series.to_numpy()
+    if series.dtype == object:
+        return np.array([np.nan if value is None else _seconds(value) for value in series])
+    is_nullable = pd.api.types.is_extension_array_dtype(series.dtype)
+    return series.to_numpy(float, na_value=np.nan) if is_nullable else series.to_numpy()
 
 
 class EventMaker:
@@ -153,6 +174,8 @@ class EventMaker:
         """A condition on one column."""
         rng = self.rng
         subject = rng.choice(self.subjects) if subject is None else subject
+        if subject.has_missing and rng.random() < 0.2:
+            return rng.choice([is_missing(subject), ~is_missing(subject)])
         some = [subject.some(rng) for _ in range(rng.choice([1, 2, 3]))]
         if not subject.is_ordered:
             plain = compare(subject, rng.choice(["=", "!="]), some[0])
@@ -195,6 +218,10 @@ class EventMaker:
 
     def partition(self, subject: Subject) -> list[Meaning]:
         """Disjoint conditions on a column of which one holds."""
+        return self.ranges(subject) + [is_missing(subject)] * subject.has_missing
+
+    def ranges(self, subject: Subject) -> list[Meaning]:
+        """Disjoint conditions on the values of a column of which one holds if the cell is there."""
         if not subject.is_ordered:
             return [compare(subject, "=", level) for level in subject.values]
         cuts = self.cuts(subject, self.rng.randint(1, 4))

@@ -75,9 +75,20 @@ def _ordered(rng: np.random.Generator, z: np.ndarray) -> Any:
 
 
 def _missing(make: Callable[..., Any], share: float) -> Callable[..., Any]:
+    """Cells are missing completely at random."""
+
     def some(rng: np.random.Generator, z: np.ndarray) -> Any:
         values = pd.Series(make(rng, z))
         return values.mask(rng.random(len(z)) < share)
+
+    return some
+
+
+def _censored(make: Callable[..., Any], share: float) -> Callable[..., Any]:
+    """Cells are missing where the latent variable is large."""
+
+    def some(rng: np.random.Generator, z: np.ndarray) -> Any:
+        return pd.Series(make(rng, z)).mask(z > np.quantile(z, 1 - share))
 
     return some
 
@@ -128,18 +139,36 @@ MAKERS: dict[str, Maker] = {
 }
 
 
+#: Columns with missing cells of every kind, and some on which they depend.
+MISSING_MAKERS: dict[str, Maker] = {
+    "density with missing": Maker("number", _censored(lambda rng, z: np.exp(z), 0.3)),
+    "atoms with missing": Maker(
+        "number", _censored(lambda rng, z: np.where(rng.random(len(z)) < 0.4, 0.0, np.exp(z)), 0.3)
+    ),
+    "days with missing": Maker("date", _missing(_dates(90, "D"), 0.15)),
+    "minutes with missing": Maker("date", _censored(_dates(900, "min"), 0.2)),
+    "clock with missing": Maker("time", _missing(_times(60), 0.2)),
+    "ordered with missing": Maker("ordinal", _censored(_ordered, 0.25)),
+    "durations with missing": Maker(
+        "duration", _missing(lambda rng, z: pd.to_timedelta(np.round(np.exp(3 + z)), unit="D"), 0.2)
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Subject:
     """A column to ask about.
 
     Args:
         values: those of the frame, ascending or in the order of levels.
+        has_missing: whether cells are missing.
     """
 
     name: str
     kind: Kind
     values: Sequence[Any]
     source: str = ""
+    has_missing: bool = False
 
     @property
     def is_ordered(self) -> bool:
@@ -195,21 +224,22 @@ def subject_of(series: Any, kind: Kind, source: str = "") -> Subject:
         values = list(series.cat.categories)
     else:
         values = sorted(set(present.tolist()))
-    return Subject(str(series.name), kind, values, source)
+    return Subject(str(series.name), kind, values, source, bool(series.isna().any()))
 
 
 def random_frame(seed: int, n: int = 240, sources: Sequence[str] | None = None) -> LawFrame:
-    """A frame with some of the columns of `MAKERS`, and with two pairs of comparable ones."""
+    """A frame with some of the columns of the makers, and the pairs of comparable ones."""
     rng, choose = np.random.default_rng(seed), random.Random(seed)
-    sources = choose.sample(sorted(MAKERS), 7) if sources is None else list(sources)
+    makers = {**MAKERS, **MISSING_MAKERS}
+    sources = choose.sample(sorted(makers), 7) if sources is None else list(sources)
     names = choose.sample(_NAMES, min(3, len(sources)))
     z = rng.normal(size=n)
     columns, subjects = {}, []
     for i, source in enumerate(sources):
         name = names[i] if i < len(names) else f"v{i} {source}" if choose.random() < 0.3 else f"v{i}"
-        columns[name] = pd.Series(MAKERS[source].make(rng, z)).reset_index(drop=True)
+        columns[name] = pd.Series(makers[source].make(rng, z)).reset_index(drop=True)
         columns[name].name = name
-        subjects.append(subject_of(columns[name], MAKERS[source].kind, source))
+        subjects.append(subject_of(columns[name], makers[source].kind, source))
     return LawFrame(f"generated {seed}", pd.DataFrame(columns), tuple(subjects), comparable(subjects))
 
 

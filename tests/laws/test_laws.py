@@ -14,16 +14,18 @@ pytest.importorskip("narwhals")
 
 import typecheck
 from laws.checks import TOLERANCE, Laws, fitted, saved_and_loaded
-from laws.frames import MAKERS, LawFrame, random_frame
+from laws.frames import MAKERS, MISSING_MAKERS, LawFrame, random_frame
 
-_N_FRAMES = 4
+_N_FRAMES = 5
 _LAWS = sorted(name.removeprefix("law_") for name in dir(Laws) if name.startswith("law_"))
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def shared_frame(place: int) -> LawFrame:
-    """One of some frames that have all kinds of columns together."""
-    return random_frame(place, sources=sorted(MAKERS)[place::_N_FRAMES])
+    """One of some frames that have all kinds of columns together; cells of the last one are missing."""
+    step = _N_FRAMES - 1
+    sources = sorted(MAKERS)[place::step] if place < step else [*MISSING_MAKERS, "step 1e-1", "category"]
+    return random_frame(place, sources=sources)
 
 
 @functools.cache
@@ -36,7 +38,7 @@ def shared_laws(place: int) -> Laws:
 def check(laws: Laws, law: str, n: int) -> None:
     for _ in range(n):
         deviation = laws.laws[law]()
-        assert deviation <= TOLERANCE, (law, deviation, laws.question)
+        assert deviation is None or deviation <= TOLERANCE, (law, deviation, laws.question)
 
 
 @pytest.mark.parametrize("law", [law for law in _LAWS if law != "saved"])
@@ -55,6 +57,7 @@ def test_draws_satisfy_their_event_as_often_as_it_says(place: int) -> None:
         _, p_value, n_bad = laws.violations(500)
         assert n_bad == 0, laws.question
         assert p_value > 1e-6, laws.question
+    laws.rng.seed(7 + place)
     assert laws.violations(50, with_pair=True)[2] == 0, laws.question
 
 

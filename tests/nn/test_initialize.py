@@ -10,7 +10,7 @@ from torch import nn
 import kdmkit as kdm
 from helpers import close, normal, real, seeded
 from kdmkit.kernels.bandwidth import BOUND, typical_distance
-from kdmkit.kernels.categorical import LABEL_SMOOTHING
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.nn import DensityLayer, JointLayer, Variable
 from kdmkit.nn.initialize import Initializer
 from nn.layers import M, blobs, classifier, density, mixed, mixed_data

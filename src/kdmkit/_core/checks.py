@@ -35,14 +35,18 @@ def did_you_mean(value: object, options: Iterable[object]) -> str:
     return f" (did you mean {words[close[0]]!r}?)" if close else ""
 
 
-def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bool = False) -> Tensor:
+def as_tensor(
+    argument: str, value: Any, *, like: Tensor | None = None, wide: bool = False, is_real: bool = True
+) -> Tensor:
     """A tensor of `value` on the device of `like`; Python and NumPy numbers take its floating dtype, too.
 
-    Without `like` Python's numbers are in torch's default dtype, or in float64 if `wide`.
+    Without `like` Python's numbers are in torch's default dtype, or in float64 if `wide`. Complex numbers
+    raise if `is_real`.
     """
     if isinstance(value, Tensor):
-        if value.is_complex() or value.layout != torch.strided:
-            got = value.dtype if value.is_complex() else value.layout
+        is_refused = is_real and value.is_complex()
+        if is_refused or value.layout != torch.strided:
+            got = value.dtype if is_refused else value.layout
             raise TypeError(bad_argument(argument, "a dense tensor of real numbers", got))
         return value if like is None else value.to(like.device)
     try:
@@ -53,7 +57,7 @@ def as_tensor(argument: str, value: Any, *, like: Tensor | None = None, wide: bo
         raise TypeError(
             bad_argument(argument, "a tensor or an array of numbers", type(value).__name__)
         ) from error
-    if tensor.is_complex():
+    if is_real and tensor.is_complex():
         raise TypeError(bad_argument(argument, "real numbers", tensor.dtype))
     if like is not None and like.is_floating_point() and tensor.is_floating_point():
         # Read again: torch takes Python's numbers for float32, and they would keep only its digits.

@@ -49,6 +49,17 @@ def effective_rows(weights: Float[Tensor, " n"]) -> float:
     return float(weights.sum().square() / weights.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
 
 
+def component_dtype(components: Tensor) -> torch.dtype:
+    """The dtype of scores of components: their real one, or the default one if they are codes.
+
+    >>> component_dtype(torch.zeros(1, dtype=torch.complex128)), component_dtype(torch.arange(3))
+    (torch.float64, torch.float32)
+    """
+    if components.is_complex() or components.is_floating_point():
+        return components.dtype.to_real()
+    return torch.get_default_dtype()
+
+
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums and products: float32 for half precision, every other dtype itself."""
     return dtype if dtype in _COMPUTE_DTYPES else torch.promote_types(dtype, torch.float32)

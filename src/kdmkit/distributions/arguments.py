@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels import Kernel, Region, check_kernel
-from kdmkit.kernels.region_tensors import Packed
+from kdmkit.kernels import Kernel, check_kernel
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -42,7 +41,7 @@ def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
             f"shape (..., {event}) with m ≥ 1{' and d ≥ 1' if 0 in components.shape[m_dim + 1 :] else ''}"
         )
         raise ValueError(bad_argument(argument, wanted, tuple(components.shape)))
-    if kernel.components_trainable and not components.is_floating_point():
+    if kernel.components_trainable and not (components.is_floating_point() or components.is_complex()):
         raise TypeError(
             bad_argument(argument, f"a floating-point tensor for {type(kernel).__name__}", components.dtype)
         )
@@ -52,15 +51,6 @@ def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
 def event_shape_of(kernel: Kernel, components: Tensor) -> torch.Size:
     """The shape of one event of a variable with components `(*batch, m, *component)`."""
     return kernel.event_shape(components.shape[components.ndim - kernel.component_dim :])
-
-
-def pack_region(
-    argument: str, region: Region, kernel: Kernel, event_shape: torch.Size, like: Tensor
-) -> Tensor:
-    """A region as the tensor that its kernel takes."""
-    if isinstance(region, Packed):
-        return region.packed.to(like.device)
-    return kernel.pack(argument, region, event_shape, like.device)
 
 
 def per_dimension(
@@ -143,6 +133,14 @@ def check_variables(components: Any, kernels: Any) -> dict[str, Kernel]:
     if bad:
         raise ValueError(bad_argument("components", f"variables not named {', '.join(RESERVED)}", bad))
     return {name: check_kernel(f"kernels[{name!r}]", kernels[name]) for name in components}
+
+
+def component_tensors(components: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> dict[str, Tensor]:
+    """Components as tensors, by variable."""
+    return {
+        name: as_tensor(f"components[{name!r}]", components[name], is_real=not kernel.takes_complex)
+        for name, kernel in kernels.items()
+    }
 
 
 def check_names(argument: str, names: Iterable[str], variables: Collection[str]) -> None:

@@ -163,6 +163,8 @@ def _mover(*args: Any, **kwargs: Any) -> PartMap:
     def move(part: Any) -> Any:
         if isinstance(part, Kernel):
             return copy.deepcopy(part).to(*args, **kwargs)
+        if part.is_complex():
+            return torch.view_as_complex(torch.view_as_real(part).to(*args, **kwargs))
         moved = part.to(*args, **kwargs)
         return moved if part.is_floating_point() else part.to(moved.device)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_shape, as_tensor, bad_argument, check_instance
+from kdmkit._core.checks import as_shape, bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import (
     Masks,
@@ -22,6 +22,7 @@ from kdmkit.distributions.arguments import (
     check_variables,
     choose_targets,
     common_batch,
+    component_tensors,
     event_shape_of,
     gather_masks,
     is_checked,
@@ -283,7 +284,7 @@ class JointKDM(NamedVariables, Mixture):
         validate_args: bool | None = None,
     ) -> None:
         kernels = check_variables(components, kernels)
-        tensors = {name: as_tensor(f"components[{name!r}]", components[name]) for name in kernels}
+        tensors = component_tensors(components, kernels)
         m_dims = {n: check_components(f"components[{n!r}]", tensors[n], kernels[n]) for n in kernels}
         counts = {name: tensors[name].shape[m_dims[name]] for name in kernels}
         if len(set(counts.values())) > 1:

@@ -17,7 +17,6 @@ from kdmkit.distributions.arguments import (
     check_index,
     common_batch,
     is_checked,
-    pack_region,
     per_dimension,
 )
 from kdmkit.distributions.base import PartMap
@@ -27,6 +26,7 @@ from kdmkit.distributions.sampling import choose, draw_with_gradients
 from kdmkit.distributions.summaries import Summaries
 from kdmkit.distributions.weights import Given, Weights, given_weights
 from kdmkit.kernels import Cosine, Kernel, Region, check_continuous, check_kernel
+from kdmkit.kernels.bandwidth import FixedBandwidth, positive_tensor
 
 
 class KDM(Summaries, Distribution):
@@ -60,7 +60,7 @@ class KDM(Summaries, Distribution):
         validate_args: bool | None = None,
     ) -> None:
         kernel = check_kernel("kernel", kernel)
-        components = as_tensor("components", components)
+        components = as_tensor("components", components, is_real=not kernel.takes_complex)
         m_dim = check_components("components", components, kernel)
         validate = is_checked(validate_args, components)
         mixture = given_weights(weights, log_weights, components, m_dim, validate=validate)
@@ -83,8 +83,8 @@ class KDM(Summaries, Distribution):
     @classmethod
     def pure(cls, x: Any, kernel: Kernel, *, validate_args: bool | None = None) -> KDM:
         """The KDM with the one component x `(*batch, *event)`, for every element of a batch."""
-        x = as_tensor("x", x)
         kernel = check_kernel("kernel", kernel)
+        x = as_tensor("x", x, is_real=not kernel.takes_complex)
         rank = kernel.event_rank(x)
         if x.ndim < rank:
             raise ValueError(bad_argument("x", f"at least {rank} dimension(s)", tuple(x.shape)))
@@ -99,8 +99,9 @@ class KDM(Summaries, Distribution):
         >>> kdm.KDM.from_samples(torch.tensor([[0.0], [1.0]]), kdm.RBF.from_std(0.5)).mean
         tensor([0.5000])
         """
-        components = check_kernel("kernel", kernel).components_from(as_tensor("samples", samples))
-        return cls(components, weights, kernel)
+        kernel = check_kernel("kernel", kernel)
+        samples = as_tensor("samples", samples, is_real=not kernel.takes_complex)
+        return cls(kernel.components_from(samples), weights, kernel)
 
     @classmethod
     def from_probs(cls, probs: Any) -> KDM:
@@ -147,16 +148,19 @@ class KDM(Summaries, Distribution):
         """f(x) = Σ_j p_j k²(x, c_j): at most 1, but densities of Inflated components take the place of k²."""
         return self.log_projection(value).exp()
 
-    def log_mass(self, region: Region) -> Float[Tensor, "*lead"]:
+    def log_mass(self, region: Region | Sequence[Region]) -> Float[Tensor, "*lead"]:
         """log Σ_j p_j·(mass of component j in the region): how probable the region is.
 
         Args:
             region: an `Interval`, or a `OneOf` for discrete kernels; leading dimensions broadcast with the
-                batch.
+                batch. Of several regions the first dimension of the result counts them.
         """
-        check_instance("region", region, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")
+        for one in region if isinstance(region, list | tuple) else [region]:
+            check_instance("region", one, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")
         kernel, event = self.kernel, self._event_shape
-        packed = pack_region("region", region, kernel, event, self.components)
+        packed = kernel.packed("region", region, event, self.components.device)
+        if not isinstance(region, Region):
+            packed = packed.reshape(len(packed), *[1] * len(self._batch_shape), -1)
         common_batch({"region": packed.shape[:-1], "batch_shape": self._batch_shape})
         return self._weights.log_mix([Entry(kernel, packed, self.components, is_region=True)])
 
@@ -229,6 +233,27 @@ class KDM(Summaries, Distribution):
         by = per_dimension("by", by, self._event_shape, self.components, self._validate_args)
         common_batch({"by": by.shape[:-1], "batch_shape": self._batch_shape})
         return KDM._made(self.components + by.unsqueeze(-2), self._weights, self.kernel, self._validate_args)
+
+    def scaled(self, factor: Any) -> KDM:
+        """The distribution of f·x (continuous kernels): components and bandwidths are multiplied by f.
+
+        Args:
+            factor: f > 0, a number or `(d,)`.
+
+        >>> import kdmkit as kdm
+        >>> rho = kdm.KDM(torch.tensor([[3.0]]), None, kdm.RBF.from_std(0.5)).scaled(2.0)
+        >>> rho.mean, rho.stddev
+        (tensor([6.]), tensor([1.]))
+        """
+        kernel = check_continuous("scaled", self.kernel)
+        f = positive_tensor("factor", factor).to(self.components)
+        if f.ndim > 1 or (f.ndim and f.shape != self._event_shape):
+            wanted = f"a number or shape {tuple(self._event_shape)}"
+            raise ValueError(bad_argument("factor", wanted, tuple(f.shape)))
+        # Fixed, for gradients: a learned bandwidth has a parameter of its own.
+        bandwidth = FixedBandwidth(kernel.bandwidth.name, kernel.bandwidth.value, validate=False)
+        scaled = kernel.with_bandwidth(bandwidth).scaled(f)
+        return KDM._made(self.components * f, self._weights, scaled, self._validate_args)
 
     def convolved(self, variance: Any) -> KDM:
         """The distribution of x + e with independent Gaussian noise e (RBF kernels without a metric).

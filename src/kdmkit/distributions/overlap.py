@@ -26,12 +26,8 @@ def overlap(rho: Mixture, other: Mixture) -> Float[Tensor, "*batch"]:
     for name, (kernel, components) in ours.items():
         other_kernel, other_components = theirs[name]
         check_same_kernel(kernel, other_kernel)
-        rank = kernel.component_dim
-        shape, other_shape = (part.shape[part.ndim - rank :] for part in (components, other_components))
-        if other_shape != shape:
-            wanted = f"a KDM over events of shape {tuple(shape)}"
-            raise ValueError(bad_argument("other", wanted, tuple(other_shape)))
-        m_dim = other_components.ndim - rank - 1
+        check_same_events(kernel, components, other_components)
+        m_dim = other_components.ndim - kernel.component_dim - 1
         points = other_components.movedim(m_dim, 0)
         # The dimension of the points comes in front of the batch.
         missing = max(len(rho.batch_shape), m_dim) - m_dim
@@ -48,9 +44,18 @@ def check_same_kernel(kernel: Kernel, other: Kernel) -> None:
         raise TypeError(bad_argument("kernel", "one whose components are events", repr(kernel)))
     if kernel.per_component or other.per_component:
         raise ValueError(bad_argument("kernel", "one bandwidth for all components", "one per component"))
-    if other is not kernel and not _same_kernel(kernel, other):
+    if other is not kernel and not same_kernel(kernel, other):
         raise ValueError(bad_argument("other", f"a KDM with the kernel {kernel}", other))
 
 
-def _same_kernel(a: Kernel, b: Kernel) -> bool:
+def check_same_events(kernel: Kernel, components: Tensor, other: Tensor) -> None:
+    """Raises unless components of two distributions have one shape."""
+    shape, other_shape = (part.shape[part.ndim - kernel.component_dim :] for part in (components, other))
+    if other_shape != shape:
+        wanted = f"a KDM over events of shape {tuple(shape)}"
+        raise ValueError(bad_argument("other", wanted, tuple(other_shape)))
+
+
+def same_kernel(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels are densities of the same form with the same parameters."""
     return type(a) is type(b) and a.has_density and a.config() == b.config()

@@ -14,6 +14,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_log_weights, check_weights
 from kdmkit._core.logspace import safe_log, safe_logsumexp
 from kdmkit._core.runtime import only_reverse_mode
+from kdmkit._core.tensors import component_dtype
 from kdmkit.distributions.base import PartMap, cached_per_grad_mode
 from kdmkit.distributions.batch_index import BatchIndex
 from kdmkit.distributions.features import Features, Values, as_numbers
@@ -231,7 +232,7 @@ class Inferred(Weights):
 def given_weights(weights: Any, log_weights: Any, components: Tensor, m_dim: int, *, validate: bool) -> Given:
     """The mixture's weights from whichever form the user gave."""
     m = components.shape[m_dim]
-    like = components if components.is_floating_point() else torch.zeros((), device=components.device)
+    like = torch.zeros((), dtype=component_dtype(components), device=components.device)
     if weights is None and log_weights is None:
         return Given(torch.full((m,), -math.log(m), dtype=like.dtype, device=like.device))
     if weights is not None and log_weights is not None:

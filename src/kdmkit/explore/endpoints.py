@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
 
+from kdmkit.kernels import Missing
+
 #: Limits of one request.
 MOST_ROWS, MOST_COLUMNS, MOST_VALUES, MOST_TEXT, MOST_PIXELS = 10_000, 5_000, 1_000, 200_000, 65_536
 
@@ -31,7 +33,7 @@ class PageRequest(BaseModel):
 class QuestionCondition(PageRequest):
     """A condition on one column: exactly one of the three.
 
-    `range` is closed; an end that is absent or null is open. `missing` means that the value is unknown.
+    `range` is closed; an end that is absent or null is open. `missing` means that the cell is missing.
     """
 
     range: dict[Literal["low", "high"], Value | None] | None = None
@@ -39,14 +41,14 @@ class QuestionCondition(PageRequest):
     missing: Literal[True] | None = None
 
     def as_given(self) -> Any:
-        """The condition as `KDMTable.query` takes it: a pair, a list, one value, or None for unknown."""
+        """The condition as `KDMTable.query` takes it: a pair, a list, one value, `Missing`; None for none."""
         if sum(part is not None for part in (self.range, self.values, self.missing)) != 1:
             raise ValueError("given: expected one of range, values and missing for a column")
         if self.range is not None:
             ends = (self.range.get("low"), self.range.get("high"))
             return None if ends == (None, None) else ends
         if self.values is None:
-            return None
+            return Missing
         return self.values[0] if len(self.values) == 1 else list(self.values)
 
 
@@ -59,7 +61,8 @@ class TableQuestion(PageRequest):
     seed: _Seed = None
 
     def conditions(self) -> dict[str, Any]:
-        return {name: condition.as_given() for name, condition in self.given.items()}
+        conditions = {name: condition.as_given() for name, condition in self.given.items()}
+        return {name: value for name, value in conditions.items() if value is not None}
 
 
 class CsvRow(PageRequest):
@@ -90,7 +93,8 @@ class ImageLabel(PageRequest):
 class Card(BaseModel):
     """The distribution of one column: numbers are texts as the library prints them.
 
-    `probabilities` are those of the bins or of the levels of the column, in their order.
+    `probabilities` are those of the bins or levels of the column, in their order, if the cell is there.
+    `missing` is the share of missing cells, null if no cell was missing.
     """
 
     mean: str | None
@@ -98,6 +102,7 @@ class Card(BaseModel):
     probabilities: list[float]
     shares: list[str] | None
     beyond: str | None
+    missing: str | None
 
 
 class ColumnView(BaseModel):
@@ -107,6 +112,7 @@ class ColumnView(BaseModel):
     kind: str
     details: str
     missing: str
+    can_be_missing: bool
     ordered: bool
     bins: list[tuple[Value, Value]] | None
     labels: list[str]

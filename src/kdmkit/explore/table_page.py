@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.events import as_event, question_text
+from kdmkit.distributions.events import CERTAIN, as_event, question_text
 from kdmkit.estimators import KDMTable
 from kdmkit.estimators.table import Answer
 from kdmkit.estimators.table.display import plain
@@ -21,6 +21,7 @@ from kdmkit.estimators.table.display import shown as shown_value
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
 from kdmkit.explore.endpoints import MOST_ROWS, CsvRow, TableQuestion
+from kdmkit.kernels import Missing
 
 # The largest number of bins, the largest number of ordered levels without bins, the tails outside the bins.
 _BINS, _LISTED, _TAIL = 48, 12, 0.001
@@ -75,6 +76,7 @@ class TableModel:
             "kind": column.kind,
             "details": column.details,
             "missing": f"{column.missing:.1%}",
+            "can_be_missing": column.presence is not None,
             "ordered": column.codec.ordered,
             "bins": None if bins is None else [[plain(low), plain(high)] for low, high in shown_bins],
             "labels": [as_text(v) for v in values] if bins is None else _labels(shown_bins),
@@ -88,6 +90,7 @@ class TableModel:
         numbers = {
             "mean": shown(answer.mean) if codec.numeric else None,
             "interval": [shown(end) for end in answer.interval(0.9)] if codec.ordered else None,
+            "missing": f"{answer.p_missing:.1%}" if name in self.table.schema_.presences else None,
         }
         if bins is not None:
             masses = answer.histogram(bins)
@@ -106,10 +109,10 @@ class TableModel:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        given = question.conditions()
-        free = [name for name in self._prior if given.get(name) is None]
+        given = self._given(question)
+        free = [name for name in self._prior if name not in given]
         answers = self.table.marginals(given, free)
-        answer = next(iter(answers.values())) if answers else self.table.query(next(iter(given)), given)
+        answer = next(iter(answers.values())) if answers else self.table.query(CERTAIN, given)
         probability = (
             None if self._has_density(given) else share_text(math.exp(min(0.0, answer.log_evidence)))
         )
@@ -129,23 +132,28 @@ class TableModel:
 
     def conditioned(self, question: TableQuestion) -> dict[str, Any]:
         """Cards of the columns with a condition, except those that are fixed to one level."""
-        given = question.conditions()
-        names = [name for name in self._prior if given.get(name) is not None]
+        given = {n: value for n, value in self._given(question).items() if value is not Missing}
+        names = [name for name in self._prior if name in given]
         several = [n for n in names if self.bins[n] is not None or isinstance(given[n], tuple | list)]
-        answers = self.table.marginals(given, several) if several else {}
+        answers = self.table.marginals(self._given(question), several) if several else {}
         return {"cards": {name: self._card(answer) for name, answer in answers.items()}}
+
+    def _given(self, question: TableQuestion) -> dict[str, Any]:
+        """Conditions by column; a missing cell of a column that was complete is unknown."""
+        presences = self.table.schema_.presences
+        conditions = question.conditions().items()
+        return {name: value for name, value in conditions if value is not Missing or name in presences}
 
     def _has_density(self, given: dict[str, Any]) -> bool:
         """Whether log p of the conditions is that of a density: single values of continuous columns."""
         columns = self.table.schema_.columns
-        points = [n for n, value in given.items() if value is not None and not isinstance(value, tuple)]
+        points = [n for n, value in given.items() if value is not Missing and not isinstance(value, tuple)]
         return any(columns[n].codec.levels is None for n in points) and not self.table.probability(given)
 
     def _texts(self, target: str | None, given: dict[str, Any]) -> dict[str, str]:
-        conditions = {name: value for name, value in given.items() if value is not None}
         if target is None or target not in self._prior:
-            target = next((name for name in self._prior if name not in conditions), next(iter(self._prior)))
-        question = question_text(target, as_event(conditions))
+            target = next((name for name in self._prior if name not in given), next(iter(self._prior)))
+        question = question_text(target, as_event(given))
         command = f"kdmkit ask {shlex.quote(self.path or self.name)} {shlex.quote(question)}"
         return {"python": f"table.query({json.dumps(question, ensure_ascii=False)})", "shell": command}
 
@@ -165,7 +173,7 @@ class TableModel:
         target = question.target
         if target is None:
             raise ValueError(bad_argument("target", "a column", None))
-        given = {name: value for name, value in question.conditions().items() if name != target}
+        given = {name: value for name, value in self._given(question).items() if name != target}
         information = self.table.information(target, given, n_samples=1000)
         columns = [
             {"column": name, "information": max(0.0, value), "interval": information.intervals[name]}
@@ -188,7 +196,7 @@ class TableModel:
         return text.getvalue()
 
     def _drawn(self, question: TableQuestion) -> dict[str, list[Any]]:
-        drawn = self.table.sample(question.n, question.conditions(), question.seed)
+        drawn = self.table.sample(question.n, self._given(question), question.seed)
         frame = read_frame("rows", drawn)
         return {name: to_objects(column) for name, column in frame.columns.items()}
 
@@ -240,8 +248,8 @@ def _rounded(masses: Any) -> list[float]:
 def _cell(cell: Any) -> dict[str, Any]:
     return {
         "column": cell.column,
-        "value": as_text(cell.value),
-        "expected": shown(cell.expected),
+        "value": "missing" if cell.value is None else as_text(cell.value),
+        "expected": "missing" if cell.expected is None else shown(cell.expected),
         "probability": cell.probability,
         "surprising": cell.probability <= _SURPRISING,
         "known": plain(cell.value),

@@ -5,9 +5,10 @@ from kdmkit.kernels.arcs import Arc
 from kdmkit.kernels.bandwidth import Bandwidth, FixedBandwidth, LearnedBandwidth, typical_distance
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal, Resolution, find_atoms
-from kdmkit.kernels.categorical import Categorical, Coded, Cosine
+from kdmkit.kernels.categorical import Categorical, Coded
 from kdmkit.kernels.compact import Epanechnikov, Tricube
 from kdmkit.kernels.composed import Composed
+from kdmkit.kernels.cosine import Cosine
 from kdmkit.kernels.inflated import Inflated
 from kdmkit.kernels.levels import Levels
 from kdmkit.kernels.location_scale import LocationScale, check_continuous

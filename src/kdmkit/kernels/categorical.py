@@ -1,9 +1,8 @@
-"""Kernels on labels: a smoothed identity on integer codes, and amplitudes."""
+"""Kernels of finitely many outcomes, and the smoothed identity on integer codes."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, SupportsIndex
@@ -17,30 +16,21 @@ from torch.distributions.constraints import Constraint
 from kdmkit._core.checks import (
     as_tensor,
     bad_argument,
-    check_finite,
-    check_floating,
     check_label,
     check_number,
     is_integer,
 )
 from kdmkit._core.logspace import log_add, log_normalize, safe_logsumexp
-from kdmkit._core.tensors import at_least_float32, broadcast
+from kdmkit._core.tensors import broadcast
 from kdmkit.kernels.bandwidth import requires_gradient
 from kdmkit.kernels.base import Kernel
+from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
 from kdmkit.kernels.region_tensors import first_occurrences, pack_codes
 from kdmkit.kernels.regions import NOTHING, WHOLE, OneOf, Region
 from kdmkit.ops import Lookup, Score, Term
-from kdmkit.ops.terms import Amplitudes
-from kdmkit.ops.terms.discrete import log_probs, log_square
 
 # Codes of more categories are compared one by one: the table of a lookup has a column for each.
 _LARGEST_TABLE = 1 << 16
-# The probability that a label's starting component leaves to all labels: a zero would have no gradient.
-LABEL_SMOOTHING = 0.01
-_SOFT_LABELS = (
-    "these look like probabilities p and are taken as amplitudes, whose squares are the probabilities; "
-    "p.sqrt() is the amplitude of p, and KDM.from_probs(p) the distribution p, for infer and for losses"
-)
 # Numbers of (region, component, code) that exist at once in masses of sets.
 _NUMBERS = 1 << 22
 
@@ -90,6 +80,8 @@ class Coded(Kernel, ABC):
         self, log_shares: Float[Tensor, "m k"], parts: Sequence[tuple[Kernel, Tensor]]
     ) -> tuple[Kernel, Tensor]:
         tables = [kernel.log_table(c) for kernel, c in parts if isinstance(kernel, Coded)]
+        # Components without a share have any distribution.
+        log_shares = torch.where(torch.isneginf(log_shares).all(-1, keepdim=True), 0.0, log_shares)
         every = torch.stack(torch.broadcast_tensors(*tables), -1) + log_shares.unsqueeze(-2)
         return self.from_log_table(log_normalize(safe_logsumexp(every)))
 
@@ -112,7 +104,7 @@ class Coded(Kernel, ABC):
         return torch.where(dead, table, log_normalize(inside))
 
 
-class Categorical(Coded):
+class Categorical(Coded, FeatureMap):
     """k²(x, c) = 1 if x = c, else s, on codes 0 … n−1.
 
     The smoothing s is the probability of another code relative to the component's; 0 is the identity.
@@ -162,6 +154,8 @@ class Categorical(Coded):
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         same = x == components
         return torch.where(same, torch.zeros((), device=same.device), self._log_smoothing(same.device))
+
+    inner_products = positive_inner_products
 
     def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
         return -torch.log1p((self.n - 1) * self.smoothing)
@@ -271,125 +265,3 @@ def set_masses(values: Tensor, table: Tensor, parameters: Sequence[Tensor]) -> T
 
 def _compare(x: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     return torch.where(x == components.mT, torch.zeros_like(parameters[0]), parameters[0])
-
-
-class Cosine(Coded):
-    """k(x, c) = ⟨x, c⟩/(‖x‖·‖c‖): probabilities over an orthogonal basis of ℝⁿ.
-
-    A float vector is an amplitude: a distribution p enters as √p, and checked values that look like p itself
-    give a warning. An integer is a label and stands for its
-    basis vector.
-
-    >>> Cosine().log_overlap(torch.tensor([1.0, 0.0]), torch.tensor([0.2, 0.8]).sqrt()).exp()
-    tensor(0.2000)
-    """
-
-    draws_one_hot: ClassVar[bool] = True
-    unit_norm: ClassVar[bool] = True
-
-    def term(self, x: Tensor, components: Tensor) -> Term:
-        if is_integer(x):
-            return Amplitudes(x.unsqueeze(-1), components)
-        return Score(_amplitude_block, x, components)
-
-    def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
-        if is_integer(x):
-            return read_codes(log_probs(components), x)
-        return log_square((unit(x) * unit(components)).sum(-1))
-
-    def log_norm(self, components: Tensor) -> Float[Tensor, ""]:
-        return torch.zeros(())
-
-    def probs(self, components: Tensor) -> Float[Tensor, "*batch n"]:
-        return unit(components).square()
-
-    def n_codes(self, event_shape: torch.Size) -> int:
-        return event_shape[-1]
-
-    def log_table(self, components: Tensor) -> Float[Tensor, "*batch m n"]:
-        return log_probs(components)
-
-    def from_log_table(self, table: Float[Tensor, "m n"]) -> tuple[Kernel, Tensor]:
-        return self, (0.5 * table).exp()
-
-    def mode(self, components: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The basis vector of the likeliest label."""
-        best = components.detach().abs().argmax(-1)
-        return nn.functional.one_hot(best, components.shape[-1]).to(components.dtype)
-
-    def sample(
-        self, components: Tensor, index: Int[Tensor, "*lead"], generator: torch.Generator | None = None
-    ) -> Tensor:
-        probs = self.probs(components.detach())
-        code = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
-        one_hot = nn.functional.one_hot(code.squeeze(-1), probs.shape[-1])
-        return one_hot.to(components.dtype).view(components.shape)
-
-    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
-        if is_integer(value):
-            check_label(argument, value, event_shape[-1])
-            return
-        check_floating(argument, value)
-        check_finite(argument, value)
-        if not value.numel():
-            return
-        value = value.detach()
-        low, high = value.abs().amax(-1).aminmax()
-        if low == 0:
-            raise ValueError(
-                bad_argument(argument, "amplitudes with at least one nonzero entry", "a zero vector")
-            )
-        # One-hot vectors need no second look.
-        if low < 1 and high <= 1 and are_soft_labels(value):
-            warnings.warn(f"{argument}: {_SOFT_LABELS}", UserWarning, stacklevel=2)
-
-    def event_rank(self, value: Tensor) -> int:
-        return 0 if is_integer(value) else 1
-
-    def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
-        return smooth_amplitudes(values, event_shape[-1])
-
-    def config(self) -> dict[str, Any]:
-        return {"kernel": "Cosine"}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], *, encoder: nn.Module | None = None) -> Cosine:
-        return cls()
-
-
-def are_soft_labels(value: Float[Tensor, "*lead n"]) -> bool:
-    """Whether all rows are probabilities, and not all of them amplitudes of length 1 as well.
-
-    >>> are_soft_labels(torch.tensor([0.7, 0.3])), are_soft_labels(torch.tensor([0.7, 0.3]).sqrt())
-    (True, False)
-    """
-    tolerance = max(1e-6, 4 * torch.finfo(value.dtype).eps)
-    value = at_least_float32(value)
-    if bool(((value.sum(-1) - 1).abs() > tolerance).any()) or bool((value < 0).any()):
-        return False
-    return bool(((value.square().sum(-1) - 1).abs() > tolerance).any())
-
-
-def smooth_amplitudes(value: Tensor, n: int) -> Float[Tensor, "m n"]:
-    """√((1 − ε)·p + ε/n) for a label's one-hot p, or for the squares p of an amplitude.
-
-    >>> smooth_amplitudes(torch.tensor([1]), 2).square()
-    tensor([[0.0050, 0.9950]], dtype=torch.float64)
-    """
-    if is_integer(value):
-        probs = nn.functional.one_hot(value.long(), n).double()
-    else:
-        probs = value.square() / value.square().sum(-1, keepdim=True)
-    return ((1 - LABEL_SMOOTHING) * probs + LABEL_SMOOTHING / n).sqrt()
-
-
-def unit(x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead n"]:
-    """x/‖x‖, 0 with no gradient if x is 0. Scaled by its largest entry first, so nothing overflows."""
-    largest = x.detach().abs().amax(-1, keepdim=True)
-    scaled = x / torch.where(largest > 0, largest, 1.0)
-    square = scaled.square().sum(-1, keepdim=True)
-    return scaled / torch.where(square > 0, square, 1.0).sqrt()
-
-
-def _amplitude_block(x: Tensor, components: Tensor, parameters: object) -> Tensor:
-    return log_square(torch.matmul(unit(x), unit(components).mT))

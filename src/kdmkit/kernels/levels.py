@@ -19,14 +19,8 @@ from kdmkit._core.checks import (
 from kdmkit._core.logspace import log_add, safe_log
 from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.categorical import (
-    LABEL_SMOOTHING,
-    Coded,
-    check_codes,
-    check_size,
-    read_codes,
-    smoothing_logit,
-)
+from kdmkit.kernels.categorical import Coded, check_codes, check_size, read_codes, smoothing_logit
+from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.ops import LogSum, Lookup, Sum, Term
 from kdmkit.ops.terms import restricted
 

@@ -203,7 +203,7 @@ class LocationScale(WithBandwidth, Measured, ABC):
         """
         if not isinstance(other, type(self)):
             self._cannot(f"one of the class {type(other).__name__}, which the other density has")
-        values = [kernel.bandwidth.value.detach().cpu() for kernel in (self, other)]
+        values = [kernel.bandwidth.value.to(self.bandwidth.value.device) for kernel in (self, other)]
         if not self.per_component and torch.equal(*values):
             return self
         columns = [value if value.ndim else value.unsqueeze(0) for value in values]
@@ -274,7 +274,7 @@ class LocationScale(WithBandwidth, Measured, ABC):
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.centres_and_scales(components, parameters, low.shape[-1])
-        return sum_last(self.interval_log_mass, low, high, *(part.unsqueeze(-3) for part in parts))
+        return sum_last(self.interval_log_mass, low, high, *[part.unsqueeze(-3) for part in parts])
 
     def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor]:
         from kdmkit.kernels.truncated import Truncated  # not above: that module imports this one

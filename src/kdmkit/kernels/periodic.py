@@ -23,6 +23,7 @@ from kdmkit.kernels.bandwidth import (
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.integrals import in_pieces, log_sum, sum_last
 from kdmkit.kernels.calculus.von_mises import draw_von_mises, draw_whole, log_arc_mass, mean_length, turned
+from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
 from kdmkit.kernels.location_scale import WithBandwidth
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, codes_in, float_ends
@@ -34,7 +35,7 @@ from kdmkit.ops.terms import InDtype, score_dtype
 _TABLE = 1 << 22
 
 
-class Periodic(WithBandwidth, Measured):
+class Periodic(WithBandwidth, Measured, FeatureMap):
     """k²(x, c) = Π_i exp(κ_i(cos(2π(x_i − c_i)/period) − 1)): a von Mises density in each dimension.
 
     Values that differ by whole periods are the same event. Draws, means and modes lie in [0, period). An
@@ -53,8 +54,7 @@ class Periodic(WithBandwidth, Measured):
         whole: whether events are whole numbers: probabilities then sum to 1 over 0 … period − 1.
         trainable: whether κ is trained.
 
-    >>> kernel = Periodic(2.0, 24)
-    >>> c = torch.tensor([[23.0]])
+    >>> kernel, c = Periodic(2.0, 24), torch.tensor([[23.0]])
     >>> kernel.log_overlap(torch.tensor([1.0]), c) == kernel.log_overlap(torch.tensor([21.0]), c)
     tensor([True])
     """
@@ -135,6 +135,8 @@ class Periodic(WithBandwidth, Measured):
     def log_overlap(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead"]:
         return self.log_bump(x - components, self._scale(components)).sum(-1).to(components.dtype)
 
+    inner_products = positive_inner_products
+
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch_m"]:
         d = self.check_dimensions(components.shape[-1])
         if self.whole:
@@ -178,7 +180,7 @@ class Periodic(WithBandwidth, Measured):
 
     def _in_one_turn(self, piece: Interval) -> list[Region]:
         period = self.period
-        low, high = (end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors()))
+        low, high = [end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors())]
         above, below = piece.above, piece.below or piece.high is None
         # (0, period) is the circle without 0.
         if high - low > period or (high - low == period and not (above and below)):
@@ -197,10 +199,10 @@ class Periodic(WithBandwidth, Measured):
             return region
         once = self.in_one_turn(region)
         whole = Interval(0.0, self.period, "left")
-        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else region
+        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else once
 
-    def null_points(self, region: Region) -> list[float] | None:
-        return None if self.whole else super().null_points(self.in_one_turn(region))
+    def null_points(self, region: Region) -> list[float]:
+        return [] if self.whole or region.is_batch else super().null_points(self.in_one_turn(region))
 
     def wide_ends(self, region: Region) -> list[tuple[float, float]]:
         """Arcs in [0, period]; of whole numbers, from half a step before the first to half a step further."""

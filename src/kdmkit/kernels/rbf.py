@@ -23,13 +23,14 @@ from kdmkit.kernels.bandwidth import (
 )
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.normal import anchored_log_mass, anchored_log_overlap
+from kdmkit.kernels.feature_map import FeatureMap, positive_inner_products
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import SquaredDistance, Term
 from kdmkit.ops.terms import score_dtype
 
 
-class RBF(LocationScale):
+class RBF(LocationScale, FeatureMap):
     """k(x, c) = exp(−‖x − c‖²/(2σ²)), so the density k²·M is a Gaussian of standard deviation σ/√2.
 
     σ is the paper's parameter, not a standard deviation. `RBF.from_std(0.5)` and `.std` use the latter.
@@ -185,6 +186,8 @@ class RBF(LocationScale):
 
     def _metric_variance(self) -> Float[Tensor, " d"]:
         return 0.5 * self._inverse_metric().square().sum(-1)
+
+    inner_products = positive_inner_products
 
     def unit_log_overlap(self, u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return -u.square()

@@ -11,8 +11,9 @@ import kdmkit as kdm
 from kdmkit.estimators.table.answering.engine import TableEngine
 from kdmkit.estimators.table.codecs.base import Box, Cells, Codec
 from kdmkit.estimators.table.codecs.parts import CodePart
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
-from kdmkit.estimators.table.schema import Column, Schema
+from kdmkit.estimators.table.schema import Schema
 from kdmkit.kernels import Region
 from kdmkit.kernels.region_reading import by_edges
 from kdmkit.kernels.regions import NOTHING, WHOLE

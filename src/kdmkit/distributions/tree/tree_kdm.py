@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kdmkit._core.checks import as_tensor, bad_argument, check_instance
+from kdmkit._core.checks import bad_argument, check_instance
 from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
@@ -19,6 +19,7 @@ from kdmkit.distributions.arguments import (
     check_target,
     check_variables,
     common_batch,
+    component_tensors,
     gather_masks,
     is_checked,
 )
@@ -88,7 +89,7 @@ class TreeKDM(NamedVariables):
         validate_args: bool | None = None,
     ) -> None:
         kernels = check_variables(components, kernels)
-        tensors = {name: as_tensor(f"components[{name!r}]", components[name]) for name in kernels}
+        tensors = component_tensors(components, kernels)
         topology = Topology.of(parents, nodes)
         counts = count_states(topology, tensors, kernels)
         like = _like(tensors)
@@ -193,7 +194,7 @@ class TreeKDM(NamedVariables):
 
     def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
         sources = by_node(self._states.topology.node_of, entries)
-        lead = broadcast(self.batch_shape, *(entry.lead for entry in entries.values()))
+        lead = broadcast(self.batch_shape, *[entry.lead for entry in entries.values()])
         if isinstance(self._tree, Conditioned):
             return self._tree.log_prob(sources).expand(lead)
         states = self._tree

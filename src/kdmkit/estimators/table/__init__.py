@@ -3,9 +3,10 @@
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
 from kdmkit.estimators.table.answering.insights import Cell, Dependence, Explanation, Information
 from kdmkit.estimators.table.codecs.base import Codec
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.kdm_table import KDMTable
-from kdmkit.estimators.table.model import TABLE_RECIPE, TableRecipe
-from kdmkit.estimators.table.schema import Column, Columns, Schema
+from kdmkit.estimators.table.recipe import TABLE_RECIPE, TableRecipe
+from kdmkit.estimators.table.schema import Columns, Schema
 
 __all__ = [
     "TABLE_RECIPE",

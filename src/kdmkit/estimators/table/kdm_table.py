@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,12 +33,9 @@ from kdmkit.estimators.table.answering.insights import (
 from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
 from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.outcomes import check_target, columns_of, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 from kdmkit.training import Table
-
-# `sample` tells the share of draws that satisfied its conditions if it is smaller.
-_FEW_ACCEPTED = 0.9
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,6 +48,11 @@ class KDMTable(DensityMixin, TableEstimator):
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.
+        texts: texts of single rows, such as names, are `"left out"`; or they are levels, `"pooled"` in draws
+            if they are rare, or all `"drawn"`.
+        min_level_rows: texts with fewer rows are rare; `"auto"`: 2 + n/500 of n rows, at most 5.
+        missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
+            that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all. With
             the default, the automatic number of training steps sees no row twice.
@@ -92,7 +93,7 @@ class KDMTable(DensityMixin, TableEstimator):
                 or with an event in place of the column, `P(price > 1000, carat < 1 | cut = Ideal)`.
                 Conditions on the target itself are allowed: `P(price | price > 1000)`.
             given: evidence by column: a value; a pair `(low, high)`, which is a closed range with None for an
-                open end; a list, one of its values; None for unknown. Or text: `carat > 1, cut = A`.
+                open end; a list, one of its values; None, a missing cell. Or text: `carat > 1, cut = A`.
         """
         engine = self._engine()
         schema = engine.schema
@@ -163,22 +164,23 @@ class KDMTable(DensityMixin, TableEstimator):
         return probability
 
     @torch.no_grad()
-    def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
-        """New complete rows, without missing cells, as a frame like the one that the table was fitted to.
+    def sample(
+        self, n_samples: int = 1, given: Any = None, random_state: Any = None, *, complete: bool = False
+    ) -> Any:
+        """New rows as a frame like the one that the table was fitted to; cells are missing as often as there.
 
         Args:
             given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
+            complete: whether all cells have values, those that missing cells would have by other columns.
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
         condition = read_event(engine.schema, given)
-        sampler = RowSampler(engine, condition)
+        sampler = RowSampler(engine, condition, complete=complete)
         drawn = sampler.draw(n, self._generator(random_state))
         warn_of_outside(engine, condition)
-        if sampler.accepted < _FEW_ACCEPTED:
-            warnings.warn(f"{sampler.accepted:.1%} of the draws satisfied the conditions", stacklevel=2)
-        return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
+        return self.schema_.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
 
     # ---- rows
 
@@ -237,13 +239,7 @@ class KDMTable(DensityMixin, TableEstimator):
     def _blocks(self, X: Any) -> Iterator[Table]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
         for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from self.schema_.encode(batch).blocks(BLOCK)
-
-    def _only_target(self) -> str:
-        if self.targets is None or len(self.targets) != 1:
-            wanted = "a column; only with one column in `targets` is there a default"
-            raise ValueError(bad_argument("target", wanted, None))
-        return str(self.targets[0])
+            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
 
     def levels(self, target: str) -> list[Any]:
         """The levels of a column, as `predict_proba` has them."""
@@ -271,7 +267,7 @@ class KDMTable(DensityMixin, TableEstimator):
             random_state: of draws.
         """
         check_choice("how", how, ("cells", "rows"))
-        imputer = Imputer(self._engine(), X)
+        imputer = Imputer(self._engine(), X, self.missing)
         if n is None:
             return imputer.expected() if how == "cells" else imputer.most_probable()
         generator = self._generator(random_state)
@@ -339,7 +335,7 @@ class KDMTable(DensityMixin, TableEstimator):
         Args:
             row: a frame of one row, or a mapping from column to value.
         """
-        return explain_row(self._engine(), row)
+        return explain_row(self._engine(), row, self.missing)
 
     @torch.no_grad()
     def dependence(self, n_samples: int = 2000, random_state: Any = 0) -> Dependence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument, check_count
+from kdmkit._core.checks import bad_argument, check_choice, check_count
 from kdmkit.estimators.common.arrays import plain, weighted_rows
 from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.base import KDMEstimator
@@ -35,6 +35,9 @@ class TableEstimator(KDMEstimator):
 
     types: Any = None
     targets: Any = None
+    texts: Literal["left out", "pooled", "drawn"] = "left out"
+    min_level_rows: int | Literal["auto"] = "auto"
+    missing: Literal["outcome", "unknown"] = "outcome"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
@@ -62,9 +65,9 @@ class TableEstimator(KDMEstimator):
         """
         with self._seeded():
             frame = sample_frame("X", X, self.max_rows, self._seed)
-            schema = Schema.from_frame(frame, self.types)
+            schema = self._new_schema(frame)
             weights, used = sampled_weights(sample_weight, frame)
-            rows = replace(schema.encode(frame).take(used), weights=weights)
+            rows = replace(schema.encode(frame, missing=self.missing).take(used), weights=weights)
             layer, self.history_, information = fit_model(schema, rows, self._fit_settings(schema, rows))
         self._kept = None
         self._adopt(schema, layer, information, frame.n_rows if frame.n_total is None else frame.n_total)
@@ -74,8 +77,9 @@ class TableEstimator(KDMEstimator):
         """Learns from one more chunk of rows.
 
         The first call decides what the columns are, as `fit` does; later chunks must have the same columns.
-        Levels that the first chunk lacks are later taken for missing cells, and `score_samples` gives them
-        the share of unseen levels; a categorical dtype declares levels that no row of it has.
+        Columns without a missing cell in it take missing cells of later chunks for unknown values.
+        New texts in a column of levels become levels of it. Other new levels are taken for missing cells, and
+        `score_samples` gives them the share of unseen levels.
 
         Later calls train the same model further: with steps in proportion to s, the share of the chunk among
         all rows so far, and with learning rates smaller by √s. A uniform sample of `max_rows` earlier rows
@@ -90,10 +94,9 @@ class TableEstimator(KDMEstimator):
         first = not hasattr(self, "module_")
         with self._seeded():
             raw = read_frame("X", X)
-            schema = Schema.from_frame(raw, self.types) if first else self.schema_
-            schema.check_columns(schema.read(raw))
+            schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
-            rows = replace(schema.encode(raw).take(used), weights=weights)
+            rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
             layer, history, kept, information = learn_chunk(
                 schema,
@@ -108,6 +111,23 @@ class TableEstimator(KDMEstimator):
         self._kept = kept
         self._adopt(schema, layer, information, n_rows)
         return self
+
+    def _new_schema(self, frame: RawFrame) -> Schema:
+        check_choice("missing", self.missing, ("outcome", "unknown"))
+        check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
+        options = {"missing": self.missing, "texts": self.texts}
+        return Schema.from_frame(frame, self.types, least_rows=self._least_rows(), **options)
+
+    def _grown_schema(self, frame: RawFrame) -> Schema:
+        """The schema with the levels of one more chunk."""
+        rows = self.schema_.read(frame)
+        self.schema_.check_columns(rows)
+        return self.schema_.grown(rows, 1 if self.texts == "drawn" else self._least_rows())
+
+    def _least_rows(self) -> int | None:
+        if isinstance(self.min_level_rows, str) and self.min_level_rows == "auto":
+            return None
+        return check_count("min_level_rows", self.min_level_rows, 'a whole number ≥ 1 or "auto"')
 
     def _adopt(self, schema: Schema, layer: Any, information: PairInformation, n_rows: int) -> None:
         self.schema_ = schema
@@ -132,6 +152,7 @@ class TableEstimator(KDMEstimator):
             options=self._settings(self._seed, n),
             identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
+            presences=frozenset(presence.name for presence in schema.presences.values()),
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
@@ -140,6 +161,12 @@ class TableEstimator(KDMEstimator):
         if isinstance(self.targets, str):
             raise ValueError(bad_argument("targets", "a list of columns", repr(self.targets)))
         return [schema.modelled_column("targets", name).variables for name in self.targets]
+
+    def _only_target(self) -> str:
+        if self.targets is None or len(self.targets) != 1:
+            wanted = "a column; only with one column in `targets` is there a default"
+            raise ValueError(bad_argument("target", wanted, None))
+        return str(self.targets[0])
 
     def _settings(self, seed: int, rows: int) -> dict[str, Any]:
         """Settings of the loop that are not automatic."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrays import split_index
 from kdmkit.estimators.common.chunks import smallest
+from kdmkit.estimators.table.recipe import TABLE_RECIPE
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import PairInformation, pair_information
@@ -33,87 +33,6 @@ from kdmkit.training.tree_fit import edge_concentrations
 
 
 @dataclass(frozen=True)
-class TableRecipe:
-    """Default settings of a table's fit. They were chosen on development tables: `results/tables-notes.md`.
-
-    Args:
-        rows_per_component, components_per_root, most_components: the number of components for n rows is the
-            least of n / rows_per_component, components_per_root · √n and most_components. With √n components
-            an edge has about as many parameters as there are rows.
-        fine_share, fine_components_per_root: takes the place of components_per_root if at least this share of
-            the columns has more than √n different numbers.
-        shrinkage, fewest_shrinkage, most_shrinkage: pseudo-rows of every state of a parent: shrinkage times
-            the concentration of the edge (`edge_concentrations`), clipped. A weak dependence is shrunk more.
-        independent_shrinkage: pseudo-rows where a variable may be independent of its parent.
-        fading: penalties are multiplied by (1 − t/T)^fading. At 0 they stay: otherwise the last steps
-            overfit.
-        masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
-        averaging: horizon of the averaged weights, as a share of all steps.
-        epochs, fewest_steps, most_steps: the length of the training. The schedule ends before the tree
-            overfits.
-        tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
-            Later weights come from a smaller learning rate: their draws are more like real rows.
-        start_rows: at most this many rows, a uniform sample, give the tree and the first components.
-        target_preference: the factor of information about a target when the tree is learned.
-        target_weight: the factor of the conditional likelihoods of targets.
-        target_rate: the learning rate of a tree with targets.
-        fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows if there are targets: weak edges
-            would otherwise overfit the target.
-    """
-
-    rows_per_component: int = 16
-    components_per_root: float = 1.0
-    most_components: int = 256
-    fine_share: float = 0.4
-    fine_components_per_root: float = 2.0
-    shrinkage: float = 0.05
-    fewest_shrinkage: float = 0.1
-    most_shrinkage: float = 5.0
-    independent_shrinkage: float = 1e3
-    fading: float = 0.0
-    masking_fading: float = 2.0
-    averaging: float = 0.2
-    epochs: int = 15
-    fewest_steps: int = 400
-    most_steps: int = 1500
-    tolerance: float = 0.05
-    start_rows: int = 100_000
-    target_preference: float = 3.0
-    target_weight: float = 5.0
-    target_rate: float = 5e-2
-    fewest_target_shrinkage: float = 1.0
-    most_target_shrinkage: float = 20.0
-
-    def components(self, n_rows: int, fine_share: float) -> int:
-        """The number of components of every column, by rows and by the share of columns with fine numbers."""
-        is_fine = fine_share >= self.fine_share
-        per_root = self.fine_components_per_root if is_fine else self.components_per_root
-        root = int(per_root * math.sqrt(n_rows))
-        return max(4, min(self.most_components, n_rows // self.rows_per_component, root))
-
-    def pseudo_rows(
-        self,
-        concentrations: Mapping[str, float],
-        independent: Collection[str] = (),
-        *,
-        has_targets: bool = False,
-    ) -> dict[str, float]:
-        """Pseudo-rows of every state of the parent, by variable."""
-        least, most = self.fewest_shrinkage, self.most_shrinkage
-        if has_targets:
-            least, most = self.fewest_target_shrinkage, self.most_target_shrinkage
-        linked = {name: max(least, min(most, self.shrinkage * a)) for name, a in concentrations.items()}
-        return linked | dict.fromkeys(independent, self.independent_shrinkage)
-
-    def steps(self, n_rows: int, batch_size: int) -> int:
-        """The number of training steps."""
-        return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
-
-
-TABLE_RECIPE = TableRecipe()
-
-
-@dataclass(frozen=True)
 class TableSettings:
     """The settings of one fit.
 
@@ -124,6 +43,7 @@ class TableSettings:
         options: settings of the loop that the user has chosen; the others suit the model.
         identity: what a checkpoint depends on.
         targets: variables that will be predicted, in groups: those of one column.
+        presences: variables that say whether cells are there.
     """
 
     n_components: int | None
@@ -132,10 +52,11 @@ class TableSettings:
     options: Mapping[str, Any]
     identity: dict[str, Any]
     targets: Sequence[tuple[str, ...]] = ()
+    presences: frozenset[str] = frozenset()
 
     def count_components(self, n_rows: int, train: Table) -> int:
         """The number of components for a table of `n_rows`, of which `train` has the training rows."""
-        return self.n_components or TABLE_RECIPE.components(n_rows, fine_share(train))
+        return self.n_components or TABLE_RECIPE.components(n_rows, fine_share(train, self.presences))
 
 
 def fit_model(
@@ -240,14 +161,21 @@ def table_options(n_rows: int, chosen: Mapping[str, Any], share: float = 1.0) ->
     )
 
 
-def fine_share(table: Table) -> float:
+def fine_share(table: Table, skipped: Collection[str] = ()) -> float:
     """The share of fine columns: numbers with more than √(rows) different values.
 
     Only the first 100,000 rows are looked at.
+
+    Args:
+        skipped: variables that are no columns.
     """
     masks = table.observed
     most = TABLE_RECIPE.start_rows
-    fine = [_is_fine(value[:most], masks.get(name)) for name, value in table.columns.items()]
+    fine = [
+        _is_fine(value[:most], masks.get(name))
+        for name, value in table.columns.items()
+        if name not in skipped
+    ]
     return sum(fine) / max(1, len(fine))
 
 
@@ -362,7 +290,7 @@ def learn_chunk(
         layer, (_, information, independent) = start_layer(schema, everything.train, n_components, settings)
         replayed, share = everything, 1.0
     else:
-        layer = copy.deepcopy(layer).requires_grad_()
+        layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, list(layer.variables.values())
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
         groups = [column.variables for column in schema.modelled.values()]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,63 +16,30 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
-from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config, decide, fit_codec
+from kdmkit.estimators.table.codecs.base import LeftOutCodec
+from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config
+from kdmkit.estimators.table.codecs.rare import (
+    UnseenLevels,
+    grown,
+    pooled,
+    texts_as_levels,
+    with_least_rows,
+)
 from kdmkit.estimators.table.codecs.texts import recognised
+from kdmkit.estimators.table.column import COLUMN_HEADER, Column, absent_cells, fit_column
 from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.presence import Presence
 from kdmkit.nn import Variable
 from kdmkit.training import Table
 
 # Numbers further out are taken for this one: in float32 they would be infinite.
 _FAR = 1e30
-COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
 # Boxes that one question may consist of.
 _MOST_BOXES = 10_000
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: an entry of `Columns`.
-
-    Attributes:
-        name: the column's name.
-        kind: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier,
-            text or empty.
-        why: the reason in a few words.
-        details: levels, range, resolution, atoms.
-        variables: names of the column's variables in the model, one for each part; () if it is left out.
-        codec: turns its cells into events and back.
-        missing: the share of missing cells in the rows it was fitted to.
-        storage: how the frame stores the column.
-
-    With `table` as in the example of `KDMTable`:
-
-    >>> table.columns_["size"].kind
-    'category'
-    """
-
-    name: str
-    kind: str
-    why: str
-    details: str
-    variables: tuple[str, ...]
-    codec: Codec
-    missing: float
-    storage: Storage
-
-    @property
-    def reason(self) -> str:
-        """The kind, and why."""
-        return f"{self.kind}: {self.why}"
-
-    @property
-    def line(self) -> tuple[str, ...]:
-        """The line of the column in a printed table, below `COLUMN_HEADER`."""
-        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
 
 
 class Schema:
@@ -83,6 +50,7 @@ class Schema:
         backend: the library of the fitted frame: pandas, polars, pyarrow, mapping or array.
         labels: the names as the frame has them.
         sample: the number of rows by which the columns were recognised, and of all rows; None: by all rows.
+        missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
 
     >>> schema = Schema.from_frame({"age": [31, 45, 52], "smokes": ["yes", "no", "no"]})
     >>> [(column.name, column.kind) for column in schema.columns.values()]
@@ -95,29 +63,48 @@ class Schema:
         backend: str,
         labels: Sequence[Any],
         sample: tuple[int, int] | None = None,
+        missing: str = "unknown",
     ) -> None:
         self.columns = {column.name: column for column in columns}
-        self.backend, self.labels, self.sample = backend, tuple(labels), sample
+        self.backend, self.labels, self.sample, self.missing = backend, tuple(labels), sample, missing
         #: How a query writes the values of each column, once it was asked for.
         self.syntax: dict[str, Any] | None = None
 
     @classmethod
-    def from_frame(cls, frame: Any, types: Mapping[str, str] | None = None) -> Schema:
+    def from_frame(
+        cls,
+        frame: Any,
+        types: Mapping[str, str] | None = None,
+        *,
+        missing: str = "outcome",
+        texts: str = "left out",
+        least_rows: int | None = None,
+    ) -> Schema:
         """The schema of a frame.
 
         Args:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
+            texts: what becomes of texts of single people or things, as in `KDMTable`.
+            least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
+            missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
         """
         raw = read_frame("X", frame)
         if not raw.n_rows:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         raw = recognised(raw, wanted)
-        columns = [_column(i, column, wanted, raw.numbers) for i, column in enumerate(raw.columns.values())]
+        wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
+        least_rows = 1 if texts == "drawn" else least_rows
+        columns = [
+            fit_column(i, column, wanted, raw.numbers, missing)
+            for i, column in enumerate(raw.columns.values())
+        ]
+        if least_rows is not None:
+            columns = [with_least_rows(column, least_rows) for column in columns]
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
-        return cls(columns, raw.backend, raw.labels, sample)
+        return cls(columns, raw.backend, raw.labels, sample, missing)
 
     # ---- frames
 
@@ -138,6 +125,17 @@ class Schema:
     def read(self, frame: Any) -> RawFrame:
         """The columns of a frame, with texts read as those of the fitted rows."""
         return read_cells(self.marked(frame), self.storages)
+
+    def grown(self, frame: RawFrame, least_rows: int | None) -> Schema:
+        """The schema with the levels of more rows, which `read` gave."""
+        columns = [grown(column, frame.columns[name], least_rows) for name, column in self.columns.items()]
+        if all(new is old for new, old in zip(columns, self.columns.values(), strict=True)):
+            return self
+        larger = copy.copy(self)
+        larger.columns = {column.name: column for column in columns}
+        larger.__dict__.pop("modelled", None)
+        larger.syntax = None
+        return larger
 
     def source_of(self, name: str) -> str:
         """The column of the frame that has a column's cells."""
@@ -162,31 +160,41 @@ class Schema:
     def variables(self, n_components: int | None = None) -> list[Variable]:
         """Variables of a layer for all columns that are modelled: `c0`, `c1`, `c2_week`, `c2_weekday`, …
 
+        Those of presence come last: `c1_present`.
+
         Args:
             n_components: the number of components, if each has a bandwidth.
         """
-        return [
+        values = [
             Variable(name, kernel, shape)
             for column in self.columns.values()
             for name, kernel, shape in zip(
                 column.variables, column.codec.kernels(n_components), column.codec.shapes, strict=True
             )
         ]
+        return values + [presence.variable for presence in self.presences.values()]
+
+    @cached_property
+    def presences(self) -> dict[str, Presence]:
+        """By column, the variables that say whether cells are there."""
+        return {n: column.presence for n, column in self.columns.items() if column.presence is not None}
 
     @property
     def places_of_variables(self) -> list[list[int]]:
         """The places of the variables of every modelled column among those of `variables`."""
-        counter = itertools.count()
-        return [[next(counter) for _ in column.variables] for column in self.modelled.values()]
+        place = {variable.name: i for i, variable in enumerate(self.variables())}
+        return [[place[name] for name in column.all_variables] for column in self.modelled.values()]
 
-    def encode(self, frame: Any, *, dtype: torch.dtype | None = None) -> Table:
+    def encode(self, frame: Any, *, missing: str = "outcome", dtype: torch.dtype | None = None) -> Table:
         """Rows as events, by variable.
 
-        Columns that the schema lacks are ignored with one warning; all cells of absent columns are missing.
+        Columns that the schema lacks are ignored with one warning; cells of absent columns are unknown.
         `log_offset` of the table converts log-densities to the user's units, and holds the probability of
         levels and values that the fitted rows could not have. It is about zero for most tables.
 
         Args:
+            missing: what an empty cell is: an `"outcome"` where the fitted rows had empty cells, or an
+                `"unknown"` value everywhere.
             dtype: of events that are numbers; None is torch's default.
         """
         raw = self.read(frame)
@@ -195,29 +203,46 @@ class Schema:
         values: dict[str, Tensor] = {}
         observed: dict[str, Tensor] = {}
         offset = torch.zeros(raw.n_rows, dtype=torch.float64)
-        for column in self.columns.values():
-            if not column.variables:
-                continue
-            cells_of_column = raw.columns.get(column.name) or _absent(column, raw.n_rows)
-            cells = column.codec.encode(cells_of_column)
-            offset = offset + cells.log_offset + column.codec.log_share(cells, cells_of_column.missing)
+        unseen = UnseenLevels()
+        is_outcome = "outcome" == missing == self.missing
+        for column in self.modelled.values():
+            is_absent = column.name not in raw.columns
+            one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
+            cells = column.codec.encode(one)
+            unseen.count(one, column.codec, cells)
+            # An empty cell of a column that was complete is as rare as a new value.
+            is_new = is_outcome and not is_absent and column.presence is None
+            unknown = np.zeros_like(one.missing) if is_new else one.missing
+            offset = offset + cells.log_offset + column.codec.log_share(cells, unknown)
             for name, part in zip(column.variables, cells.parts, strict=True):
                 values[name] = part.clamp(-_FAR, _FAR).to(dtype) if part.is_floating_point() else part
                 observed[name] = cells.observed
+            if column.presence is not None:
+                values[column.presence.name] = column.presence.encode(one.missing)
+                certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
+                observed[column.presence.name] = torch.from_numpy(certain)
+        unseen.warn()
         return Table(values, observed, log_offset=offset)
 
     # ---- the user's side
 
     def decode(
-        self, values: Mapping[str, Tensor], *, columns: Sequence[str] | None = None, index: Any = None
+        self,
+        values: Mapping[str, Tensor],
+        *,
+        columns: Sequence[str] | None = None,
+        index: Any = None,
+        named: Collection[str] | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
-        Constants come back as they are; identifiers, texts and empty columns are left out.
+        Cells are missing where their presence says so, if it is among the values. Constants come back as
+        they are; identifiers, texts and empty columns are left out.
 
         Args:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
+            named: columns whose rare levels stay; in others they are one text. None: all columns.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -226,7 +251,7 @@ class Schema:
             column = self.column("columns", name)
             has_values = column.variables and all(part in values for part in column.variables)
             if column.kind == "constant" or has_values:
-                raw.append(self.decode_column(name, values, n_rows))
+                raw.append(pooled(self.decode_column(name, values, n_rows), column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
@@ -243,7 +268,10 @@ class Schema:
             decoded = cells.astype(BASES[column.storage.base])
         else:
             decoded = column.codec.decode(*(values[part] for part in column.variables))
-        return RawColumn(name, decoded, np.zeros(n_rows, dtype=bool), column.storage)
+        missing = np.zeros(n_rows, dtype=bool)
+        if column.presence is not None and column.presence.name in values:
+            missing = column.presence.is_missing(values).cpu().numpy()
+        return RawColumn(name, decoded, missing, column.storage)
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
@@ -271,12 +299,7 @@ class Schema:
 
     def boxes(self, box: Box) -> list[Box]:
         """A box of outcomes of columns as disjoint boxes of regions of variables."""
-        parts = []
-        for name, region in box.items():
-            column = self.columns[name]
-            parts.append(
-                [{column.variables[i]: part for i, part in one.items()} for one in column.codec.boxes(region)]
-            )
+        parts = [self.columns[name].boxes(region) for name, region in box.items()]
         n_boxes = math.prod(map(len, parts))
         if n_boxes > _MOST_BOXES:
             raise ValueError(bad_argument("given", f"a union of at most {_MOST_BOXES} boxes", n_boxes))
@@ -297,12 +320,14 @@ class Schema:
                 "missing": column.missing,
                 "codec": column.codec.config(),
                 "storage": column.storage.config(),
+                "presence": None if column.presence is None else column.presence.config(),
             }
             for column in self.columns.values()
         ]
         labels = [label if isinstance(label, int) else str(label) for label in self.labels]
         sample = {} if self.sample is None else {"sample": list(self.sample)}
-        return {"backend": self.backend, "labels": labels, "columns": columns, **sample}
+        frame = {"backend": self.backend, "labels": labels, "missing": self.missing}
+        return {**frame, "columns": columns, **sample}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Schema:
@@ -311,6 +336,7 @@ class Schema:
         for fields in config["columns"]:
             storage = Storage.from_config(fields["storage"])
             codec = codec_from_config(fields["codec"], storage)
+            presence = fields.get("presence")  # models of 0.2 have none
             columns.append(
                 Column(
                     name=codec.name,
@@ -321,10 +347,13 @@ class Schema:
                     codec=codec,
                     missing=fields["missing"],
                     storage=storage,
+                    presence=None if presence is None else Presence(**presence),
                 )
             )
         sample = config.get("sample")
-        return cls(columns, config["backend"], config["labels"], None if sample is None else tuple(sample))
+        sample = None if sample is None else tuple(sample)
+        missing = config.get("missing", "unknown")
+        return cls(columns, config["backend"], config["labels"], sample, missing)
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
@@ -337,30 +366,6 @@ class Schema:
         if self.sample is None:
             return ""
         return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
-
-
-def _column(i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarray | None) -> Column:
-    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
-    codec = fit_codec(raw, kind)
-    if kind == "empty":
-        warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)
-    names = (f"c{i}" if not part else f"c{i}_{part}" for part in codec.part_names)
-    return Column(
-        name=raw.name,
-        kind=kind,
-        why=why,
-        details=codec.describe(),
-        variables=tuple(names) if codec.modelled else (),
-        codec=codec,
-        missing=float(raw.missing.mean()),
-        storage=raw.storage,
-    )
-
-
-def _absent(column: Column, n_rows: int) -> RawColumn:
-    """A column with missing cells only."""
-    values = np.zeros(n_rows, dtype=BASES[column.storage.base])
-    return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
 
 
 class Columns(dict[str, Column]):

@@ -34,7 +34,7 @@ export class Card {
     });
     this.missing = el("button", {
       type: "button", class: "quiet missing", text: "Missing", "aria-pressed": "false",
-      title: "The cell is missing: nothing is known", click: () => this.setMissing(),
+      title: "The cell is missing", hidden: !column.can_be_missing, click: () => this.setMissing(),
     });
     this.clear = el("button", {
       type: "button", class: "quiet clear", text: "Clear", "aria-label": `Clear ${column.name}`, click: () => this.reset(true),
@@ -132,6 +132,7 @@ export class Card {
     let text = "";
     if (known) text = "held";
     else if (condition?.missing) text = "missing";
+    else if (now.missing) text = `${now.missing} missing`;
     else if (this.now.hidden) text = `${this.column.labels.length} levels`;
     write(this.status, text);
     set(this.node, "title", now.beyond && !known ? `${now.beyond} lie beyond the chart` : "");
@@ -148,7 +149,7 @@ export class Card {
     const { levels } = this.column;
     if (this.isPart(condition)) return null;
     const probabilities = levels.map((level) => Number(String(level) === String(condition.values[0])));
-    return { probabilities, shares: probabilities.map((p) => `${100 * p}.0%`), mean: null, interval: null, beyond: null };
+    return { probabilities, shares: probabilities.map((p) => `${100 * p}.0%`), mean: null, interval: null, beyond: null, missing: null };
   }
 
   markTarget(is) {

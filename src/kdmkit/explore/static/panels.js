@@ -168,7 +168,7 @@ export class RowPanel {
   }
 
   put() {
-    this.ask.put(new Map(this.cells.map((cell) => [cell.column, { values: [cell.known] }])));
+    this.ask.put(new Map(this.cells.map((cell) => [cell.column, cell.known === null ? { missing: true } : { values: [cell.known] }])));
   }
 }
 

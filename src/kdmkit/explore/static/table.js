@@ -95,8 +95,7 @@ class TableView {
       card.draw(changed ? found.cards[name] ?? null : null, given.get(name) ?? null);
     }
     this.later = setTimeout(() => this.answerHeld(given), PAUSE);
-    const known = [...given.values()].some((condition) => !condition.missing);
-    write(this.usual, known ? usualText(found) : "");
+    write(this.usual, changed ? usualText(found) : "");
     this.panels.text.show(found.texts);
     this.panels.next.changed();
     this.panels.draws.changed();

@@ -114,7 +114,7 @@ class BaseAnswer(ABC):
 
 
 class Answer(BaseAnswer):
-    """The distribution of one column given evidence. `KDMTable.query` returns it.
+    """The distribution of one column given evidence, if its cell is there. `KDMTable.query` returns it.
 
     With `table` as in the example of `KDMTable`:
 
@@ -154,6 +154,12 @@ class Answer(BaseAnswer):
         return bool(self._posterior.codec.ordered)
 
     # ---- summaries
+
+    @cached_property
+    def p_missing(self) -> float:
+        """The probability that the cell is missing; 0 if the column was complete."""
+        with torch.no_grad():
+            return self._engine.share_of_missing(self._posterior.column, self._given)
 
     @cached_property
     def mean(self) -> Any:
@@ -211,10 +217,7 @@ class Answer(BaseAnswer):
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def probability(self, value: Any) -> float:
-        """The probability of a value, a range `(low, high)`, a set `[a, b]`, or a region (`kdm.Interval`).
-
-        A value that the column cannot have has probability 0.
-        """
+        """The probability of a value, a range `(low, high)`, a set `[a, b]`, or a region (`kdm.Interval`)."""
         return float(self._posterior.probability(value))
 
     def histogram(self, bins: Sequence[tuple[Any, Any]]) -> Array:
@@ -222,8 +225,6 @@ class Answer(BaseAnswer):
 
         Ranges are closed, but one that ends where the next one starts is without its upper end: the
         probabilities of `bins` add up.
-
-        Results for the same ranges of one column are cached: later answers are quick.
 
         With `table` as in the example of `KDMTable`:
 
@@ -258,6 +259,8 @@ class Answer(BaseAnswer):
     def summary(self) -> dict[str, Any]:
         codec = self._posterior.codec
         summary: dict[str, Any] = {}
+        if self._posterior.column.presence is not None:
+            summary["missing"] = self.p_missing
         if codec.numeric:
             summary["mean"] = self.mean
         if codec.ordered:

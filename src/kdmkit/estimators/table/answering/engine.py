@@ -15,15 +15,17 @@ from torch import Tensor
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.event_text import Pair
-from kdmkit.distributions.events import Box, Event
+from kdmkit.distributions.events import CERTAIN, Box, Condition, Event
 from kdmkit.estimators.table.answering.component_cache import ComponentCache
 from kdmkit.estimators.table.answering.digits_posterior import DigitsPosterior
 from kdmkit.estimators.table.answering.pairs import Comparison
 from kdmkit.estimators.table.answering.posterior import Posterior
 from kdmkit.estimators.table.answering.variable_posterior import VariablePosterior
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
-from kdmkit.estimators.table.schema import Column, Schema
-from kdmkit.kernels.regions import intersection
+from kdmkit.estimators.table.presence import PRESENT
+from kdmkit.estimators.table.schema import Schema
+from kdmkit.kernels.regions import WHOLE, Missing, intersection
 from kdmkit.training import Table
 
 #: Rows that are answered together.
@@ -105,42 +107,68 @@ class TableEngine:
             wanted = "one comparison of two columns in each alternative"
             raise ValueError(bad_argument("event", wanted, " and ".join(map(str, [pair, *others]))))
         left, right = (self.column("event", name) for name in pair)
-        rest = self.evidence([{key: region for key, region in box.items() if key != pair}])
-        for evidence in (EventEvidence(self.joint, [case.regions]) for case in rest.cases):
+        rest = {key: region for key, region in box.items() if key != pair}
+        there, *missing = self._presence_of(rest, left, right)
+        for evidence in (EventEvidence(self.joint, [case.regions]) for case in self.evidence(there).cases):
             n_densities, log_density = _measured(evidence)
             if log_density > -np.inf:
                 rho = evidence.infer([*left.variables, *right.variables])
                 share = Comparison(self, left, right, rho).probability(box[pair])
                 yield n_densities, log_density + (math.log(share) if share else -np.inf)
+        if box[pair].has_missing:
+            yield from (_measured(self.evidence(boxes)) for boxes in missing)
+
+    def _presence_of(self, rest: Box, left: Column, right: Column) -> Iterator[list[Box]]:
+        """The part of a box in which both cells are there; then those in which the left one is missing, or
+        the right one alone. Each is a list of one box, or of none.
+        """
+        for cells in ((PRESENT, PRESENT), (Missing, WHOLE), (PRESENT, Missing)):
+            box = dict(rest)
+            for column, region in zip((left, right), cells, strict=True):
+                box[column.name] = column.trimmed(intersection([box.get(column.name, WHOLE), region]))
+            is_possible = not any(region.is_empty for region in box.values())
+            yield [{n: region for n, region in box.items() if not region.is_whole}] if is_possible else []
 
     # ---- one question
 
     def query(self, column: Column, given: Event) -> tuple[Posterior, float]:
-        """The distribution of a column, and log p(given)."""
+        """The distribution of a present value of a column, and log p(given)."""
         boxes = self.boxes(given)
         if boxes == [{}]:
             return self.prior(column), 0.0
         if not boxes:
             raise impossible(given)
         check_plain(boxes)
-        evidence = self.evidence(boxes)
-        posterior = self._posterior_given(column, boxes, evidence, given)
-        return posterior, posterior.log_evidence
+        posterior = self._posterior_given(column, given)
+        return posterior, posterior.log_evidence if column.presence is None else self.measure(boxes)[1]
+
+    def share_of_missing(self, column: Column, given: Event) -> float:
+        """P(the cell is missing | given)."""
+        return 0.0 if column.presence is None else self.event(Condition(column.name, Missing), given)[0]
 
     def _posterior_given(
-        self, column: Column, boxes: Sequence[Box], evidence: EventEvidence, given: Event
+        self, column: Column, given: Event, evidence: EventEvidence | None = None
     ) -> Posterior:
+        """The distribution of a present value given an event.
+
+        Args:
+            evidence: that of the event, if the column has no missing cells.
+        """
+        condition = given if column.presence is None else given & ~Condition(column.name, Missing)
+        boxes = self.boxes(condition)
+        if not boxes:
+            raise impossible(condition)
         if self.has_digits(column):
             posterior: Posterior = DigitsPosterior.given(self, column, boxes)
         else:
             (name,) = column.variables
             try:
-                rho = evidence.infer([name])
+                rho = (self.evidence(boxes) if evidence is None else evidence).infer([name])
             except ValueError as error:
-                raise impossible(given) from error
+                raise impossible(condition) from error
             posterior = self.posterior_of(column, rho)
         if np.isneginf(posterior.log_evidence):
-            raise impossible(given)
+            raise impossible(condition)
         return posterior
 
     def has_digits(self, column: Column) -> bool:
@@ -148,7 +176,7 @@ class TableEngine:
         return column.kind in ("date", "time") and column.codec.levels is None
 
     def marginals(self, columns: Sequence[Column], given: Event) -> tuple[dict[str, Posterior], float]:
-        """The distribution of every column, and log p(given): one pass of messages serves all."""
+        """The distribution of every column, and log p(given): complete columns share one pass of messages."""
         boxes = self.boxes(given)
         if boxes == [{}]:
             return {column.name: self.prior(column) for column in columns}, 0.0
@@ -157,7 +185,8 @@ class TableEngine:
         check_plain(boxes)
         evidence = self.evidence(boxes)
         conditioned = {name for box in boxes for name in box}
-        free = [c for c in columns if c.name not in conditioned and not self.has_digits(c)]
+        complete = [c for c in columns if c.presence is None]
+        free = [c for c in complete if c.name not in conditioned and not self.has_digits(c)]
         posteriors: dict[str, Posterior] = {}
         if len(free) > 1 and evidence.cases:
             wanted = [column.variables[0] for column in free]
@@ -168,15 +197,19 @@ class TableEngine:
                     raise impossible(given)
         for column in columns:
             if column.name not in posteriors:
-                posteriors[column.name] = self._posterior_given(column, boxes, evidence, given)
+                known = evidence if column in complete else None
+                posteriors[column.name] = self._posterior_given(column, given, known)
         ordered = {column.name: posteriors[column.name] for column in columns}
-        return ordered, next((one.log_evidence for one in ordered.values()), 0.0)
+        return ordered, ordered[complete[0].name].log_evidence if complete else self.measure(boxes)[1]
 
     def prior(self, column: Column) -> Posterior:
         """The distribution of a column without evidence; made once."""
         if column.name not in self._priors:
-            rho = self.joint.marginal(*column.variables)
-            self._priors[column.name] = self.posterior_of(column, rho)
+            self._priors[column.name] = (
+                self.posterior_of(column, self.joint.marginal(*column.variables))
+                if column.presence is None
+                else self._posterior_given(column, CERTAIN)
+            )
         return self._priors[column.name]
 
     # ---- how usual evidence is
@@ -190,7 +223,7 @@ class TableEngine:
         if self._are_outside(boxes):
             return 0.0
         plain = [{key: region for key, region in box.items() if not isinstance(key, Pair)} for box in boxes]
-        variables = tuple(name for column in names for name in self.columns[column].variables)
+        variables = tuple(name for column in names for name in self.columns[column].all_variables)
         generator = torch.Generator(next(iter(self.joint.components.values())).device).manual_seed(0)
         rows = self.evidence(plain).sample(_FEW_ROWS, generator, variables)
         most_usual = self._log_prob_of(rows, variables).amax()
@@ -215,7 +248,7 @@ class TableEngine:
 
     def _is_outside(self, box: Box) -> bool:
         """Whether a condition has none of the values between the least and the greatest one of the data."""
-        seen = {name: self.columns[name].codec.seen for name in box if not isinstance(name, Pair)}
+        seen = {name: self.columns[name].seen for name in box if not isinstance(name, Pair)}
         return any(intersection([box[name], region]).is_empty for name, region in seen.items())
 
     def _usual(self, variables: tuple[str, ...]) -> Float[Tensor, " rows"]:
@@ -230,19 +263,36 @@ class TableEngine:
         if len(variables) == 1:
             log_prob = self.joint.marginal(variables[0]).log_prob(rows[variables[0]])
         else:
-            log_prob = self.joint.marginal(*variables).log_prob(**rows)
+            observed = {
+                name: ~column.presence.is_missing(rows)
+                for column in self.columns.values()
+                if column.presence is not None and column.presence.name in variables
+                for name in column.variables
+            }
+            log_prob = self.joint.marginal(*variables).log_prob(observed=observed, **rows)
         return log_prob.double()
 
     # ---- many rows
 
     def posterior(self, column: Column, rows: Table) -> Any:
-        """The distribution of a column given the other columns of every row, `(rows,)`."""
+        """The distribution of a present value given the other columns of every row, `(rows,)`."""
         evidence, observed = _others(rows, column)
         if not evidence:
             return self.posterior_of(column, self.joint.marginal(*column.variables).expand((len(rows),)))
         ask = partial(self.joint.infer, observed=observed, **evidence)
         names = column.variables
         return self.posterior_of(column, ask(target=names[0] if len(names) == 1 else names), ask)
+
+    def p_missing(self, column: Column, row: Table) -> float:
+        """P(the cell is missing | other cells) of one row."""
+        if column.presence is None:
+            return 0.0
+        name = column.presence.name
+        evidence, observed = _others(row, column)
+        del evidence[name], observed[name]
+        if not evidence:
+            return float(self.joint.marginal(name).probs[0])
+        return float(self.joint.infer(observed=observed, target=name, **evidence).probs[0, 0])
 
     def posterior_of(self, column: Column, rho: Any, ask: Any = None) -> Posterior:
         """The distribution of a column, from that of its variables."""
@@ -260,10 +310,17 @@ class TableEngine:
 
 
 def _others(rows: Table, column: Column) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Values and masks of the variables of other columns that at least one row has; at least one variable."""
-    is_seen = {name: bool(mask.any()) for name, mask in rows.observed.items() if name not in column.variables}
+    """Values and masks of the variables of other columns that at least one row has; at least one variable.
+
+    The cell of the column is there, if the column has missing cells.
+    """
+    is_seen = {n: bool(mask.any()) for n, mask in rows.observed.items() if n not in column.all_variables}
     names = [name for name, seen in is_seen.items() if seen] or list(is_seen)[:1]
-    return {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
+    values, observed = {n: rows.columns[n] for n in names}, {n: rows.observed[n] for n in names}
+    if column.presence is not None:
+        there = torch.ones(len(rows), dtype=torch.bool)
+        values[column.presence.name], observed[column.presence.name] = there.long(), there
+    return values, observed
 
 
 def _measured(evidence: EventEvidence) -> tuple[int, float]:

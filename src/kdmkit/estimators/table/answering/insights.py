@@ -15,10 +15,10 @@ from kdmkit.distributions.events import Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import TableEngine, check_plain
 from kdmkit.estimators.table.answering.posterior import Posterior
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.display import plain, rich_table, scalar, shown, text_table
 from kdmkit.estimators.table.frames.read import read_frame
 from kdmkit.estimators.table.frames.restore import to_objects
-from kdmkit.estimators.table.schema import Column
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
 
@@ -172,7 +172,7 @@ def measure_information(
         return Information(values, {name: measured.interval(target.name, name) for name in values})
     trees, shares = [engine.joint], [1.0]
     if conditioned and others:
-        free = [name for column in (target, *others) for name in column.variables]
+        free = [name for column in (target, *others) for name in column.all_variables]
         cases = [engine.evidence([box]).infer(free) for box in boxes]
         logs = torch.stack([tree.log_evidence.double() for tree in cases])
         trees, shares = cases, torch.softmax(logs, 0).tolist()
@@ -190,7 +190,7 @@ def _between(
     tree: Any, first: Column, second: Column, n: int, generator: torch.Generator
 ) -> tuple[float, float, float]:
     """I(first; second), the largest information between their variables, and an interval of the draws."""
-    pairs = [(a, b) for a in first.variables for b in second.variables]
+    pairs = [(a, b) for a in first.all_variables for b in second.all_variables]
     every = [tree.mutual_information(a, b, n_samples=n, generator=generator) for a, b in pairs]
     best = max(every, key=lambda information: information.value)
     width = _ERRORS * best.standard_error
@@ -199,15 +199,15 @@ def _between(
 
 def links(engine: TableEngine) -> tuple[tuple[str, str], ...]:
     """Pairs of columns that are neighbours in the tree."""
-    owner = {variable: column.name for column in engine.columns.values() for variable in column.variables}
+    owner = {variable: column.name for column in engine.columns.values() for variable in column.all_variables}
     nodes = engine.joint.nodes
-    pairs: dict[tuple[str, str], None] = {}
+    pairs: dict[frozenset[str], tuple[str, str]] = {}
     for node, parent in engine.joint.parents.items():
         if parent is not None and nodes[node] and nodes[parent]:
             a, b = owner[nodes[node][0]], owner[nodes[parent][0]]
             if a != b:
-                pairs[(b, a)] = None
-    return tuple(pairs)
+                pairs.setdefault(frozenset((a, b)), (b, a))
+    return tuple(pairs.values())
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,13 @@ class Cell:
 
     Attributes:
         column: the name of the column.
-        value: the cell.
-        expected: what was expected in its place: the mean of numbers, the most probable level.
-        probability: of a value that is at least as surprising: the two-sided tail probability of ordered
-            values, the probability of all levels that are not more probable than this one.
-        log_density: log p(value | other cells).
+        value: the cell, None if it is missing.
+        expected: what was expected in its place: the mean of numbers, the most probable level; None if a
+            missing cell was more probable than all values together.
+        probability: of a cell with a value that is at least as surprising: the two-sided tail probability of
+            ordered values, the probability of all levels that are not more probable than this one. Of a
+            missing cell: the probability that it is missing.
+        log_density: log p(cell | other cells).
 
     With `table` as in the example of `KDMTable`:
 
@@ -275,14 +277,23 @@ class Explanation(Sequence[Cell]):
 _HEADER = ("column", "value", "expected", "as surprising or more")
 
 
-def explain_row(engine: TableEngine, row: Any) -> Explanation:
-    """Compares every cell of a row with its distribution given the others."""
-    raw = read_frame("row", {name: [value] for name, value in row.items()} if is_row(row) else row)
-    rows = engine.schema.encode(raw)
+def explain_row(engine: TableEngine, row: Any, missing: str = "outcome") -> Explanation:
+    """Compares every cell of a row with its distribution given the others.
+
+    Args:
+        missing: what an empty cell is, as in `Schema.encode`.
+    """
+    row = {name: [value] for name, value in row.items()} if is_row(row) else row
+    raw = engine.schema.marked(read_frame("row", row))
+    rows = engine.schema.encode(raw, missing=missing)
     if len(rows) != 1:
         raise ValueError(bad_argument("row", "one row", f"{len(rows)} rows"))
     cells = {name: to_objects(column)[0] for name, column in raw.columns.items()}
-    columns = [column for name, column in engine.columns.items() if cells.get(name) is not None]
+    columns = [
+        column
+        for name, column in engine.columns.items()
+        if cells.get(name) is not None or (name in cells and name in engine.schema.presences)
+    ]
     return Explanation([_compared(engine, column, rows, cells[column.name]) for column in columns])
 
 
@@ -295,13 +306,18 @@ def is_row(row: Any) -> bool:
 
 def _compared(engine: TableEngine, column: Column, rows: Table, value: Any) -> Cell:
     posterior = engine.posterior(column, rows)
-    expected = scalar(posterior.expected()[0])
+    p_missing = engine.p_missing(column, rows)
+    expected = None if p_missing > 0.5 else scalar(posterior.expected()[0])
+    with np.errstate(divide="ignore"):
+        log_missing, log_present = np.log([p_missing, 1 - p_missing]).tolist()
+    if value is None:
+        return Cell(column.name, None, expected, p_missing, log_missing)
     if not all(bool(rows.observed[name][0]) for name in column.variables):
         # A level or a number that the column was not fitted to.
         share = column.codec.share
         return Cell(column.name, value, expected, share, math.log(share) if share else -math.inf)
-    tail = tail_probability(posterior, value)
-    return Cell(column.name, value, expected, tail, float(posterior.log_density(value)[0]))
+    tail = (1 - p_missing) * tail_probability(posterior, value)
+    return Cell(column.name, value, expected, tail, log_present + float(posterior.log_density(value)[0]))
 
 
 def tail_probability(posterior: Posterior, value: Any) -> float:

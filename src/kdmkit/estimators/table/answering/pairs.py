@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, OneOf, Region
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _LEAST = 1e-9
 
 
 class Comparison:
-    """Two columns that are compared.
+    """Two columns that are compared, in rows that have both cells.
 
     If one of them has at most 20,000 values, probabilities are sums over them, exact. Otherwise the range is
     cut at 1,023 quantiles of each, at knots and at atoms. Within a cell both orders count alike: the error is
@@ -108,11 +109,8 @@ class Comparison:
 
     def _boxes(self, pair: Pairs) -> list[Box]:
         """Boxes of variables; none if a region is empty."""
-        outcomes = {c.name: c.codec.trimmed(c.codec.read(values)) for c, values in pair.items()}
-        if any(region.is_empty for region in outcomes.values()):
-            return []
-        whole = {name: region for name, region in outcomes.items() if not region.is_whole}
-        return self.engine.schema.boxes(whole)
+        parts = [column.value_boxes(column.codec.read(values)) for column, values in pair.items()]
+        return [{**one, **other} for one, other in itertools.product(*parts)]
 
 
 def _kind(column: Column) -> Any:

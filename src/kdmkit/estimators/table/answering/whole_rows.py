@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +13,21 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_text import Pair
-from kdmkit.distributions.events import Event
+from kdmkit.distributions.events import Condition, Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
+from kdmkit.estimators.table.codecs.numbers import as_numbers
+from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
-from kdmkit.estimators.table.schema import Column
+from kdmkit.estimators.table.outcomes import columns_of
+from kdmkit.kernels import Missing
 from kdmkit.training import Table
 
+# A smaller share of draws that satisfied their conditions is a warning.
+_FEW_ACCEPTED = 0.9
 # Rounds of draws before a condition on several columns is given up, and the least share that may satisfy it.
 _ROUNDS, _LEAST_SHARE = 200, 1e-4
 
@@ -34,9 +41,13 @@ class RowSampler:
     Args:
         engine: the fitted table.
         given: the event.
+        complete: whether all cells are there.
     """
 
-    def __init__(self, engine: TableEngine, given: Event) -> None:
+    def __init__(self, engine: TableEngine, given: Event, *, complete: bool = False) -> None:
+        self._complete = complete
+        for name in sorted(columns_of(given) & set(engine.schema.presences)) if complete else ():
+            given = given & ~Condition(name, Missing)
         self.engine, self.boxes = engine, engine.boxes(given)
         plain = [{key: part for key, part in box.items() if not isinstance(key, Pair)} for box in self.boxes]
         self._is_compared = any(len(box) < len(whole) for box, whole in zip(plain, self.boxes, strict=True))
@@ -55,7 +66,7 @@ class RowSampler:
             wanted = n - kept
             size = wanted if not drawn else min(1 << 18, int(1.1 * wanted * drawn / max(kept, 1)) + 16)
             try:
-                rows = self._evidence.sample(size, generator)
+                rows = self._evidence.sample(size, generator, self._variables)
             except ValueError as error:
                 raise impossible(self._given) from error
             inside = torch.from_numpy(self.holds(rows)).to(generator.device)
@@ -67,7 +78,15 @@ class RowSampler:
         if kept < n:
             wanted_share = f"an event that at least {_LEAST_SHARE:.2%} of the draws satisfy"
             raise ValueError(bad_argument("given", wanted_share, f"{kept} of {drawn} draws"))
-        return {name: torch.cat([part[name] for part in parts]) for name in self.engine.joint.variables}
+        if self.accepted < _FEW_ACCEPTED:
+            warnings.warn(f"{self.accepted:.1%} of the draws satisfied the conditions", stacklevel=3)
+        return {name: torch.cat([part[name] for part in parts]) for name in self._variables}
+
+    @property
+    def _variables(self) -> tuple[str, ...]:
+        """The variables that are drawn: those of values, and of presence if cells may be missing."""
+        presences = {presence.name for presence in self.engine.schema.presences.values()}
+        return tuple(n for n in self.engine.joint.variables if not (self._complete and n in presences))
 
     def holds(self, rows: Mapping[str, Tensor]) -> np.ndarray:
         """Whether rows satisfy the event, as they are written in a frame."""
@@ -76,27 +95,31 @@ class RowSampler:
             return np.ones(n, dtype=bool)
         keys = {key for box in self.boxes for key in box}
         names = {name for key in keys for name in (key if isinstance(key, Pair) else (key,))}
-        columns = {name: self.engine.columns[name] for name in names}
-        cells = {
-            name: column.codec.decode(*(rows[part].cpu() for part in column.variables))
-            for name, column in columns.items()
+        cells = {name: self.engine.schema.decode_column(name, rows, n) for name in names}
+        outcomes = {
+            name: self.engine.columns[name].codec.outcomes_of(column.values) for name, column in cells.items()
         }
-        outcomes = {name: columns[name].codec.outcomes_of(values) for name, values in cells.items()}
         inside = np.zeros(n, dtype=bool)
         for box in self.boxes:
             here = np.ones(n, dtype=bool)
             for key, region in box.items():
-                here &= region.contains(self._signs(key, cells) if isinstance(key, Pair) else outcomes[key])
+                pair = key if isinstance(key, Pair) else (key,)
+                missing = np.logical_or.reduce([cells[name].missing for name in pair])
+                numbers = self._signs(key, cells) if isinstance(key, Pair) else outcomes[key]
+                here &= np.where(missing, region.has_missing, region.contains(numbers))
             inside |= here
         return inside
 
-    def _signs(self, pair: Pair, cells: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _signs(self, pair: Pair, cells: Mapping[str, RawColumn]) -> np.ndarray:
         """The sign of left − right."""
-        left, right = (cells[name] for name in pair)
-        if left.dtype == object:
-            codec = self.engine.columns[pair.left].codec
-            left, right = codec.outcomes_of(left), self.engine.columns[pair.right].codec.outcomes_of(right)
+        left, right = (self._comparable(name, cells[name]) for name in pair)
         return (left > right).astype(float) - (left < right)
+
+    def _comparable(self, name: str, cells: RawColumn) -> np.ndarray:
+        codec = self.engine.columns[name].codec
+        if codec.numeric:
+            return as_numbers(cells)
+        return codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values
 
 
 class Imputer:
@@ -105,17 +128,29 @@ class Imputer:
     Args:
         engine: the fitted table.
         X: the frame.
+        missing: what an empty cell is, as in `Schema.encode`.
     """
 
-    def __init__(self, engine: TableEngine, X: Any) -> None:
+    def __init__(self, engine: TableEngine, X: Any, missing: str = "outcome") -> None:
         self.engine = engine
         self.raw: RawFrame = engine.schema.marked(X)
-        self.rows: Table = engine.schema.encode(self.raw)
+        self.rows: Table = engine.schema.encode(self.raw, missing=missing)
 
     def _missing(self, column: Column) -> Array:
         """Numbers of the rows that lack a cell of the column; none if the frame lacks the column."""
         raw = self.raw.columns.get(self.engine.schema.source_of(column.name))
         return np.flatnonzero(raw.missing) if raw is not None else np.array([], dtype=np.int64)
+
+    def _rows_with_cells(self) -> Table:
+        """The rows, with all cells of the frame's columns there: their values are to be filled in."""
+        schema, values, observed = self.engine.schema, dict(self.rows.columns), dict(self.rows.observed)
+        for name, presence in schema.presences.items():
+            missing = torch.zeros(len(self.rows), dtype=torch.bool)
+            missing[self._missing(schema.columns[name])] = True
+            values[presence.name] = torch.where(missing, 1, values[presence.name])
+            if name in schema.texts:  # the cell is a number or a text
+                observed[presence.name] = observed[presence.name] & ~missing
+        return replace(self.rows, columns=values, observed=observed)
 
     # ---- three ways to fill in
 
@@ -140,7 +175,7 @@ class Imputer:
         """
         if not self.raw.n_rows:
             return self._frame({})
-        joint, blocks = self.engine.joint, self.rows.blocks(BLOCK)
+        joint, blocks = self.engine.joint, self._rows_with_cells().blocks(BLOCK)
         modes = [joint.mode(observed=block.observed, **block.columns).values for block in blocks]
         values = {name: torch.cat([mode[name].cpu() for mode in modes]) for name in self.rows.columns}
         return self._frame(self._better(self._decoded(values), self._expected_cells()))
@@ -168,7 +203,8 @@ class Imputer:
 
         By the chain rule: one column after the other, given the observed cells and those drawn before.
         """
-        parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(self.rows.blocks(BLOCK))]
+        blocks = self._rows_with_cells().blocks(BLOCK)
+        parts = [self._draw(rows, BLOCK * i, generator) for i, rows in enumerate(blocks)]
         values = {name: torch.cat([part[name] for part in parts]) for name in self.rows.columns}
         return self._frame(self._decoded(values))
 

@@ -80,15 +80,15 @@ def joined(columns: Sequence[RawColumn], texts: Mapping[str, str]) -> list[RawCo
     by_name = {column.name: column for column in columns}
     for name, other in texts.items():
         if name in by_name and other in by_name:
-            by_name[name] = _joined(by_name[name], by_name.pop(other).values)
+            by_name[name] = _joined(by_name[name], by_name.pop(other))
     return list(by_name.values())
 
 
-def _joined(numbers: RawColumn, texts: np.ndarray) -> RawColumn:
+def _joined(numbers: RawColumn, texts: RawColumn) -> RawColumn:
     """Numbers as they are written, and texts in the cells where these are no numbers."""
     writing = numbers.storage.writing
     assert writing is not None
-    is_number = texts == A_NUMBER
     written = np.array([writing.write(number) for number in numbers.values.tolist()], dtype=object)
     storage = replace(numbers.storage, base="string", writing=None)
-    return RawColumn(numbers.name, np.where(is_number, written, texts), numbers.missing & is_number, storage)
+    cells = np.where(texts.values == A_NUMBER, written, texts.values)
+    return RawColumn(numbers.name, cells, texts.missing, storage)

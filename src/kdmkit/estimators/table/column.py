@@ -1,0 +1,133 @@
+"""One column of a table: how its cells are events of variables, and what outcomes it has."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kdmkit.distributions.events import Box
+from kdmkit.estimators.table.codecs.base import Codec
+from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
+from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
+from kdmkit.estimators.table.presence import Presence
+from kdmkit.kernels import Region
+from kdmkit.kernels.regions import Missing, region_of, union
+
+#: Above the lines of columns in a printed table.
+COLUMN_HEADER = ("column", "kind", "missing", "details", "why")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: an entry of `Columns`.
+
+    Attributes:
+        name: the column's name.
+        kind: float, integer, count, duration, boolean, category, ordinal, date, time, constant, identifier,
+            text or empty.
+        why: the reason in a few words.
+        details: levels, range, resolution, atoms.
+        variables: names of the variables of its values in the model, one for each part; () if it is left out.
+        codec: turns its cells into events and back.
+        missing: the share of missing cells in the rows it was fitted to.
+        storage: how the frame stores the column.
+        presence: the variable that says whether a cell is there; None if missing cells are unknown values.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> table.columns_["size"].kind
+    'category'
+    """
+
+    name: str
+    kind: str
+    why: str
+    details: str
+    variables: tuple[str, ...]
+    codec: Codec
+    missing: float
+    storage: Storage
+    presence: Presence | None = None
+
+    @property
+    def all_variables(self) -> tuple[str, ...]:
+        """All variables of the column in the model."""
+        return self.variables if self.presence is None else (self.presence.name, *self.variables)
+
+    # ---- outcomes: those of its values, and `Missing`
+
+    def trimmed(self, outcomes: Region) -> Region:
+        """A region of outcomes; `WHOLE` if it holds all of them, `NOTHING` if it holds none."""
+        values = self.codec.trimmed(outcomes)
+        return values if self.presence is None else self.presence.trimmed(outcomes, values)
+
+    def value_boxes(self, outcomes: Region) -> list[Box]:
+        """Disjoint boxes of regions of the variables of values; one empty box if all values are inside."""
+        values = self.codec.trimmed(region_of(outcomes.spans))
+        if values.is_empty or values.is_whole:
+            return [] if values.is_empty else [{}]
+        boxes = self.codec.boxes(values)
+        return [{self.variables[place]: part for place, part in box.items()} for box in boxes]
+
+    def boxes(self, outcomes: Region) -> list[Box]:
+        """Disjoint boxes of regions of the column's variables."""
+        boxes = self.value_boxes(outcomes)
+        return boxes if self.presence is None else self.presence.boxes(outcomes, boxes)
+
+    @property
+    def seen(self) -> Region:
+        """Outcomes of the data: from the least to the greatest value, and `Missing`."""
+        return self.codec.seen if self.presence is None else union([self.codec.seen, Missing])
+
+    # ---- description
+
+    @property
+    def reason(self) -> str:
+        """The kind, and why."""
+        return f"{self.kind}: {self.why}"
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The line of the column in a printed table, below `COLUMN_HEADER`."""
+        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
+
+
+def fit_column(
+    i: int, raw: RawColumn, types: Mapping[str, str], numbers: np.ndarray | None, missing: str
+) -> Column:
+    """A column of some rows.
+
+    Args:
+        i: its number.
+        types: kinds that the caller decides, by column.
+        numbers: of the rows in the frame, if they are a sample.
+        missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
+    """
+    kind, why = (types[raw.name], "asked for") if raw.name in types else decide(raw, numbers)
+    is_outcome = missing == "outcome" and bool(raw.missing.any())
+    if kind == "constant" and is_outcome:
+        kind, why = "category", "one value, or missing"
+    codec = fit_codec(raw, kind)
+    if kind == "empty":
+        warnings.warn(f"column {raw.name!r} is left out: all cells are missing", stacklevel=4)
+    names = (f"c{i}" if not part else f"c{i}_{part}" for part in codec.part_names)
+    return Column(
+        name=raw.name,
+        kind=kind,
+        why=why,
+        details=codec.describe(),
+        variables=tuple(names) if codec.modelled else (),
+        codec=codec,
+        missing=float(raw.missing.mean()),
+        storage=raw.storage,
+        presence=Presence.fit(f"c{i}_present", raw.missing) if codec.modelled and is_outcome else None,
+    )
+
+
+def absent_cells(column: Column, n_rows: int) -> RawColumn:
+    """A column with missing cells only."""
+    values = np.zeros(n_rows, dtype=BASES[column.storage.base])
+    return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
