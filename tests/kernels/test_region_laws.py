@@ -358,3 +358,19 @@ def test_restricted_kernels_are_saved() -> None:
         region = kdm.Interval(0.0, 0.6)
         close(mass(again, region, inner), mass(inside, region, inner))
         assert repr(again) == repr(inside)
+
+
+@pytest.mark.parametrize("name", ["inflated truncated", "inflated log", "inflated rounded tricube"])
+def test_a_region_with_an_atom_and_no_other_mass_is_the_atom(name: str) -> None:
+    kernel: Kernel = {
+        "inflated truncated": lambda: kdm.Inflated(kdm.Truncated(kdm.RBF(0.8), 0.0), [0.0]),
+        "inflated log": lambda: kdm.Inflated(kdm.Transformed.log(kdm.RBF(0.8)), [0.0]),
+        "inflated rounded tricube": lambda: kdm.Inflated(kdm.Rounded(kdm.Tricube(1.5), 0.5), [-9.0]),
+    }[name]()
+    c = components(name, kernel)[:, -3:]
+    atom = float(kernel.steps().max())  # type: ignore[no-untyped-call]
+    for region in (kdm.Interval(None, atom), kdm.Interval(None, atom) | kdm.Interval(-99.0, -98.0)):
+        inside, inner = kernel.restricted(region, c)
+        close(mass(inside, kdm.OneOf([atom]), inner), torch.ones(3))
+        close(inside.mean(inner), torch.full((3, 1), atom, dtype=torch.float64))
+        assert inside.sample(inner, torch.arange(3), seeded(0)).eq(atom).all()

@@ -36,6 +36,10 @@ def test_models_of_version_0_2_load_and_answer_as_before(name: str) -> None:
     assert_close(replies, expected, rtol(name), name)
 
 
+#: Answers that 0.2.0 computed by quadrature across the kinks of a piecewise linear transform, right to 1e-5.
+APPROXIMATIONS = ["kdm-transformed-quantile: mean", "kdm-transformed-quantile: variance"]
+
+
 def rtol(name: str) -> float:
     """Relative to the largest number of an answer.
 
@@ -53,6 +57,7 @@ def assert_close(reply: Any, expected: Any, rtol: float, place: str) -> None:
             assert_close(reply[key], value, rtol, f"{place}: {key}")
     elif np.asarray(expected).dtype.kind == "f":
         finite = np.array(expected)[np.isfinite(expected)]
+        rtol = 1e-4 if place in APPROXIMATIONS else rtol
         atol = rtol * np.abs(finite).max()
         np.testing.assert_allclose(reply, expected, rtol=rtol, atol=atol, err_msg=place)
     else:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_instance
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels import Kernel, Region, check_kernel
-from kdmkit.kernels.region_tensors import Packed
+from kdmkit.kernels import Kernel, check_kernel
 
 Target = str | Sequence[str] | None
 Masks = Mapping[str, Any] | None
@@ -52,15 +51,6 @@ def check_components(argument: str, components: Tensor, kernel: Kernel) -> int:
 def event_shape_of(kernel: Kernel, components: Tensor) -> torch.Size:
     """The shape of one event of a variable with components `(*batch, m, *component)`."""
     return kernel.event_shape(components.shape[components.ndim - kernel.component_dim :])
-
-
-def pack_region(
-    argument: str, region: Region, kernel: Kernel, event_shape: torch.Size, like: Tensor
-) -> Tensor:
-    """A region as the tensor that its kernel takes."""
-    if isinstance(region, Packed):
-        return region.packed.to(like.device)
-    return kernel.pack(argument, region, event_shape, like.device)
 
 
 def per_dimension(

@@ -105,7 +105,7 @@ def _shapes(entry: Entry) -> Any:
     if entry.lead.numel() * components.shape[0] > _MANY:
         return None
     tensors = [entry.value, components, *kernel.parameters(), *([] if entry.keep is None else [entry.keep])]
-    return type(kernel), entry.kind, *((tensor.shape, tensor.dtype) for tensor in tensors)
+    return type(kernel), entry.kind, *[(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def _stack(entries: Sequence[Entry]) -> Entry | None:

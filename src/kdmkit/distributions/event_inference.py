@@ -23,11 +23,9 @@ from kdmkit._core.logspace import safe_logsumexp
 from kdmkit.distributions.arguments import check_names
 from kdmkit.distributions.event_text import Key
 from kdmkit.distributions.events import Box, Event, Outcomes
-from kdmkit.distributions.evidence import gather_evidence
-from kdmkit.distributions.mixing import Entry
+from kdmkit.distributions.evidence import Evidence
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel, Region
-from kdmkit.kernels.region_tensors import Packed, stack_packed
 from kdmkit.kernels.regions import OneOf
 
 if TYPE_CHECKING:
@@ -64,10 +62,12 @@ class Case:
     Args:
         regions: by variable.
         points: variables whose region is a single value with a density.
+        box: the place of the box.
     """
 
     regions: Box
     points: frozenset[str]
+    box: int
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -76,19 +76,29 @@ class Case:
 
 
 def cases_of(joint: NamedVariables, boxes: Sequence[Box]) -> list[Case]:
-    """Boxes as evidence: sets of values with densities become one case for each value."""
+    """Boxes as evidence: each value with a density is a case of its own, beside the masses of its region."""
     cases: list[Case] = []
-    for box in boxes:
-        nulls = {name: joint.kernels[name].null_points(region) for name, region in box.items()}
-        sets = {name: values for name, values in nulls.items() if values is not None}
-        n_cases = math.prod(map(len, sets.values()))
+    for place, box in enumerate(boxes):
+        parts = [_mass_and_points(joint.kernels[name], region) for name, region in box.items()]
+        n_cases = math.prod(map(len, parts))
         if n_cases > _MOST_CASES:
             wanted = f"at most {_MOST_CASES} combinations of single values"
             raise ValueError(bad_argument("event", wanted, n_cases))
-        for values in itertools.product(*sets.values()):
-            points = {name: OneOf([value]) for name, value in zip(sets, values, strict=True)}
-            cases.append(Case({**box, **points}, frozenset(sets)))
+        for chosen in itertools.product(*parts):
+            named = dict(zip(box, chosen, strict=True))
+            points = frozenset(name for name, (_, is_point) in named.items() if is_point)
+            cases.append(Case({name: region for name, (region, _) in named.items()}, points, place))
     return cases
+
+
+def _mass_and_points(kernel: Kernel, region: Region) -> list[tuple[Region, bool]]:
+    """The part of a region that may have a mass, and single values that have densities."""
+    points = kernel.null_points(region)
+    if not points:
+        return [(region, False)]
+    rest = region & ~OneOf(points)
+    masses = [(rest, False)] if rest.spans or (rest.has_missing and kernel.has_missing) else []
+    return [*masses, *[(OneOf([point]), True) for point in points]]
 
 
 @dataclass(frozen=True)
@@ -127,31 +137,26 @@ class EventEvidence:
     def log_masses(self) -> Float[Tensor, "l *batch"]:
         """log P of every box, in their order; single values of densities have no probability."""
         like = next(iter(self.joint.components.values()))
-        shape = (len(self.cases), *self.joint.batch_shape)
+        shape = (len(self.boxes), *self.joint.batch_shape)
         masses = torch.full(shape, -math.inf, dtype=torch.float64, device=like.device)
         for cases in self._groups(0):
-            places = [self._places[id(case)] for case in cases]
+            places = [case.box for case in cases]
             masses[places] = self._log_mass(cases) if cases[0].regions else 0.0
         return masses
-
-    @cached_property
-    def _places(self) -> dict[int, int]:
-        return {id(case): place for place, case in enumerate(self.cases)}
 
     @property
     def ask(self) -> Callable[..., Any] | None:
         """The distribution of a variable (`target=`) given the event and more, if it is one case."""
         if len(self.cases) != 1:
             return None
-        return partial(self.joint.infer, **{n: _first(v) for n, v in self._evidence(self.cases).items()})
+        (case,) = self.cases
+        points = {name: self._points(name, [case.regions[name]])[0] for name in case.points}
+        return partial(self.joint.infer, **{**case.regions, **points})
 
     def _log_mass(self, cases: Sequence[Case]) -> Float[Tensor, "l *batch"]:
         evidence = self._evidence(cases)
-        entries = {
-            name: Entry(self.joint.kernels[name], region.packed, self.joint.components[name], is_region=True)
-            for name, region in evidence.items()
-        }
-        return self.joint._log_mix(entries).double()
+        entries = zip(evidence.values, evidence.point_entries(), strict=True)
+        return self.joint._log_mix(dict(entries)).double()
 
     def _groups(self, n_densities: int) -> list[list[Case]]:
         """Cases that are answered together, of those with so many densities."""
@@ -161,27 +166,26 @@ class EventEvidence:
                 groups.setdefault(case.signature, []).append(case)
         return list(groups.values())
 
-    def _evidence(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Values and regions by variable, with a leading dimension that counts the cases."""
-        evidence: dict[str, Any] = {}
-        rank = (1,) * len(self.joint.batch_shape)
-        for name in cases[0].regions:
-            kernel, event, like = (
-                self.joint.kernels[name],
-                self.joint.event_shapes[name],
-                self.joint.components[name],
-            )
+    def _evidence(self, cases: Sequence[Case], *, alone: bool = False) -> Evidence:
+        """Cases as evidence with a batch that counts them, or one case without it (`alone`)."""
+        joint, first = self.joint, cases[0]
+        lead = (1, *(() if alone else (len(cases),)), *(1,) * len(joint.batch_shape))
+        kernels = {name: joint.kernels[name] for name in first.regions}
+        components = {name: joint.components[name] for name in kernels}
+        values = {}
+        for name, kernel in kernels.items():
             regions = [case.regions[name] for case in cases]
-            if name in cases[0].points:
-                values = [value for region in regions for value in kernel.null_points(region) or ()]
-                evidence[name] = torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(
-                    -1, *rank, *event
-                )
-            else:
-                packed = [kernel.pack(name, region, event, like.device) for region in regions]
-                stacked = stack_packed(packed)
-                evidence[name] = Packed(stacked.reshape(len(stacked), *rank, -1))
-        return evidence
+            event, device = joint.event_shapes[name], components[name].device
+            is_point = name in first.points
+            value = self._points(name, regions) if is_point else kernel.packed(name, regions, event, device)
+            values[name] = value.reshape(*lead, *value.shape[1:])
+        regions_of = frozenset(values) - first.points
+        return Evidence(kernels, components, values, None, {}, {}, regions_of, joint._weights_batch)
+
+    def _points(self, name: str, regions: Sequence[Region]) -> Float[Tensor, "l 1"]:
+        """The single values that regions are."""
+        kernel, like = self.joint.kernels[name], self.joint.components[name]
+        return like.new_tensor([kernel.null_points(region) for region in regions])
 
     # ---- posteriors
 
@@ -195,8 +199,7 @@ class EventEvidence:
         for n_densities in self.ranks:
             answers = []
             for cases in self._groups(n_densities):
-                evidence = gather_evidence(self.joint, None, self._evidence(cases), {}, False)
-                rho: Any = self.joint._over(targets, evidence)
+                rho: Any = self.joint._over(targets, self._evidence(cases))
                 answers.append(Answers(tuple(cases), rho, rho.log_evidence.double()))
             if any(bool(answer.log_evidence.isfinite().any()) for answer in answers):
                 return answers
@@ -279,8 +282,7 @@ class EventEvidence:
         self, case: Case, n: int, generator: torch.Generator | None, variables: Sequence[str]
     ) -> dict[str, Tensor]:
         """Draws of variables from one case: their kernels are restricted to its regions."""
-        evidence = {name: _first(value) for name, value in self._evidence([case]).items()}
-        rho: Any = self.joint._over(variables, gather_evidence(self.joint, None, evidence, {}, False))
+        rho: Any = self.joint._over(variables, self._evidence([case], alone=True))
         if len(variables) == 1:
             (name,) = variables
             if name in case.regions:
@@ -294,14 +296,10 @@ class EventEvidence:
         return drawn
 
 
-def _first(value: Any) -> Any:
-    return Packed(value.packed[0]) if isinstance(value, Packed) else value[0]
-
-
 def restriction(kernel: Kernel, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
     """The kernel and the components of the densities inside a region, or of masses at its values."""
     points = kernel.null_points(region)
-    return kernel.restricted(region, components) if points is None else kernel.at_points(points, components)
+    return kernel.at_points(points, components) if points else kernel.restricted(region, components)
 
 
 def _inside(

@@ -127,7 +127,7 @@ class All(Event):
     parts: tuple[Event, ...] = ()
 
     def keys(self) -> set[Key]:
-        return set().union(*(part.keys() for part in self.parts))
+        return set().union(*[part.keys() for part in self.parts])
 
     def _boxes(self, work: _Work, negated: bool) -> list[Box]:
         return work.union(self.parts, negated) if negated else work.intersection(self.parts, negated)
@@ -143,7 +143,7 @@ class AnyOf(Event):
     parts: tuple[Event, ...] = ()
 
     def keys(self) -> set[Key]:
-        return set().union(*(part.keys() for part in self.parts))
+        return set().union(*[part.keys() for part in self.parts])
 
     def _boxes(self, work: _Work, negated: bool) -> list[Box]:
         return work.intersection(self.parts, negated) if negated else work.union(self.parts, negated)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.distributions.arguments import common_batch, pack_region
+from kdmkit.distributions.arguments import common_batch
 from kdmkit.distributions.base import PartMap, map_values
 from kdmkit.distributions.batch_index import BatchIndex, variables_at
 from kdmkit.distributions.kdm import KDM
@@ -278,7 +278,7 @@ def gather_values(joint: NamedVariables, name: str, value: Any, mask: Tensor | N
     kernel, components = joint.kernels[name], joint.components[name]
     event = joint.event_shapes[name]
     if isinstance(value, Region):
-        packed = pack_region(name, value, kernel, event, components)
+        packed = kernel.pack(name, value, event, components.device)
         if mask is not None:
             common_batch({name: packed.shape[:-1], f"observed[{name!r}]": mask.shape})
         return packed

@@ -17,7 +17,6 @@ from kdmkit.distributions.arguments import (
     check_index,
     common_batch,
     is_checked,
-    pack_region,
     per_dimension,
 )
 from kdmkit.distributions.base import PartMap
@@ -149,16 +148,19 @@ class KDM(Summaries, Distribution):
         """f(x) = Σ_j p_j k²(x, c_j): at most 1, but densities of Inflated components take the place of k²."""
         return self.log_projection(value).exp()
 
-    def log_mass(self, region: Region) -> Float[Tensor, "*lead"]:
+    def log_mass(self, region: Region | Sequence[Region]) -> Float[Tensor, "*lead"]:
         """log Σ_j p_j·(mass of component j in the region): how probable the region is.
 
         Args:
             region: an `Interval`, or a `OneOf` for discrete kernels; leading dimensions broadcast with the
-                batch.
+                batch. Of several regions the first dimension of the result counts them.
         """
-        check_instance("region", region, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")
+        for one in region if isinstance(region, list | tuple) else [region]:
+            check_instance("region", one, Region, "a region: kdmkit.Interval, kdmkit.OneOf, kdmkit.Missing")
         kernel, event = self.kernel, self._event_shape
-        packed = pack_region("region", region, kernel, event, self.components)
+        packed = kernel.packed("region", region, event, self.components.device)
+        if not isinstance(region, Region):
+            packed = packed.reshape(len(packed), *[1] * len(self._batch_shape), -1)
         common_batch({"region": packed.shape[:-1], "batch_shape": self._batch_shape})
         return self._weights.log_mix([Entry(kernel, packed, self.components, is_region=True)])
 

@@ -97,7 +97,7 @@ class Layout:
         order = self._order
         back = sorted(range(len(order)), key=order.__getitem__)
         last = range(len(order), len(order) + event_rank)
-        return result.reshape((*(self.lead[i] for i in order), *event)).permute((*back, *last))
+        return result.reshape((*[self.lead[i] for i in order], *event)).permute((*back, *last))
 
     def to_batch(self, tensor: Tensor, rank: int) -> Tensor:
         """A part of the mixture, `(*dims, *last)` with `rank` last dimensions, as `(*batch, *last)`.
@@ -228,7 +228,7 @@ def lay_out(entries: Sequence[Entry], log_weights: Tensor, values: Tensor | None
     mixture = [entry.mixture_batch for entry in entries]
     mixture += [] if values is None else [values.shape[:-2]]
     batch = broadcast(log_weights.shape[:-1], *mixture)
-    lead = broadcast(batch, *(entry.lead for entry in entries))
+    lead = broadcast(batch, *[entry.lead for entry in entries])
     first = len(lead) - len(batch)
     differing = tuple(first + i for i, size in enumerate(batch) if size != 1)
     shared = all(math.prod(shape) == 1 for shape in mixture)
@@ -325,7 +325,7 @@ def mix_given(
         labels = log_labels_given(terms[0], more[0], bias)
         if labels is not None:
             return None, add_parts(labels, shared) if shared else labels
-    lse, conditional = (layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias))
+    lse, conditional = [layout.to_lead(result, 0) for result in log_mix_given(terms, more, bias)]
     return add_parts(lse, given_shared), add_parts(conditional, shared)
 
 

@@ -158,7 +158,7 @@ class Operands:
         return len(self._names)
 
     def __dir__(self) -> list[str]:
-        return [*object.__dir__(self), *(name for name in self._names if name.isidentifier())]
+        return [*object.__dir__(self), *[name for name in self._names if name.isidentifier()]]
 
     def __repr__(self) -> str:
         return f"columns {', '.join(map(repr, self._names))}"

@@ -247,7 +247,7 @@ class PreparedWeights(Weights):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what is kept is left out, and made again by the first questions."""
-        kernels, components = ({str(i): pair[k] for i, pair in enumerate(self._variables)} for k in (0, 1))
+        kernels, components = [{str(i): pair[k] for i, pair in enumerate(self._variables)} for k in (0, 1)]
         return PreparedWeights, (self.log_weights, kernels, components)
 
 

@@ -83,7 +83,7 @@ class Knots:
         """Knots at quantiles of single components, in float64; of a grid with few events, at all of them."""
         with torch.no_grad():
             tails = torch.tensor(_TAILS, dtype=torch.float64, device=components.device)
-            low, high = (end.double() for end in kernel.quantile_bounds(tails, components))
+            low, high = [end.double() for end in kernel.quantile_bounds(tails, components)]
             every = torch.cat([low.flatten(), high.flatten()])
             every = every[every.isfinite()].unique()
             least = float((high - low)[-1].min())
@@ -128,9 +128,9 @@ def _cubic(q: Tensor, heights: tuple[Tensor, ...], points: tuple[Tensor, ...]) -
     width, rise = points[2] - points[1], heights[2] - heights[1]
     gaps = [(b - a).clamp_min(1e-300) for a, b in pairwise(points)]
     slopes = [(b - a) / gap for (a, b), gap in zip(pairwise(heights), gaps, strict=True)]
-    first, last = (
+    first, last = [
         2 * a * b / (a + b).clamp_min(1e-300) * width / rise.clamp_min(1e-300) for a, b in pairwise(slopes)
-    )
+    ]
     wanted = ((q - heights[1]) / rise.clamp_min(1e-300)).clamp(0, 1)
     share = wanted
     for _ in range(4):  # Newton's method for s·(first + s·(b + s·c)) = wanted
@@ -168,7 +168,7 @@ def search(
         if not bool(wide.any()):
             break
         if not bool(wide.all()):
-            active, points, now = active[wide], points[:, wide], Bracket(*(part[wide] for part in now))
+            active, points, now = active[wide], points[:, wide], Bracket(*[part[wide] for part in now])
         before = now.high - now.low
         now = _narrowed(now, points, cdf(points, active), q[active])
         result[:, active] = torch.stack([now.high, now.below, now.reached])
@@ -214,7 +214,7 @@ def _narrowed(now: Bracket, points: Tensor, cdf: Tensor, q: Tensor) -> Bracket:
     first = torch.where(
         reaches.any(0, keepdim=True), reaches.int().argmax(0, keepdim=True) + 1, len(ends) - 1
     )
-    low, high = (ends.gather(0, first - step).squeeze(0) for step in (1, 0))
-    below, reached = (heights.gather(0, first - step).squeeze(0) for step in (1, 0))
+    low, high = [ends.gather(0, first - step).squeeze(0) for step in (1, 0)]
+    below, reached = [heights.gather(0, first - step).squeeze(0) for step in (1, 0)]
     share = ((q - below) / (reached - below).clamp_min(1e-300)).clamp(0, 1)
     return Bracket(low, high, below, reached, share, now.least)

@@ -154,7 +154,7 @@ class Univariate:
         knots = self._knots
         start = None if knots is None else knots.bracket(self._at_knots(knots, lead), wide)
         if start is None:
-            low, high, least = (end.double() for end in self._bracket(q.expand(lead)))
+            low, high, least = [end.double() for end in self._bracket(q.expand(lead))]
             zero = torch.zeros_like(wide)
             reached = self._search(wide, Bracket(low, high, zero, zero + 1, zero + 0.5, least))
         elif knots is not None and knots.complete:
@@ -218,10 +218,10 @@ class Univariate:
             height = (self._weights * self.kernel.cdf(x, self.components)).sum(-1)
             return height if numbers is None else height / numbers
 
-        flat = Bracket(*(part.expand(lead).reshape(-1) for part in start))
+        flat = Bracket(*[part.expand(lead).reshape(-1) for part in start])
         function = values if self._is_shared else everywhere
         flat_reached = search(function, self.kernel, q.reshape(-1), flat, q.numel() * m, eps)
-        reached = Reached(*(part.reshape(lead) for part in flat_reached))
+        reached = Reached(*[part.reshape(lead) for part in flat_reached])
         return self._at_atoms(q, reached, precision(reached.x, start.least, eps), cdf)
 
     def _at_atoms(
@@ -238,7 +238,7 @@ class Univariate:
         if not bool(off.any()):
             return reached
         before = torch.nextafter(atom, torch.full_like(atom, -torch.inf))
-        below, upto = (self._in_blocks(cdf, at) for at in (before, atom))
+        below, upto = [self._in_blocks(cdf, at) for at in (before, atom)]
         here = off & (upto >= q) & (below < q)
         pairs = zip((atom, below, upto), reached, strict=True)
-        return Reached(*(torch.where(here, new, old) for new, old in pairs))
+        return Reached(*[torch.where(here, new, old) for new, old in pairs])

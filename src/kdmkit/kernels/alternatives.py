@@ -132,9 +132,9 @@ class Alternatives(Measured):
     ) -> Float[Tensor, "*lead p"]:
         return self.parts[0].pack(argument, region, event_shape, device)
 
-    def null_points(self, region: Region) -> list[float] | None:
-        every = [kernel.null_points(region) for kernel in self.parts]
-        return None if any(points is None for points in every) else every[0]
+    def null_points(self, region: Region) -> list[float]:
+        first, *others = [kernel.null_points(region) for kernel in self.parts]
+        return [point for point in first if all(point in points for points in others)]
 
     def restricted(self, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:
         log_p, parts = self.split(components)
@@ -153,7 +153,7 @@ class Alternatives(Measured):
 
     def quantile_bounds(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         pairs = zip(self.parts, self.split(components)[1], strict=True)
-        low, high = zip(*(kernel.quantile_bounds(q, c) for kernel, c in pairs), strict=True)
+        low, high = zip(*[kernel.quantile_bounds(q, c) for kernel, c in pairs], strict=True)
         return torch.stack(low).amin(0), torch.stack(high).amax(0)
 
     def steps(self) -> Float[Tensor, " s"]:

@@ -86,7 +86,7 @@ class Arc(Around):
         low, high = max(low, self.low), min(high, self.high)
         return (Arc(self.kernel, low, high), components) if low < high else None
 
-    def null_points(self, region: Region) -> list[float] | None:
+    def null_points(self, region: Region) -> list[float]:
         return self.kernel.null_points(region)
 
     def bounded_term(self, bounds: Bounds, components: Tensor) -> Term:
@@ -126,7 +126,7 @@ class Arc(Around):
         if self.kernel.whole:
             return self._scores(components, one).argmax(-1, keepdim=True)
         middle = self.kernel.mode(components)
-        low, high = (end.expand_as(middle) for end in self._ends(middle))
+        low, high = [end.expand_as(middle) for end in self._ends(middle)]
         nearer = self.kernel.log_bump(low - components, one) > self.kernel.log_bump(high - components, one)
         return torch.where(self._inside(middle).unsqueeze(-1), middle, torch.where(nearer, low, high))
 

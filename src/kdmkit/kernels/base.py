@@ -14,7 +14,7 @@ from torch.distributions.constraints import Constraint, real_vector
 from kdmkit._core.checks import as_tensor, bad_argument, check_event, check_finite, check_floating, is_integer
 from kdmkit._core.tensors import pick
 from kdmkit.kernels.bandwidth import LearnedBandwidth, copy_with_graph
-from kdmkit.kernels.region_tensors import Packed
+from kdmkit.kernels.region_tensors import stack_packed
 from kdmkit.kernels.regions import Region
 from kdmkit.ops import Term
 from kdmkit.ops.terms import whole
@@ -51,6 +51,8 @@ class Kernel(nn.Module, ABC):
     components_are_events: bool = True
     #: The number of dimensions of one event.
     event_dim: int = 1
+    #: Whether `Missing` is an outcome.
+    has_missing: bool = False
     #: Whether `log_norm` and `sample` exist.
     has_density: ClassVar[bool] = True
     #: Whether M = 1, so that `log_norm` is 0.
@@ -144,29 +146,19 @@ class Kernel(nn.Module, ABC):
         return events
 
     def initial_components(self, values: Tensor, event_shape: torch.Size) -> Tensor:
-        """Components to start training from, for chosen events `(m, *event)` or labels `(m,)`."""
+        """Components to start training from, for events `(m, *event)` or labels `(m,)`."""
         return self.components_from(values)
 
     def smoothed_components(
         self, chosen: Tensor, values: Tensor, event_shape: torch.Size, share: float
     ) -> Tensor:
-        """`initial_components`; components that are distributions give a share of their mass to `values`.
-
-        Args:
-            chosen: events `(m, *event)` or labels `(m,)` at which the components are.
-            values: the column that they were chosen from.
-            share: the part of each component's mass that goes to `values`.
-        """
+        """`initial_components`; distributions among them give a share of their mass to `values`."""
         return self.initial_components(chosen, event_shape)
 
     def evidence_points(
         self, components: Tensor, log_weights: Float[Tensor, "*batch m"]
     ) -> tuple[Tensor, Float[Tensor, "*batch points"]]:
-        """Events `(*lead, points, *event)` and log-weights that stand for a KDM of this kernel as evidence.
-
-        Args:
-            components: of shape `(*lead, m, *component)`; `lead` broadcasts with `batch`.
-        """
+        """Events `(*lead, points, *event)` and log-weights that stand for a KDM of this kernel."""
         return self.typical_event(components), log_weights
 
     def check_component_values(self, argument: str, components: Tensor, event_shape: torch.Size) -> None:
@@ -232,11 +224,9 @@ class Kernel(nn.Module, ABC):
 
     # ---- regions
 
-    def log_mass(self, region: Region, components: Tensor) -> Float[Tensor, "*lead m"]:
+    def log_mass(self, region: Region | Sequence[Region], components: Tensor) -> Float[Tensor, "*lead m"]:
         """The log mass of every component `(m, *component)` in a region, or in every region of a batch."""
-        event = self.event_shape(components.shape[1:])
-        packed = region.packed if isinstance(region, Packed) else None
-        packed = self.pack("region", region, event, components.device) if packed is None else packed
+        packed = self.packed("region", region, self.event_shape(components.shape[1:]), components.device)
         lead = packed.shape[:-1]
         term = self.region_term(packed.reshape(-1, packed.shape[-1]), components)
         scores = whole(term.prepared()).to(term.dtype)
@@ -248,22 +238,29 @@ class Kernel(nn.Module, ABC):
         """A region, or a batch of them, as one tensor `(*lead, p)` that `region_term` takes."""
         raise TypeError(bad_argument(argument, f"points, for {self!r}", type(region).__name__))
 
-    def region_term(self, packed: Tensor, components: Tensor) -> Term:
-        """The log mass that each component has in each region, for the reductions to evaluate in blocks.
+    def packed(
+        self,
+        argument: str,
+        region: Region | Sequence[Region],
+        event_shape: torch.Size,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        """As `pack`; several regions without a batch count along the first dimension."""
+        if isinstance(region, Region):
+            return self.pack(argument, region, event_shape, device)
+        return stack_packed([self.pack(argument, one, event_shape, device) for one in region])
 
-        Args:
-            packed: regions as `pack` makes them, `(*lead, n, p)`.
-            components: of shape `(*lead, m, *component)`.
-        """
+    def region_term(self, packed: Tensor, components: Tensor) -> Term:
+        """The log mass of each component in regions `(*lead, n, p)` of `pack`, in blocks as `term`."""
         self._cannot("one that has masses of regions")
 
     def trimmed(self, region: Region, event_shape: torch.Size) -> Region:
         """The region, or `WHOLE` if it holds all outcomes, or `NOTHING` if it holds none."""
         return region
 
-    def null_points(self, region: Region) -> list[float] | None:
-        """The outcomes of a region of single values that have densities, no masses; otherwise None."""
-        return None
+    def null_points(self, region: Region) -> list[float]:
+        """The single values in a region that have densities instead of masses."""
+        return []
 
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         """The kernel and the components of masses at points of a density, in proportion to it."""

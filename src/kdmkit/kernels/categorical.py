@@ -80,6 +80,8 @@ class Coded(Kernel, ABC):
         self, log_shares: Float[Tensor, "m k"], parts: Sequence[tuple[Kernel, Tensor]]
     ) -> tuple[Kernel, Tensor]:
         tables = [kernel.log_table(c) for kernel, c in parts if isinstance(kernel, Coded)]
+        # Components without a share have any distribution.
+        log_shares = torch.where(torch.isneginf(log_shares).all(-1, keepdim=True), 0.0, log_shares)
         every = torch.stack(torch.broadcast_tensors(*tables), -1) + log_shares.unsqueeze(-2)
         return self.from_log_table(log_normalize(safe_logsumexp(every)))
 

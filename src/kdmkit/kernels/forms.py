@@ -132,9 +132,9 @@ class NormalForm:
             return torch.where(inside, self.change(point), math.nan), zero, self.change.log_slope(point)
         ends = self.grid._edges(self.grid.position(x).round())
         if self.change is not None:
-            first, last = (self.change.bound(end) for end in ends)
+            first, last = [self.change.bound(end) for end in ends]
             ends = (first, last) if self.change.increasing else (last, first)
-        low, high = (end.clamp(self.low, self.high) for end in ends)
+        low, high = [end.clamp(self.low, self.high) for end in ends]
         return 0.5 * (low + high), high - low, zero
 
 

@@ -19,7 +19,7 @@ from kdmkit.kernels.categorical import read_codes
 from kdmkit.kernels.cosine import LABEL_SMOOTHING
 from kdmkit.kernels.measured import Measured
 from kdmkit.kernels.region_tensors import Bounds, unpack_intervals
-from kdmkit.kernels.regions import Region
+from kdmkit.kernels.regions import OneOf, Region
 from kdmkit.kernels.registry import kernel_from_config
 from kdmkit.ops import LogSum, Lookup, Restricted, Score, Sum, Term
 from kdmkit.ops.terms import Masked, restricted
@@ -171,7 +171,7 @@ class Inflated(Around):
 
     def _match(self, x: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead atoms"]:
         """Whether an event is an atom, in the precision of events; on a grid, whether they share a cell."""
-        x, atoms = (self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x)))
+        x, atoms = [self.kernel.nearest_atom(numbers) for numbers in (x, self.atoms.to(x))]
         return (x == atoms) | (x.isnan() & atoms.isnan())
 
     def _stand_in(self, x: Tensor, is_atom: Tensor, inner: Tensor) -> Tensor:
@@ -240,11 +240,9 @@ class Inflated(Around):
             return None
         return Score(_atom_masses, missing & self.atoms.isnan(), self.split(components)[0][..., 1:])
 
-    def null_points(self, region: Region) -> list[float] | None:
-        values = super().null_points(region)
-        if values is None or self.kernel.only_atoms or bool(self._atoms_in(region).any()):
-            return None
-        return values
+    def null_points(self, region: Region) -> list[float]:
+        points = self.kernel.null_points(region)
+        return [point for point in points if not bool(self._atoms_in(OneOf([point])).any())]
 
     def at_points(self, points: Sequence[float], components: Tensor) -> tuple[Kernel, Tensor]:
         return self.kernel.at_points(points, self.split(components)[1])

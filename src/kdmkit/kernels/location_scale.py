@@ -274,7 +274,7 @@ class LocationScale(WithBandwidth, Measured, ABC):
     def _mass_block(self, ends: Tensor, components: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.centres_and_scales(components, parameters, low.shape[-1])
-        return sum_last(self.interval_log_mass, low, high, *(part.unsqueeze(-3) for part in parts))
+        return sum_last(self.interval_log_mass, low, high, *[part.unsqueeze(-3) for part in parts])
 
     def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor]:
         from kdmkit.kernels.truncated import Truncated  # not above: that module imports this one

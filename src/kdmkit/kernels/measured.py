@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kdmkit._core.logspace import log_normalize, safe_logsumexp
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.region_reading import single_values
 from kdmkit.kernels.region_tensors import Bounds, float_ends, pack_intervals, unpack_intervals
 from kdmkit.kernels.regions import NOTHING, WHOLE, Interval, Region
 from kdmkit.ops import LogSum, Lookup, Term
@@ -35,8 +34,6 @@ class Measured(Kernel, ABC):
     (True, False)
     """
 
-    #: Whether `Missing` is an outcome.
-    has_missing: bool = False
     discrete: ClassVar[bool] = False
 
     def pack(
@@ -57,7 +54,7 @@ class Measured(Kernel, ABC):
 
     def _pieces_term(self, bounds: Sequence[Bounds], components: Tensor) -> Term:
         """The masses of unions of many intervals, computed at once."""
-        every = Bounds(*(torch.cat(parts) for parts in zip(*bounds, strict=True)))
+        every = Bounds(*[torch.cat(parts) for parts in zip(*bounds, strict=True)])
         term = self.bounded_term(every, components)
         masses = whole(term.prepared()).unflatten(0, (len(bounds), -1))
         table = safe_logsumexp(masses.movedim(0, -1)).to(term.dtype)
@@ -128,9 +125,8 @@ class Measured(Kernel, ABC):
             return NOTHING
         return WHOLE if region.spans == WHOLE.spans and missing == self.has_missing else region
 
-    def null_points(self, region: Region) -> list[float] | None:
-        values = None if self.has_missing and region.has_missing else single_values(region)
-        return None if values is None else list(map(float, values))
+    def null_points(self, region: Region) -> list[float]:
+        return [] if self.only_atoms or region.is_batch else list(map(float, region.points))
 
 
 def _closed_ends(piece: Interval) -> tuple[float, float]:

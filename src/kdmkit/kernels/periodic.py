@@ -180,7 +180,7 @@ class Periodic(WithBandwidth, Measured, FeatureMap):
 
     def _in_one_turn(self, piece: Interval) -> list[Region]:
         period = self.period
-        low, high = (end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors()))
+        low, high = [end.item() for end in self._closed(*Interval(*float_ends(piece)).tensors())]
         above, below = piece.above, piece.below or piece.high is None
         # (0, period) is the circle without 0.
         if high - low > period or (high - low == period and not (above and below)):
@@ -199,10 +199,10 @@ class Periodic(WithBandwidth, Measured, FeatureMap):
             return region
         once = self.in_one_turn(region)
         whole = Interval(0.0, self.period, "left")
-        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else region
+        return NOTHING if not once.spans else WHOLE if once.spans == whole.spans else once
 
-    def null_points(self, region: Region) -> list[float] | None:
-        return None if self.whole else super().null_points(self.in_one_turn(region))
+    def null_points(self, region: Region) -> list[float]:
+        return [] if self.whole or region.is_batch else super().null_points(self.in_one_turn(region))
 
     def wide_ends(self, region: Region) -> list[tuple[float, float]]:
         """Arcs in [0, period]; of whole numbers, from half a step before the first to half a step further."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kdmkit.kernels.cuts import START, STOP, Span, is_point
-from kdmkit.kernels.regions import Interval, OneOf, Region, region_of
+from kdmkit.kernels.regions import START, STOP, Interval, OneOf, Region, Span, region_of
 
 
 def single_values(region: Region) -> list[Any] | None:
     """The outcomes of a region that has single values alone, without `Missing`; otherwise None."""
-    if region.is_batch or not all(map(is_point, region.spans)):
-        return None
-    return [stop[1] for _, stop in region.spans]
+    points = [] if region.is_batch else region.points
+    return None if region.is_batch or len(points) < len(region.spans) else points
 
 
 def by_edges(region: Region, edge: Callable[[Any, bool], float]) -> Region:

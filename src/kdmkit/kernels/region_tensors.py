@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,27 +12,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_event
 from kdmkit._core.tensors import broadcast
-from kdmkit.kernels.cuts import Span
 from kdmkit.kernels.regions import Interval, OneOf, Region
-
-
-@dataclass(frozen=True, eq=False)
-class Packed(Region):
-    """A batch of regions in the form that one kernel takes.
-
-    Args:
-        packed: of shape `(*lead, p)`, from `Kernel.pack`.
-    """
-
-    packed: Tensor
-
-    @property
-    def is_batch(self) -> bool:
-        return True
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        raise TypeError(bad_argument("region", "one region for a set operation", "a packed batch"))
 
 
 class Bounds(NamedTuple):
@@ -51,7 +30,7 @@ class Bounds(NamedTuple):
 
     def hold(self, numbers: Float[Tensor, " a"]) -> Bool[Tensor, "*lead a"]:
         """Whether numbers lie in intervals of one dimension."""
-        at_low, at_high = (_same(numbers, end) for end in (self.low, self.high))
+        at_low, at_high = [_same(numbers, end) for end in (self.low, self.high)]
         over = torch.where(at_low, ~self.above, numbers > self.low)
         return over & torch.where(at_high, ~self.below, numbers < self.high)
 
@@ -72,10 +51,10 @@ def pack_intervals(
     """The region of a variable of numbers in float64: whether it has `Missing`, then its intervals."""
     d = event_shape.numel()
     if isinstance(region, Interval) and (region.is_batch or d != 1):
-        low, high = (_placed(argument, end, event_shape) for end in region.tensors(device))
+        low, high = [_placed(argument, end, event_shape) for end in region.tensors(device)]
         shape = broadcast(low.shape, high.shape)
         lead = shape[: len(shape) - len(event_shape)]
-        low, high = (end.expand(shape).reshape(*lead, d) for end in (low, high))
+        low, high = [end.expand(shape).reshape(*lead, d) for end in (low, high)]
         flags = low.new_tensor([region.above, region.below]).expand(*lead, 2)
         return torch.cat([low.new_zeros(*lead, 1), low, high, flags], -1)
     if d != 1:
@@ -87,7 +66,7 @@ def pack_intervals(
         rows = torch.stack([numbers, numbers, strict, strict], -1).flatten(-2)
         return torch.cat([missing.any(-1, keepdim=True).double(), rows], -1)
     pieces = [_numbers(argument, piece) for piece in region.pieces] or [_EMPTY]
-    flat = [float(region.has_missing), *(number for piece in pieces for number in piece)]
+    flat = [float(region.has_missing), *[number for piece in pieces for number in piece]]
     return torch.tensor(flat, dtype=torch.float64, device=device)
 
 
@@ -107,10 +86,10 @@ def float_ends(piece: Interval) -> tuple[float, float]:
     >>> float_ends(Interval(1, 10**400))
     (1.0, inf)
     """
-    low, high = (
+    low, high = [
         open_end if end is None else _float(end)
         for end, open_end in ((piece.low, -math.inf), (piece.high, math.inf))
-    )
+    ]
     return low, high
 
 

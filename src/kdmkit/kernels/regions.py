@@ -1,17 +1,19 @@
 """Regions: sets of outcomes of one variable, closed under `&`, `|` and `~`.
 
 Ends keep the form in which they were given, a float, an exact integer, a date, a text, until a kernel
-measures it. The interval [a, b) goes from the cut before a to the cut before b (`cuts`); set operations are
-sweeps over sorted cuts.
+measures it. A *cut* is the position just before or just after a value; the interval [a, b) goes from the cut
+before a to the cut before b. Set operations are sweeps over sorted cuts.
 """
 
 from __future__ import annotations
 
+import datetime
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -19,19 +21,19 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice
-from kdmkit.kernels.cuts import (
-    EVERYTHING,
-    START,
-    STOP,
-    Span,
-    complement,
-    family_and_value,
-    is_point,
-    merged_spans,
-    plain_value,
-)
 
 Closed = Literal["both", "left", "right", "neither"]
+#: The family of values that can be compared, the value, and whether the position lies after it.
+Cut = tuple[int, Any, bool]
+#: The outcomes from one cut to a later one.
+Span = tuple[Cut, Cut]
+
+START: Cut = (-1, 0, False)
+STOP: Cut = (99, 0, True)
+_EVERYTHING: tuple[Span, ...] = ((START, STOP),)
+#: Values of one kind have an order; a date-time is a date, so it comes first.
+_KINDS = (str, datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+_has_missing = attrgetter("has_missing")
 
 
 class Region(ABC):
@@ -48,25 +50,25 @@ class Region(ABC):
     (False, True)
     """
 
+    #: Whether `Missing` is among the outcomes.
+    has_missing: bool = False
+    #: Whether there is a region for every element of a batch.
+    is_batch: bool = False
+
     @property
     @abstractmethod
     def spans(self) -> tuple[Span, ...]:
         """The outcomes other than `Missing`, as disjoint spans in ascending order."""
 
     @property
-    def has_missing(self) -> bool:
-        """Whether `Missing` is among the outcomes."""
-        return False
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether there is a region for every element of a batch."""
-        return False
-
-    @property
     def pieces(self) -> tuple[Interval, ...]:
         """The normal form: disjoint intervals in ascending order, without `Missing`."""
-        return tuple(map(_interval, self.spans))
+        return tuple([_interval(span) for span in self.spans])
+
+    @property
+    def points(self) -> list[Any]:
+        """The outcomes that are single values."""
+        return [stop[1] for start, stop in self.spans if is_point((start, stop))]
 
     def contains(self, numbers: np.ndarray) -> np.ndarray:
         """Which numbers lie in a region of numbers; NaN lies in none."""
@@ -93,7 +95,7 @@ class Region(ABC):
     @property
     def is_whole(self) -> bool:
         """Whether the region has all outcomes, `Missing` among them."""
-        return self.has_missing and self.spans == EVERYTHING
+        return self.has_missing and self.spans == _EVERYTHING
 
     def __and__(self, other: Any) -> Region:
         return intersection([self, other]) if isinstance(other, Region) else NotImplemented
@@ -102,12 +104,14 @@ class Region(ABC):
         return union([self, other]) if isinstance(other, Region) else NotImplemented
 
     def __invert__(self) -> Region:
-        return region_of(complement(self.spans), missing=not self.has_missing)
+        cuts = [START, *[cut for span in self.spans for cut in span], STOP]
+        pairs = zip(cuts[::2], cuts[1::2], strict=True)
+        return region_of(tuple([pair for pair in pairs if pair[0] < pair[1]]), not self.has_missing)
 
     def __contains__(self, value: Any) -> bool:
         if is_missing(value):
             return self.has_missing
-        before = (*family_and_value(value), False)
+        before = (*_family_and_value(value), False)
         return any(start <= before < stop for start, stop in self.spans)
 
     def __eq__(self, other: Any) -> bool:
@@ -127,6 +131,9 @@ class Interval(Region):
         low, high: values, or tensors `(*lead, *event)` for a batch. None, −∞ and +∞ are open ends.
         closed: which ends belong to the interval.
 
+    Attributes:
+        above, below: whether outcomes are strictly above `low`, strictly below `high`.
+
     >>> Interval(None, 0.5), 0.5 in Interval(0, 0.5, closed="left")
     (Interval(None, 0.5), False)
     """
@@ -134,21 +141,24 @@ class Interval(Region):
     low: Any
     high: Any
     closed: Closed = "both"
+    above: bool = field(init=False)
+    below: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_choice("closed", self.closed, ("both", "left", "right", "neither"))
-        for name in ("low", "high"):
-            object.__setattr__(self, name, _end(name, getattr(self, name)))
-        if self.is_batch:
+        low, high = _end("low", self.low), _end("high", self.high)
+        above, below = self.closed in ("right", "neither"), self.closed in ("left", "neither")
+        is_batch = isinstance(low, Tensor) or isinstance(high, Tensor)
+        self.__dict__.update(low=low, high=high, above=above, below=below, is_batch=is_batch)
+        if is_batch:
             self._check_batch()
             return
-        start, stop = self._cuts
+        start = START if low is None else (*_family_and_value(low), above)
+        stop = STOP if high is None else (*_family_and_value(high), not below)
         if start[0] == stop[0] == 0 and start[1] > stop[1]:  # texts are read later
             raise ValueError(bad_argument("low, high", "low ≤ high", f"{self.low} > {self.high}"))
-
-    @property
-    def is_batch(self) -> bool:
-        return isinstance(self.low, Tensor) or isinstance(self.high, Tensor)
+        is_nothing = start[:2] == stop[:2] and not start < stop
+        self.__dict__["spans"] = () if is_nothing else ((start, stop),)
 
     def _check_batch(self) -> None:
         try:
@@ -164,34 +174,15 @@ class Interval(Region):
         """Both ends in float64, on one device."""
         like = next((end for end in (self.low, self.high) if isinstance(end, Tensor)), None)
         device = device or (None if like is None else like.device)
-        low, high = (
+        low, high = [
             torch.as_tensor(open_end if end is None else end, dtype=torch.float64, device=device)
             for end, open_end in ((self.low, -math.inf), (self.high, math.inf))
-        )
-        return low, high
-
-    @property
-    def above(self) -> bool:
-        """Whether outcomes are strictly above `low`."""
-        return self.closed in ("right", "neither")
-
-    @property
-    def below(self) -> bool:
-        """Whether outcomes are strictly below `high`."""
-        return self.closed in ("left", "neither")
-
-    @cached_property
-    def _cuts(self) -> Span:
-        low = START if self.low is None else (*family_and_value(self.low), self.above)
-        high = STOP if self.high is None else (*family_and_value(self.high), not self.below)
+        ]
         return low, high
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        if self.is_batch:
-            raise TypeError(bad_argument("region", "one interval for a set operation", "a batch of tensors"))
-        start, stop = self._cuts
-        return () if start[:2] == stop[:2] and not start < stop else ((start, stop),)
+        raise TypeError(bad_argument("region", "one interval for a set operation", "a batch of tensors"))
 
     def __repr__(self) -> str:
         closed = "" if self.closed == "both" else f", closed={self.closed!r}"
@@ -223,51 +214,20 @@ class OneOf(Region):
             values = as_tensor("values", values, wide=True) if nested else [_outcome(v) for v in values]
         if isinstance(values, list) and not values:
             raise ValueError(bad_argument("values", "one or more outcomes in a sequence", repr(self.values)))
-        object.__setattr__(self, "values", values)
-
-    @property
-    def is_batch(self) -> bool:
-        return isinstance(self.values, Tensor)
+        is_batch = isinstance(values, Tensor)
+        self.__dict__.update(values=values, is_batch=is_batch, has_missing=not is_batch and None in values)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         if self.is_batch:
             raise TypeError(bad_argument("region", "one set for a set operation", "a batch of tensors"))
-        keys = sorted({family_and_value(value) for value in self.values if not is_missing(value)})
+        keys = sorted({_family_and_value(value) for value in self.values if value is not None})
         return tuple([((*key, False), (*key, True)) for key in keys])
-
-    @property
-    def has_missing(self) -> bool:
-        return not self.is_batch and any(map(is_missing, self.values))
 
     def __repr__(self) -> str:
         if self.is_batch:
             return f"OneOf({self.values!r})"
-        return f"OneOf({[stop[1] for _, stop in self.spans] + [None] * self.has_missing})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MissingOutcome(Region):
-    """The outcome that there is no value. `kdmkit.Missing` is the only object of this class.
-
-    >>> import kdmkit as kdm
-    >>> kdm.Missing, None in ~kdm.Missing
-    (Missing, False)
-    """
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        return ()
-
-    @property
-    def has_missing(self) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return "Missing"
-
-
-Missing = MissingOutcome()
+        return f"OneOf({self.points + [None] * self.has_missing})"
 
 
 class Union(Region):
@@ -276,44 +236,40 @@ class Union(Region):
     Args:
         regions: intervals, sets, `Missing`, unions.
 
-    >>> Union([Interval(1, 2), Interval(0, 1), OneOf([5])])
-    Union([Interval(0, 2), OneOf([5])])
+    >>> Union([Interval(1, 2), Interval(0, 1), OneOf([5])]), Union([Missing])
+    (Union([Interval(0, 2), OneOf([5])]), Missing)
     """
 
+    spans: tuple[Span, ...] = ()
+
     def __init__(self, regions: Sequence[Region]) -> None:
-        self._spans = merged_spans([region.spans for region in regions], 1)
-        self._missing = any(region.has_missing for region in regions)
+        self.spans = _merged([region.spans for region in regions], 1)
+        self.has_missing = any(map(_has_missing, regions))
 
     @classmethod
     def _made(cls, spans: tuple[Span, ...], missing: bool) -> Union:
         made = cls.__new__(cls)
-        made._spans, made._missing = spans, missing
+        made.spans, made.has_missing = spans, missing
         return made
 
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        return self._spans
-
-    @property
-    def has_missing(self) -> bool:
-        return self._missing
-
     def __repr__(self) -> str:
+        if self.has_missing and not self.spans:
+            return "Missing"
         parts = [region_of((span,)) for span in self.spans] + [Missing] * self.has_missing
         return f"Union({parts})"
 
 
+#: The outcome that there is no value; all outcomes; and none.
+Missing, WHOLE, NOTHING = Union._made((), True), Union._made(_EVERYTHING, True), Union._made((), False)
+
+
 def region_of(spans: tuple[Span, ...], missing: bool = False) -> Region:
     """The simplest region of these outcomes."""
-    if missing:
-        return Missing if not spans else Union._made(spans, True)
-    if spans and all(map(is_point, spans)):
+    if missing or not spans:
+        return Union._made(spans, missing) if spans or not missing else Missing
+    if all(map(is_point, spans)):
         return OneOf([stop[1] for _, stop in spans])
     return _interval(spans[0]) if len(spans) == 1 else Union._made(spans, False)
-
-
-#: All outcomes, and none.
-WHOLE, NOTHING = Union._made(EVERYTHING, True), Union._made((), False)
 
 
 def union(regions: Sequence[Region]) -> Region:
@@ -322,8 +278,8 @@ def union(regions: Sequence[Region]) -> Region:
     >>> union([Interval(0, 1, closed="left"), Interval(1, 2)])
     Interval(0, 2)
     """
-    spans = merged_spans([region.spans for region in regions], 1)
-    return region_of(spans, any(region.has_missing for region in regions))
+    spans = _merged([region.spans for region in regions], 1)
+    return region_of(spans, any(map(_has_missing, regions)))
 
 
 def intersection(regions: Sequence[Region]) -> Region:
@@ -332,10 +288,34 @@ def intersection(regions: Sequence[Region]) -> Region:
     >>> intersection([Interval(0, 1), Interval(1, 2), ~OneOf([7])])
     OneOf([1])
     """
-    if not regions:
-        return WHOLE
-    spans = merged_spans([region.spans for region in regions], len(regions))
-    return region_of(spans, all(region.has_missing for region in regions))
+    if len(regions) < 2:
+        return regions[0] if regions else WHOLE
+    spans = _merged([region.spans for region in regions], len(regions))
+    return region_of(spans, all(map(_has_missing, regions)))
+
+
+def _merged(groups: Sequence[Sequence[Span]], least: int) -> tuple[Span, ...]:
+    """The outcomes that lie in at least `least` of some sets of disjoint spans."""
+    if len(groups) == 1:
+        return tuple(groups[0])
+    starts_and_stops = [
+        event for group in groups for start, stop in group for event in ((start, 0), (stop, 1))
+    ]
+    spans: list[Span] = []
+    depth, first = 0, START
+    for cut, is_stop in sorted(starts_and_stops):  # starts come first: spans that touch are one
+        depth += -1 if is_stop else 1
+        if not is_stop and depth == least:
+            first = cut
+        elif is_stop and depth == least - 1 and first < cut:
+            spans.append((first, cut))
+    return tuple(spans)
+
+
+def is_point(span: Span) -> bool:
+    """Whether a span is a single value."""
+    (family, value, after), stop = span
+    return not after and stop == (family, value, True) and family >= 0
 
 
 def _interval(span: Span) -> Interval:
@@ -343,8 +323,9 @@ def _interval(span: Span) -> Interval:
     start, stop = span
     made = object.__new__(Interval)
     low, high = None if start == START else start[1], None if stop == STOP else stop[1]
-    parts = {"low": low, "high": high, "closed": _closed(start[2], not stop[2])}
-    made.__dict__.update(parts, _cuts=span, spans=(span,))
+    above, below = start[2], not stop[2]
+    made.__dict__.update(low=low, high=high, above=above, below=below, spans=(span,))
+    made.__dict__["closed"] = ("neither" if below else "right") if above else ("left" if below else "both")
     return made
 
 
@@ -354,16 +335,27 @@ def interval(low: Any, high: Any, *, above: bool, below: bool) -> Interval:
     >>> interval(0, 1, above=True, below=False)
     Interval(0, 1, closed='right')
     """
-    return Interval(low, high, _closed(above, below))
-
-
-def _closed(above: bool, below: bool) -> Closed:
-    return ("neither" if below else "right") if above else ("left" if below else "both")
+    return Interval(low, high, ("neither" if below else "right") if above else ("left" if below else "both"))
 
 
 def is_missing(value: Any) -> bool:
     """Whether a value stands for `Missing`: None, NaN, NaT."""
     return value is None or value is Missing or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def _family_and_value(value: Any) -> tuple[int, Any]:
+    """The family of values that a value is comparable with, 0 for numbers, and the value."""
+    if type(value) in (int, float):
+        return 0, value
+    family = next((i for i, kind in enumerate(_KINDS, 1) if isinstance(value, kind)), 0)
+    # Those with a time zone cannot be compared with those without.
+    return family + len(_KINDS) * (getattr(value, "tzinfo", None) is not None), value
+
+
+def _plain(value: Any) -> Any:
+    """A number of Python in place of one of NumPy or torch."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return value.item() if isinstance(value, Tensor) or kind in ("b", "i", "f", "u") else value
 
 
 def _end(name: str, value: Any) -> Any:
@@ -376,7 +368,7 @@ def _end(name: str, value: Any) -> Any:
         if bool(value.isnan().any()):
             raise ValueError(bad_argument(name, "a number, ±∞ or None", "NaN"))
         return value
-    value = plain_value(value)
+    value = _plain(value)
     if value is not None and is_missing(value):
         raise ValueError(bad_argument(name, "a number, ±∞ or None", "NaN"))
     return None if isinstance(value, float) and math.isinf(value) else value
@@ -384,7 +376,7 @@ def _end(name: str, value: Any) -> Any:
 
 def _outcome(value: Any) -> Any:
     """A value of Python; None is `Missing`."""
-    value = plain_value(value)
+    value = _plain(value)
     if isinstance(value, float) and math.isinf(value):
         raise ValueError(bad_argument("values", "finite values", value))
     return None if is_missing(value) else value

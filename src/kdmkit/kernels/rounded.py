@@ -26,9 +26,7 @@ from kdmkit.ops.terms import InDtype, common_dtype, whole
 # Of a component with this many cells in a bandwidth, rounding adds δ²/12 to the variance and no more.
 _MANY_CELLS = 64
 # Moments are sums over cells, or over panels of them if there are more than this.
-_CELLS = 256
-# The number of panels, and the share of a component that lies outside of them: between kinks fewer will do.
-_PANELS, _FEW_PANELS = (64, 1e-40), (16, 1e-18)
+_CELLS, _PANELS = 256, 64
 # How far bounds of restricted densities lie inside of cells, in cells.
 _MARGIN = 1e-11
 
@@ -170,9 +168,6 @@ class Rounded(Around):
         ends = [[edge.item() for edge in self._cells(bounds)] for bounds in every]
         return [(low, high) for low, high in ends if low < high]
 
-    def null_points(self, region: Region) -> list[float] | None:
-        return None
-
     def cdf(self, x: Tensor, components: Tensor) -> Float[Tensor, "*lead m"]:
         after_last = self._first(x, torch.ones_like(x, dtype=torch.bool))
         return self.kernel.cdf(self.at(after_last - 0.5), components).to(x.dtype)
@@ -227,17 +222,10 @@ class Rounded(Around):
 
         The first and the last one hold the ends of the components.
         """
-        change = self.kernel.change if isinstance(self.kernel, Transformed) else None
-        kinks = c.new_zeros(0) if change is None else change.kinks(c.device)
-        product = self.kernel.product if isinstance(self.kernel, Transformed) else self.kernel
-        product = product if isinstance(product, Truncated) else Truncated(product)
-        n, negligible = _FEW_PANELS if len(kinks) else _PANELS
-        low, high = product.reach(c, negligible)
-        share = torch.linspace(0, 1, n + 1, dtype=c.dtype, device=c.device)
-        ends = torch.lerp(low, high, share.reshape(-1, *[1] * c.ndim)).squeeze(-1)
-        if change is not None:
-            ends = change.inverse(ends if change.increasing else ends.flip(0))
-            ends = _with_kinks(ends, kinks) if len(kinks) else ends
+        inner = Truncated(self.kernel) if isinstance(self.kernel, LocationScale) else self.kernel
+        ends = inner.panels(c, _PANELS).squeeze(-1)
+        if isinstance(inner, Transformed):
+            ends = inner.change.inverse(ends if inner.change.increasing else ends.flip(0))
         return self.position(ends).round()
 
     def sample(
@@ -256,7 +244,7 @@ class Rounded(Around):
     def components_from(self, events: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch m d"]:
         """Components of the inner kernel; events at the end of a support move inside by a quarter of δ."""
         if isinstance(self.kernel, Transformed):
-            low, high = (end.to(events) for end in self.kernel.change.ends(events.device))
+            low, high = [end.to(events) for end in self.kernel.change.ends(events.device)]
             events = torch.where(events <= low, low + 0.25 * self.step, events)
             events = torch.where(events >= high, high - 0.25 * self.step, events)
         return self.kernel.components_from(events)
@@ -282,16 +270,6 @@ def _slack(position: Tensor, x: Tensor) -> Tensor:
     """
     single = torch.where(x == x.float(), torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps)
     return (8 * single * position.abs().nan_to_num(posinf=0.0)).clamp(1e-9, 0.01)
-
-
-def _with_kinks(ends: Float[Tensor, "p *batch"], kinks: Float[Tensor, " k"]) -> Float[Tensor, "n *batch"]:
-    """The ends of panels and the kinks among them; the last end repeats where there are fewer."""
-    places = torch.minimum(torch.maximum(kinks.reshape(-1, *[1] * (ends.ndim - 1)), ends[0]), ends[-1])
-    every = torch.cat([ends, places]).sort(0).values
-    before, after = ((every == end).sum(0) for end in (ends[0], ends[-1]))
-    n = len(every) + 2 - int((before + after).amin())
-    rows = torch.arange(n, device=ends.device).reshape(-1, *[1] * before.ndim)
-    return every.gather(0, (before - 1 + rows).clamp_max(len(every) - 1))
 
 
 def _each_cell(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:

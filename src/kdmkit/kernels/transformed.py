@@ -16,7 +16,7 @@ from kdmkit._core.tensors import at_least_float32
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.base import Kernel
 from kdmkit.kernels.calculus.empirical import QuantileNormal
-from kdmkit.kernels.calculus.integrals import argmax, density_moments
+from kdmkit.kernels.calculus.integrals import PANELS, argmax, density_moments
 from kdmkit.kernels.calculus.transforms import Change, as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
@@ -113,7 +113,7 @@ class Transformed(Around):
 
     def between(self, low: float, high: float, components: Tensor) -> tuple[Kernel, Tensor] | None:
         ends = self._without_open_ends(torch.tensor([[low], [high]], dtype=torch.float64))
-        first, last = (end.item() for end in self.inner_ends(*ends))
+        first, last = [end.item() for end in self.inner_ends(*ends)]
         inside = self.kernel.between(first, last, components) if first < last else None
         return None if inside is None else (self.around(inside[0]), inside[1])
 
@@ -181,8 +181,7 @@ class Transformed(Around):
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance, closed for affine transforms and log-normal densities, otherwise by quadrature.
 
-        The quadrature has 32 panels of 12 nodes. Its relative error is below 1e-8 for smooth transforms, and
-        about 1e-5 for `QuantileNormal`.
+        Its relative error is below 1e-8.
         """
         if self.change.is_affine:
             slope = (-self.change.log_slope(self.change.inverse(components))).exp()
@@ -191,9 +190,12 @@ class Transformed(Around):
         kinds = [kind for kind in self.change.kinds if not kind.endswith("affine")]
         if kinds == ["-exp"] and isinstance(self.kernel, RBF):
             return self._log_normal_moments(components)
-        inner = self.product
-        ends = inner.reach(components)
-        return density_moments(lambda z: inner.log_bump(z, components), self.change.inverse, *ends)
+        inner, panels = self.product, self.panels(components)
+        return density_moments(lambda z: inner.log_bump(z, components), self.change.inverse, panels)
+
+    def panels(self, components: Tensor, n: int = PANELS) -> Float[Tensor, "p *batch m d"]:
+        """Points in T's image as in `Truncated.panels`, and those at which the slope of T jumps."""
+        return self.product.panels(components, n, self.change(self.change.kinks(components.device)))
 
     def _log_normal_moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """x = a + b·e^(α + βz) with a normal z."""
@@ -202,7 +204,7 @@ class Transformed(Around):
             high = self.change.inverse(torch.full_like(components, torch.inf))
             base = torch.where(base.isinf(), high, base)
         mean = self.kernel.mean(components)
-        at_mean, at_next = (self.change.inverse(mean + step) - base for step in (0.0, 1.0))
+        at_mean, at_next = [self.change.inverse(mean + step) - base for step in (0.0, 1.0)]
         rate = (at_next / at_mean).log().square() * self.kernel.variance(components)
         mean = at_mean * (0.5 * rate).exp()
         return base + mean, mean.square() * torch.expm1(rate)

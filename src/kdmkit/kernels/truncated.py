@@ -17,7 +17,7 @@ from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.kernels.around import Around
 from kdmkit.kernels.bandwidth import FixedBandwidth
 from kdmkit.kernels.base import Kernel
-from kdmkit.kernels.calculus.integrals import density_moments, sum_last
+from kdmkit.kernels.calculus.integrals import PANELS, density_moments, even_panels, panels_with, sum_last
 from kdmkit.kernels.calculus.transforms import as_float64, ends_inside
 from kdmkit.kernels.location_scale import LocationScale
 from kdmkit.kernels.rbf import RBF
@@ -29,6 +29,8 @@ from kdmkit.ops.terms import InDtype, Masked, common_dtype, restricted
 _STEPS = 64
 # Beyond the ends of quadrature lies less than this share of a component.
 _NEGLIGIBLE = 1e-16
+# The same for values that grow like an exponential function.
+_IN_LONG_TAILS = 1e-36
 # Farther than this from a centre, and from the bound nearest to it, lies no mass, in bandwidths.
 _FAR = 40.0
 # The largest ‖(bound − c)/s‖² of a centre outside that scores may hold as a summand.
@@ -136,7 +138,7 @@ class Truncated(Around):
 
     def _log_mass(self, low: Tensor, high: Tensor, c: Tensor, scale: Tensor) -> Tensor:
         """The inner log mass of [low, high] in every dimension, relative to the mode between the bounds."""
-        low, high = (end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high))
+        low, high = [end.to(c.device, torch.promote_types(end.dtype, c.dtype)) for end in (low, high)]
         return self.kernel.anchored_log_mass(low, high, self._clamp(c), c, scale)
 
     def _log_whole(self, c: Tensor, scale: Tensor) -> Tensor:
@@ -165,11 +167,11 @@ class Truncated(Around):
         """As `pair_log_mass`; [self.low, self.high] is one interval more, so that one computation serves."""
         low, high = ends.unsqueeze(-2).chunk(2, -1)
         parts = self.kernel.centres_and_scales(components, parameters, low.shape[-1])
-        c, scales = (as_float64(part[..., None, :, :]) for part in parts)
-        low, high = (
+        c, scales = [as_float64(part[..., None, :, :]) for part in parts]
+        low, high = [
             torch.cat([self._clamp(end).to(c), bound.expand(*low.shape[:-3], 1, 1, low.shape[-1])], -3)
             for end, bound in zip((low, high), self._finite_bounds(c.detach(), scales.detach()), strict=True)
-        )
+        ]
         masses = self._log_mass(low, high, c, scales)
         mass, whole = masses[..., :-1, :, :], masses[..., -1:, :, :]
         return (mass - torch.where(torch.isneginf(whole), 0.0, whole)).sum(-1)
@@ -194,7 +196,7 @@ class Truncated(Around):
         wide = as_float64(components).squeeze(-1)
         scale = self.kernel.scale(components).to(wide)
         scale = scale.squeeze(-1) if scale.ndim else scale
-        low, high = (end.to(wide).squeeze() for end in (self.low, self.high))
+        low, high = [end.to(wide).squeeze() for end in (self.low, self.high)]
         side = torch.where(low > wide, -1.0, 1.0)
 
         def below(end: Tensor) -> Tensor:
@@ -224,7 +226,20 @@ class Truncated(Around):
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance by quadrature; the relative error is below 1e-8."""
-        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, *self.reach(components))
+        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, self.panels(components))
+
+    def panels(
+        self, components: Tensor, n: int = PANELS, kinks: Float[Tensor, " k"] | None = None
+    ) -> Float[Tensor, "p *batch m d"]:
+        """Points from end to end of each component, ascending; the density is smooth between neighbours.
+
+        Args:
+            n: the number of panels.
+            kinks: points at which it is not smooth otherwise; between them few panels will do.
+        """
+        if kinks is None or not len(kinks):
+            return even_panels(*self.reach(components, _IN_LONG_TAILS), n)
+        return panels_with(kinks.to(components), *self.reach(components))
 
     def log_bump(self, x: Tensor, components: Tensor) -> Tensor:
         """The log-density in every dimension up to a constant, for x between the bounds."""
@@ -245,7 +260,7 @@ class Truncated(Around):
         first, last = torch.maximum(c, self.low.to(c)), torch.minimum(c, self.high.to(c))
         a, b = (first - c) / scale, (c - last) / scale
         # √(a² + r²) − a, from the bound on: the centre may be far away.
-        up, down = (radius.square() / ((end.square() + radius.square()).sqrt() + end) for end in (a, b))
+        up, down = [radius.square() / ((end.square() + radius.square()).sqrt() + end) for end in (a, b)]
         return self._clamp(last - scale * down), self._clamp(first + scale * up)
 
     def sample(

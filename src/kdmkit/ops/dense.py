@@ -227,9 +227,9 @@ class RelativeScores:
         left = torch.cat([left, torch.ones_like(left[..., :1])], -1)
         lead = broadcast(left.shape[:-2], factor.shape[:-2])
         flat = math.prod(lead)
-        a, b = (
+        a, b = [
             part.expand(*lead, *part.shape[-2:]).reshape(flat, *part.shape[-2:]) for part in (left, factor)
-        )
+        ]
         tops, *matrices = _RelativeProducts.apply(self.dtype, a, b)
         return matrices, tops.reshape(*lead, left.shape[-2])
 

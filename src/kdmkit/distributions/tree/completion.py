@@ -66,12 +66,12 @@ def complete(
         modes = {name: kernels[name].mode(components[name]) for name in kernels if _has_gaps(entries, name)}
         peaks = {name: _peak(kernels[name], mode, components[name]) for name, mode in modes.items()}
         sources = [*by_node(places, entries), *_peak_sources(places, peaks, entries), *earlier]
-        lead = broadcast(*(source.lead for source in sources))
+        lead = broadcast(*[source.lead for source in sources])
 
         def best(scores: Scores, tops: Tensor | float) -> tuple[Tensor, ...]:
-            rows = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+            rows = broadcast(*[score.shape[:-1] for score in scores if score is not None])
             value, chosen = maximize(states.topology.parents, states.with_root(scores), states.tables)
-            return value.reshape(rows) + tops, *(state.reshape(rows) for state in chosen)
+            return value.reshape(rows) + tops, *[state.reshape(rows) for state in chosen]
 
         log_prob, *chosen = in_blocks(best, [sources], states.sizes, states.batch_shape)
         named = zip(states.topology.nodes, chosen, strict=True)

@@ -105,7 +105,7 @@ class Conditioned:
         def every(scores: Scores, tops: Any) -> tuple[Tensor, ...]:
             betas, shift = self.states.collect_everywhere(scores)
             total = with_shift(safe_logsumexp(betas[0]), shift + tops)
-            return total, *(log_normalize(beta) for beta in betas)
+            return total, *[log_normalize(beta) for beta in betas]
 
         totals, *log_posteriors = self.in_blocks(every)
         posteriors = [self._posterior(node, one) for node, one in enumerate(log_posteriors)]

@@ -66,7 +66,7 @@ def _draw_blocks(
     batch = tree.batch_shape
 
     def draw(scores: Scores, _: Any) -> tuple[Tensor, ...]:
-        lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+        lead = broadcast(*[score.shape[:-1] for score in scores if score is not None])
         messages = _as_rows(tree.states.messages(possible(tree.states, scores)))
         row = torch.arange(lead.numel(), device=tree.states.log_root.device).repeat(n)
         drawn = _draw_given(tree.states, messages, row, row, torch.Size([lead.numel()]), generator)

@@ -42,12 +42,12 @@ class ValueSource:
     @property
     def lead(self) -> torch.Size:
         """The leading dimensions."""
-        return broadcast(*(entry.lead for entry in self.entries))
+        return broadcast(*[entry.lead for entry in self.entries])
 
     @property
     def mixture_batch(self) -> torch.Size:
         """The batch of the components and kernels."""
-        return broadcast(*(entry.mixture_batch for entry in self.entries))
+        return broadcast(*[entry.mixture_batch for entry in self.entries])
 
     def flat(self, lead: torch.Size) -> RowScores:
         """The scores with all leading dimensions in one, for blocks of rows."""
@@ -278,17 +278,17 @@ def in_blocks(
     """
     n = len(sizes)
     sources = [source for group in groups for source in group]
-    lead = broadcast(*(source.lead for source in sources))
+    lead = broadcast(*[source.lead for source in sources])
     shared = not len(batch) and all(math.prod(source.mixture_batch) == 1 for source in sources)
     per_row = sum(sizes[source.node] for source in sources)
     limit = _NUMBERS_WITH_GRADIENTS if torch.is_grad_enabled() else _NUMBERS
     if lead.numel() * per_row <= limit or not shared or not only_reverse_mode():
-        return function(*(one for group in groups for one in all_scores(n, group)))
+        return function(*[one for group in groups for one in all_scores(n, group)])
     flat = [[(source.node, source.flat(lead)) for source in group] for group in groups]
 
     def run(part: slice) -> tuple[Tensor, ...]:
         scores = ([(node, rows.rows(part).compute()) for node, rows in group] for group in flat)
-        return function(*(one for group in scores for one in _sum_by_node(n, group)))
+        return function(*[one for group in scores for one in _sum_by_node(n, group)])
 
     results = []
     for part in slices(lead.numel(), max(1, _NUMBERS // per_row)):

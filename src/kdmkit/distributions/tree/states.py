@@ -144,7 +144,7 @@ class States:
     def sizes(self) -> tuple[int, ...]:
         """The number of states of every node."""
         rest = range(1, len(self.topology.nodes))
-        return (self.log_root.shape[-1], *(self.tables.size(node) for node in rest))
+        return (self.log_root.shape[-1], *[self.tables.size(node) for node in rest])
 
     def with_root(self, scores: AnyScores) -> list[Any]:
         """The scores with log p(z_root) among those of the root."""

@@ -194,7 +194,7 @@ class TreeKDM(NamedVariables):
 
     def _log_mix(self, entries: Mapping[str, Entry]) -> Float[Tensor, "*lead"]:
         sources = by_node(self._states.topology.node_of, entries)
-        lead = broadcast(self.batch_shape, *(entry.lead for entry in entries.values()))
+        lead = broadcast(self.batch_shape, *[entry.lead for entry in entries.values()])
         if isinstance(self._tree, Conditioned):
             return self._tree.log_prob(sources).expand(lead)
         states = self._tree

@@ -118,7 +118,7 @@ def _spread_ranks(first: float, last: float, n: int) -> Float[Tensor, " n"]:
     even = torch.linspace(first, last, n - 2 * in_tail, dtype=torch.float64)
     share = torch.linspace(0, 1, in_tail + 2, dtype=torch.float64)[1:-1]
     score = torch.special.ndtri(even)
-    low, high = (torch.lerp(score[i], score[i + 1], share) for i in (0, -2))
+    low, high = [torch.lerp(score[i], score[i + 1], share) for i in (0, -2)]
     return torch.cat([even, torch.special.ndtr(low), torch.special.ndtr(high)])
 
 

@@ -17,10 +17,9 @@ from kdmkit._core.logspace import safe_log
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit._core.tensors import broadcast
 
-# Panels between the ends of a density, and nodes in each: kinks of a piecewise linear function cost the
-# square of a panel's width, a smooth function costs nothing.
-_PANELS = 32
-_PANEL_NODES = 12
+# Panels between the ends of a density, between the kinks of one, and the nodes in each.
+PANELS, _FEW_PANELS = 32, 16
+_PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(8)
 # Exact for polynomials of degree 39; the product of two Tricube distribution functions has degree 38.
 NODES = 20
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(NODES)
@@ -40,7 +39,7 @@ Function = Callable[[Tensor], Tensor]
 def sum_last(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Σ_i function(tensor[..., i], …), one dimension after the other: the summands never exist at once."""
     total = None
-    for parts in zip(*(tensor.unbind(-1) for tensor in tensors), strict=True):
+    for parts in zip(*[tensor.unbind(-1) for tensor in tensors], strict=True):
         value = function(*parts)
         total = value if total is None else total + value
     assert total is not None
@@ -70,7 +69,7 @@ def in_pieces(function: Callable[..., Tensor], *tensors: Tensor, size: int = _PI
     The memory is that of a few results: pieces are evaluated one by one, and again for the gradient. Results
     larger than `size` have first derivatives only.
     """
-    small = broadcast(*(tensor.shape for tensor in tensors)).numel() <= size
+    small = broadcast(*[tensor.shape for tensor in tensors]).numel() <= size
     if small or not only_reverse_mode():
         return function(*tensors)
     result: Tensor = _InPieces.apply(function, size, *tensors)
@@ -106,7 +105,7 @@ class _InPieces(torch.autograd.Function):
 
 def _slices(tensors: Sequence[Tensor], size: int) -> tuple[int, Iterator[tuple[int, int]]]:
     """The longest dimension of tensors that broadcast, and (start, length) of its slices."""
-    shape = broadcast(*(tensor.shape for tensor in tensors))
+    shape = broadcast(*[tensor.shape for tensor in tensors])
     longest = max(range(len(shape)), key=lambda i: shape[i])
     length = shape[longest]
     step = max(1, size * length // shape.numel())
@@ -141,22 +140,22 @@ def integral(
 
 
 def density_moments(
-    log_density: Function, value: Function, low: Float[Tensor, "*shape"], high: Float[Tensor, "*shape"]
+    log_density: Function, value: Function, panels: Float[Tensor, "p *shape"]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Mean and variance of value(z) for a random z.
 
     Args:
         log_density: the log-density of z `(k, *shape)` up to a constant.
         value: the function of z.
-        low, high: the density is negligible outside of [low, high].
+        panels: ascending points between which both functions are smooth; the density ends at the outer ones.
     """
-    nodes, weights = _rule(low)
-    low, high = low.detach(), high.detach()
-    nodes = nodes.reshape(-1, *([1] * low.ndim))
-    z = low + (high - low) * nodes
+    panels = panels.detach()
+    half = 0.5 * panels.diff(dim=0).unsqueeze(0)
+    nodes, weights = [_column(part, half) for part in (_PANEL_NODES, _PANEL_WEIGHTS)]
+    z = (panels[:-1] + half * (1 + nodes)).flatten(0, 1)
     logs = log_density(z)
     top = logs.detach().amax(0)
-    mass = weights.reshape(nodes.shape) * (logs - torch.where(torch.isneginf(top), 0.0, top)).exp()
+    mass = (half * weights).flatten(0, 1) * (logs - torch.where(torch.isneginf(top), 0.0, top)).exp()
     total = mass.sum(0)
     mass = mass / torch.where(total > 0, total, 1.0)
     x = value(z)
@@ -165,6 +164,36 @@ def density_moments(
     mean = (mass * (x - centre)).sum(0)
     variance = (mass * (x - centre - mean).square()).sum(0)
     return centre + mean, variance
+
+
+def even_panels(low: Tensor, high: Tensor, n: int) -> Float[Tensor, "p *shape"]:
+    """n panels of equal width between two ends."""
+    share = torch.linspace(0, 1, n + 1, dtype=low.dtype, device=low.device)
+    low, high = torch.broadcast_tensors(low, high)
+    return torch.lerp(low, high, share.reshape(-1, *[1] * low.ndim))
+
+
+def panels_with(
+    kinks: Float[Tensor, " k"], low: Float[Tensor, "*shape"], high: Float[Tensor, "*shape"]
+) -> Float[Tensor, "p *shape"]:
+    """The kinks between two ends, and a few panels of equal width; the upper end repeats to fill columns.
+
+    >>> panels_with(torch.tensor([0.1, 1.5]), torch.tensor([0.0, 1.0]), torch.tensor([1.6, 2.6])).T[:, :3]
+    tensor([[0.0000, 0.1000, 0.1000],
+            [1.0000, 1.1000, 1.2000]])
+    """
+    inside = torch.minimum(torch.maximum(_column(kinks, low.unsqueeze(0)), low), high)
+    every = torch.cat([even_panels(low, high, _FEW_PANELS), inside]).sort(0).values
+    before, after = [(every == end).sum(0) for end in (low, high)]
+    n = len(every) + 2 - int((before + after).amin())
+    rows = torch.arange(n, device=low.device).reshape(-1, *[1] * low.ndim)
+    return every.gather(0, (before - 1 + rows).clamp_max(len(every) - 1))
+
+
+def _column(numbers: Any, like: Tensor) -> Tensor:
+    """Numbers along the first dimension, with as many dimensions as `like`."""
+    column = torch.as_tensor(numbers, dtype=like.dtype, device=like.device)
+    return column.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def argmax(
@@ -181,14 +210,6 @@ def argmax(
         reach = (stop - start) / (_GRID - 1)
         start, stop = torch.maximum(best - reach, low), torch.minimum(best + reach, high)
     return best
-
-
-def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1]."""
-    points, weights = np.polynomial.legendre.leggauss(_PANEL_NODES)
-    left = np.arange(_PANELS)[:, None] / _PANELS
-    nodes = (left + 0.5 * (1 + points) / _PANELS).ravel()
-    return torch.from_numpy(nodes).to(like), torch.from_numpy(np.tile(weights, _PANELS)).to(like)
 
 
 # ---- sums of smooth functions over whole numbers
@@ -211,10 +232,7 @@ def panel_sums(
     """
     count, first = edges[1:] - edges[:-1], edges[:-1] - edges[:1]
     reach = (count - 1).clamp_min(0)
-    points = torch.as_tensor(_SUM_NODES, dtype=edges.dtype, device=edges.device).reshape(
-        -1, *[1] * edges.ndim
-    )
-    nodes = first + 0.5 * reach * (1 + points)
+    nodes = first.unsqueeze(0) + 0.5 * reach * (1 + _column(_PANEL_NODES, edges.unsqueeze(0)))
     # Means of even powers of the numbers on [−1, 1], which are polynomials of their count.
     inverse, wider = 2 / count.clamp_min(1), (count / reach.clamp_min(1)).square()
     powers = torch.stack([inverse ** (2 * j) for j in range(_SUM_POWERS)], -1)
@@ -234,11 +252,10 @@ def _mean_coefficients() -> np.ndarray[Any, Any]:
     return table
 
 
-_SUM_NODES = np.polynomial.legendre.leggauss(8)[0]
 _SUM_POWERS = 4
 _BERNOULLI = (1, 1 / 6, -1 / 30, 1 / 42)
 _SUM_MEANS = _mean_coefficients()
-_SUM_WEIGHTS = np.linalg.inv(np.vander(_SUM_NODES, increasing=True).T)[:, ::2]
+_SUM_WEIGHTS = np.linalg.inv(np.vander(_PANEL_NODES, increasing=True).T)[:, ::2]
 
 
 # ---- masses of bumps

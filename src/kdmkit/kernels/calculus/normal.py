@@ -24,7 +24,7 @@ from kdmkit._core.runtime import only_reverse_mode
 _ROOT_HALF = math.sqrt(0.5)
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 # Gauss–Legendre nodes on [−1, 1] that are positive, and their weights; the rule is symmetric.
-_LEGENDRE = list(zip(*(values[3:].tolist() for values in np.polynomial.legendre.leggauss(6)), strict=True))
+_LEGENDRE = list(zip(*[values[3:].tolist() for values in np.polynomial.legendre.leggauss(6)], strict=True))
 # Up to this w·(1 + m) a series gives 13 digits, and up to the second one quadrature does.
 _TINY, _NARROW = 0.1, 1.0
 # No mass lies farther than this beyond the end that is nearer to the centre, in float64.
@@ -96,7 +96,7 @@ def _units_of_ends(low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> 
 
     The difference comes from the ends themselves: of a narrow interval it has all its digits.
     """
-    a, b = (_unit(end, centre, scale) for end in (low, high))
+    a, b = [_unit(end, centre, scale) for end in (low, high)]
     closed = torch.isfinite(a) & torch.isfinite(b)
     width = torch.where(closed, high - low, 0.0) / torch.where(closed, scale, 1.0)
     return a, b, torch.where(closed, width, torch.where(a == b, 0.0, math.inf))
@@ -203,7 +203,7 @@ class _AnchoredMass(torch.autograd.Function):
         inputs = (low, high, centre, (scale * _ROOT_HALF).reciprocal())
 
         def ends(here: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            a, b = _ends(*(part.expand(middle.shape)[here] for part in inputs))
+            a, b = _ends(*[part.expand(middle.shape)[here] for part in inputs])
             return torch.where(a + b < 0, -b, a), torch.where(a + b < 0, -a, b)
 
         value, log_ratio = _log_masses(middle, width, ends)
@@ -249,10 +249,10 @@ class _CellMass(torch.autograd.Function):
         middle, width, log_ratio, inverse = ctx.saved_tensors
         first, second = _moments(middle, width.expand(middle.shape), log_ratio)
         by_centre, by_scale = ctx.shapes
-        first, second = (
+        first, second = [
             part.mul_(upstream).sum_to_size(torch.broadcast_shapes(by_centre, by_scale))
             for part in (first, second)
-        )
+        ]
         by_unit = (first * inverse).sum_to_size(by_centre)
         return None, None, by_unit, (second * inverse * _ROOT_HALF).sum_to_size(by_scale)
 
@@ -265,9 +265,9 @@ def _slopes(
     first, second = _moments(middle, width, log_ratio)
     # The anchor's terms are products of vectors: sums over rows come first.
     shape = torch.broadcast_shapes(anchor.shape, centre.shape, scale.shape)
-    total, first, second = (
+    total, first, second = [
         part.sum_to_size(shape) for part in (upstream, first.mul_(upstream), second.mul_(upstream))
-    )
+    ]
     inverse = scale.reciprocal()
     gap = (anchor - centre) * inverse * math.sqrt(2)
     by_unit = inverse * math.sqrt(2)
@@ -300,7 +300,7 @@ def _units(low: Tensor, high: Tensor, centre: Tensor, scale: Tensor) -> tuple[Te
     is_open = low.isinf() | high.isinf()
     if bool(is_open.any()):
         # Both ends may be at the same infinity.
-        a, b = (torch.where(high > low, end, 0.0) for end in _ends(low, high, centre, inverse))
+        a, b = [torch.where(high > low, end, 0.0) for end in _ends(low, high, centre, inverse)]
         middle, width = torch.where(is_open, 0.5 * (a + b), middle), torch.where(is_open, b - a, width)
     return middle, width.clamp_min(0.0)
 

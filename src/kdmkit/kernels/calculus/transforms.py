@@ -261,7 +261,7 @@ def _steps(transform: Transform) -> list[Step]:
 
 def _step(transform: Transform, *, inverse: bool) -> Step:
     if isinstance(transform, AffineTransform):
-        loc, scale = (torch.as_tensor(n, dtype=torch.float64) for n in (transform.loc, transform.scale))
+        loc, scale = [torch.as_tensor(n, dtype=torch.float64) for n in (transform.loc, transform.scale)]
         return Step("affine", {"loc": loc, "scale": scale}, inverse=inverse)
     if isinstance(transform, QuantileNormal):
         knots = {"values": transform.values, "scores": transform.scores}
@@ -273,7 +273,7 @@ def _map_line(
     steps: Sequence[tuple[tuple[float, float], Callable[[Tensor], Tensor], int]], device: torch.device | None
 ) -> tuple[Tensor, Tensor]:
     """The ends of the real line after steps `(ends of the domain, function, sign of the slope)`."""
-    low, high = (torch.full((), end, dtype=torch.float64, device=device) for end in _REAL)
+    low, high = [torch.full((), end, dtype=torch.float64, device=device) for end in _REAL]
     for domain, function, sign in steps:
         low, high = function(low.clamp_min(domain[0])), function(high.clamp_max(domain[1]))
         low, high = (low, high) if sign > 0 else (high, low)

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from kdmkit._core.runtime import only_reverse_mode
 
-_NODES, _WEIGHTS = (values.tolist() for values in np.polynomial.legendre.leggauss(16))
+_NODES, _WEIGHTS = [values.tolist() for values in np.polynomial.legendre.leggauss(16)]
 # Beyond a fall of the logarithm by this much an integral changes by less than 1e-10 of itself.
 _FALL = 24.0
 # Tables of probabilities hold at most this many numbers at a time.
@@ -75,7 +75,7 @@ class _LogArcMass(torch.autograd.Function):
         log_share, outside, average, log_norm = _shares(start, end, width, kappa)
         log_mass = _log_mass(log_share, outside)
         log_starts = (-2 * kappa * (0.5 * angle).sin().square() for angle in (start, end))
-        at_start, at_end = ((log - log_norm - log_mass).exp() for log in log_starts)
+        at_start, at_end = [(log - log_norm - log_mass).exp() for log in log_starts]
         # A narrow arc has nearly the same density at both ends: their difference comes from their ratio.
         rise = -2 * kappa * (0.5 * width).sin() * (start + 0.5 * width).sin()
         by_turn = torch.where(rise < 0, at_start * rise.expm1(), -at_end * (-rise).expm1())
@@ -87,7 +87,7 @@ class _LogArcMass(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        by_turn, by_length, by_kappa = (part * gradient for part in ctx.saved_tensors)
+        by_turn, by_length, by_kappa = [part * gradient for part in ctx.saved_tensors]
         return by_turn, None, by_length, by_kappa
 
 
@@ -117,7 +117,7 @@ Piece = tuple[Tensor, Tensor]
 
 def _pieces(start: Tensor, end: Tensor, width: Tensor, kappa: Tensor) -> tuple[tuple[Piece, Piece], Tensor]:
     """Two pieces `(distance from the mode, length)`, and whether they are what is outside the arc."""
-    near, far = (torch.where(angle >= 0, angle, -angle) for angle in (start, end))
+    near, far = [torch.where(angle >= 0, angle, -angle) for angle in (start, end)]
     last = start + width
     after_mode = start >= 0
     holds_mode = torch.where(after_mode, last > 2 * math.pi, last > 0)

@@ -49,7 +49,7 @@ class Tables:
     @classmethod
     def of(cls, logs: Sequence[Float[Tensor, "..."]]) -> Tables:
         """Tables of the nodes 1, 2, …, one by one; node 0 is the root."""
-        places = (None, *((i, 0) for i in range(len(logs))))
+        places = (None, *[(i, 0) for i in range(len(logs))])
         stacks = tuple(table.unsqueeze(0) for table in logs)
         return cls(stacks, places, _sharp(stacks))
 
@@ -91,7 +91,7 @@ class Tables:
     @property
     def batch_shape(self) -> torch.Size:
         """The batch that tables broadcast to."""
-        return broadcast(*(stack.shape[1:-2] for stack in self.stacks))
+        return broadcast(*[stack.shape[1:-2] for stack in self.stacks])
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Tables:
         """The tables with `function` applied to all tensors."""
@@ -108,13 +108,13 @@ class Tables:
         places = [place for place in (self.places[node] for node in nodes) if place is not None]
         used = sorted({stack for stack, _ in places})
         position = {old: new for new, old in enumerate(used)}
-        moved = (None, *((position[stack], slot) for stack, slot in places))
+        moved = (None, *[(position[stack], slot) for stack, slot in places])
         stacks, sharp = tuple(self.stacks[i] for i in used), tuple(self.sharp[i] for i in used)
         return replace(self, stacks=stacks, places=moved, sharp=sharp)
 
 
 def _in_order(stack: Float[Tensor, "n k k"]) -> tuple[Place | None, ...]:
-    return (None, *((0, i) for i in range(stack.shape[0])))
+    return (None, *[(0, i) for i in range(stack.shape[0])])
 
 
 def _sharp(stacks: Sequence[Tensor]) -> tuple[bool, ...]:
@@ -190,7 +190,7 @@ def schedule(
 
 
 def _step(stack: int, downward: bool, tables: Tables, edges: list[tuple[int, int, int]]) -> MessageStep:
-    sources, targets, slots = (tuple(part) for part in zip(*edges, strict=True))
+    sources, targets, slots = [tuple(part) for part in zip(*edges, strict=True)]
     return MessageStep(sources, targets, stack, slots, downward, tables.sharp[stack])
 
 

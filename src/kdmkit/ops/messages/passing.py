@@ -188,7 +188,7 @@ def _device_type(scores: Sequence[NodeScores | None]) -> str:
 
 def _all_rows(scores: Sequence[NodeScores | None]) -> tuple[list[Any], torch.Size]:
     """Scores with all leading dimensions in one, or those of distinct rows; and the leading dimensions."""
-    lead = broadcast(*(score.shape[:-1] for score in scores if score is not None))
+    lead = broadcast(*[score.shape[:-1] for score in scores if score is not None])
     return [None if score is None else _rows(score, lead) for score in scores], lead
 
 

@@ -329,6 +329,6 @@ def _downward(parents: Sequence[int], tables: Tables) -> list[MessageStep]:
             groups.setdefault((depth[node], stack), []).append((node, slot))
     steps = []
     for (_, stack), edges in sorted(groups.items()):
-        nodes, slots = (tuple(part) for part in zip(*edges, strict=True))
+        nodes, slots = [tuple(part) for part in zip(*edges, strict=True)]
         steps.append(MessageStep(nodes, nodes, stack, slots, downward=True, sharp=tables.sharp[stack]))
     return steps

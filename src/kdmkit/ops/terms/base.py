@@ -183,7 +183,7 @@ class Score(Term):
         return self.matrix()
 
     def matrix(self) -> Float[Tensor, "*lead n m"]:
-        query, components, *parameters = (at_least_float32(tensor) for tensor in self.tensors)
+        query, components, *parameters = [at_least_float32(tensor) for tensor in self.tensors]
         return self.function(query, components, parameters)
 
 

@@ -45,11 +45,11 @@ class _Nested(Term, ABC):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return *self._field_tensors, *(tensor for term in self._inner for tensor in term.tensors)
+        return *self._field_tensors, *[tensor for term in self._inner for tensor in term.tensors]
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return *self.field_roles.values(), *(role for term in self._inner for role in term.roles)
+        return *self.field_roles.values(), *[role for term in self._inner for role in term.roles]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -242,6 +242,6 @@ class ComponentDistance(Term):
         if not bool(lossy.any()):
             return scores
         chosen = lossy.reshape(-1, lossy.shape[-1]).any(0).nonzero().squeeze(1)
-        query, components = (points.to(x.dtype) for points in (self.query, self.components))
+        query, components = [points.to(x.dtype) for points in (self.query, self.components)]
         exact = scores_by_differences(query, components[..., chosen, :], scales[..., chosen, :])
         return scores.index_copy(-1, chosen, exact)

@@ -27,7 +27,6 @@ from kdmkit.estimators.table.answering.posterior import (
 from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Region
-from kdmkit.kernels.region_tensors import Packed, stack_packed
 
 # Points near which the highest one is searched, points between the neighbours of each, and how often there
 # are nearer ones.
@@ -181,7 +180,7 @@ class VariablePosterior(Posterior):
     def _snapped(self, events: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Events as answers write them: on the grid of the column."""
         kernel = self.rho.kernel
-        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.on_grid(events)
+        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.moved_to_grid(events)
 
     @property
     def _part(self) -> NumberPart:
@@ -249,8 +248,7 @@ class VariablePosterior(Posterior):
         """The mass of every component in every region of outcomes."""
         kernel, components = self.rho.kernel, self.rho.components
         events = [self.codec.boxes(region)[0][0] if region.spans else region for region in regions]
-        packed = [kernel.pack("region", region, self.rho.event_shape, components.device) for region in events]
-        return kernel.log_mass(Packed(stack_packed(packed)), components).double().exp()
+        return kernel.log_mass(events, components).double().exp()
 
     def _masses(self, regions: Sequence[Region]) -> Array:
         masses = self._component_masses(regions)
