@@ -70,7 +70,8 @@ def _propagate(messages: Float[Tensor, "t b k"], table: Float[Tensor, "k k"]) ->
     last = len(messages) - 1
     # NumPy's calls take half the time of torch's.
     on_cpu = messages.device.type == "cpu"
-    rows, factor = (messages.numpy(), table.numpy()) if on_cpu else (messages, table)
+    rows: Any = messages.numpy() if on_cpu else messages
+    factor: Any = table.numpy() if on_cpu else table
     for t in range(last + 1):
         if t:
             rows[t] *= rows[t - 1] @ factor
