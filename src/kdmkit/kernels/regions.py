@@ -23,6 +23,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice
 
 Closed = Literal["both", "left", "right", "neither"]
+_CLOSED = ("both", "left", "right", "neither")
 #: The family of values that can be compared, the value, and whether the position lies after it.
 Cut = tuple[int, Any, bool]
 #: The outcomes from one cut to a later one.
@@ -145,7 +146,8 @@ class Interval(Region):
     below: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        check_choice("closed", self.closed, ("both", "left", "right", "neither"))
+        if self.closed not in _CLOSED:
+            check_choice("closed", self.closed, _CLOSED)
         low, high = _end("low", self.low), _end("high", self.high)
         above, below = self.closed in ("right", "neither"), self.closed in ("left", "neither")
         is_batch = isinstance(low, Tensor) or isinstance(high, Tensor)
