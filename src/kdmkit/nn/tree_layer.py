@@ -165,6 +165,24 @@ class TreeLayer(KDMLayer):
         """log p(x): `tree().log_prob(…)` with its arguments."""
         return self.tree().log_prob(**values)
 
+    @torch.no_grad()
+    def with_levels(self, variables: Sequence[Variable]) -> TreeLayer:
+        """A copy over the same variables, of which some have more levels.
+
+        New levels begin as rare as the rarest level of their component.
+        """
+        larger = TreeLayer(variables, self.n_components, parents=self.parents).to(self.weight_logits)
+        state = self.state_dict()
+        for name, new in larger.state_dict().items():
+            old = state[name]
+            if name.startswith("components.") and new.shape != old.shape:
+                least = old.amin(-1, keepdim=True).expand(*new.shape[:-1], new.shape[-1] - old.shape[-1])
+                state[name] = torch.cat([old, least], -1)
+            elif name.endswith(".logit"):
+                state[name] = new  # the smoothing, which the variables have
+        larger.load_state_dict(state)
+        return larger
+
     # ---- starting values
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ from kdmkit.nn.pair_information import PairInformation
 from kdmkit.serialize import modules
 from kdmkit.serialize.description import check_sizes
 from kdmkit.serialize.modules import UserModules, filled, predictor_from, tensors_of
+from kdmkit.serialize.schemas import check_schema
 from kdmkit.serialize.values import check_types, decode, encode
 
 CLASSES: dict[str, Any] = {
@@ -164,7 +165,9 @@ def _fill_table(
     for name, value in fitted.items():
         setattr(table, name, value)
     check_sizes(table.n_features_in_, 0)
-    table.schema_ = Schema.from_config(decode(config["schema"]))
+    described = decode(config["schema"])
+    check_schema(described)
+    table.schema_ = Schema.from_config(described)
     tensors = dict(tensors)
     table.pair_information_ = _information(tensors.pop(_INFORMATION, None), len(table.schema_.modelled))
     description = config["module"]

@@ -35,7 +35,11 @@ def kind_of(values: Any, name: str = "x") -> str:
         ("boolean", RNG.random(N) < 0.5),
         ("boolean", RNG.integers(0, 2, N)),
         ("category", RNG.choice(["red", "green"], N)),
-        ("category", [f"city {i % 90}" for i in range(N)]),
+        ("category", [f"city {i % 40}" for i in range(N)]),
+        ("text", [f"city {i % 90}" for i in range(N)]),  # most cities have two rows
+        ("text", [f"person{i % 50}@mail.org" for i in range(N)]),
+        ("text", [f"+49 171 {i % 50:07}" for i in range(N)]),
+        ("text", [f"{i % 50} left because the way to the work was too long" for i in range(N)]),
         ("category", pd.Categorical(RNG.choice([1, 2, 5], N))),
         ("ordinal", pd.Categorical(RNG.choice(["low", "high"], N), ["low", "mid", "high"], ordered=True)),
         ("date", pd.date_range("2020-01-01", periods=N)),

@@ -292,3 +292,84 @@ def test_chunks_are_read_as_the_first(frame: Any) -> None:
     table.partial_fit(frame[150:])
     assert list(table.feature_names_in_) == list(frame)
     is_written(table.sample(50, random_state=0).dropna())
+
+
+# ---- rare levels and texts of single people
+
+
+def staff(n: int = 600) -> Any:
+    """Titles of which many are seen once, and notes of single people."""
+    titles = [f"title {i}" if i % 10 == 0 else ["clerk", "nurse", "cook"][i % 3] for i in range(n)]
+    notes = [f"came in {i} and left again after a while" if i % 2 else "none of the above" for i in range(n)]
+    return pd.DataFrame({"title": titles, "note": notes, "pay": RNG.gamma(3, 10, n)})
+
+
+@pytest.fixture(scope="module")
+def people() -> Any:
+    return staff()
+
+
+@pytest.fixture(scope="module")
+def staff_table(people: Any) -> kdm.KDMTable:
+    return kdm.KDMTable(n_components=6, max_epochs=10, random_state=0).fit(people)
+
+
+def once(drawn: Any, data: Any) -> set[str]:
+    """Drawn texts that occur once in the data."""
+    counts = data.value_counts()
+    return set(drawn) & set(counts.index[counts == 1])
+
+
+def test_no_drawn_text_occurs_once_in_the_data(staff_table: kdm.KDMTable, people: Any) -> None:
+    drawn = staff_table.sample(2000, random_state=0)
+    assert list(drawn) == ["title", "pay"]  # notes are left out
+    assert not once(drawn["title"], people["title"])
+    assert set(drawn["title"]) == {"clerk", "nurse", "cook", "(other)"}
+    assert (drawn["title"] == "(other)").mean() == pytest.approx(0.1, abs=0.04)
+    assert "60 with fewer than 3 rows are drawn as (other)" in staff_table.columns_["title"].details
+    assert staff_table.columns_["note"].kind == "text"
+
+
+def test_rare_levels_can_be_asked_about(staff_table: kdm.KDMTable) -> None:
+    assert 0 < staff_table.probability('title = "title 10"') < 0.01
+    drawn = staff_table.sample(5, given={"title": "title 10"}, random_state=0)
+    assert set(drawn["title"]) == {"title 10"}
+
+
+def test_the_caller_decides_about_rare_texts(people: Any) -> None:
+    def drawn(**options: Any) -> Any:
+        table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0, **options).fit(people)
+        return table.sample(1000, random_state=0)
+
+    pooled = drawn(texts="pooled")
+    assert not once(pooled["note"], people["note"])
+    assert set(pooled["note"]) == {"none of the above", "(other)"}
+    assert once(drawn(texts="drawn")["note"], people["note"])
+    assert once(drawn(min_level_rows=1)["title"], people["title"])
+    assert set(drawn(min_level_rows=250)["title"]) == {"(other)"}
+    for options in ({"texts": "some"}, {"min_level_rows": 0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            drawn(**options)
+
+
+def test_categorical_dtypes_get_a_level_for_rare_ones(people: Any) -> None:
+    for frame in (
+        people.astype({"title": "category"}),
+        pl.from_pandas(people).cast({"title": pl.Categorical}),
+    ):
+        table = kdm.KDMTable(n_components=4, max_epochs=2, random_state=0).fit(frame)
+        drawn = table.sample(300, random_state=0)["title"]
+        assert "(other)" in set(np.asarray(drawn).tolist())
+        assert not once(pd.Series(np.asarray(drawn).tolist()), people["title"])
+
+
+def test_unseen_levels_are_counted_in_one_warning(staff_table: kdm.KDMTable, people: Any) -> None:
+    rows = people.head(4).assign(title=["king", "queen", "cook", "pope"])
+    with pytest.warns(UserWarning, match="3 in 'title' \\('king', 'queen', 'pope'\\)"):
+        staff_table.score_samples(rows)
+
+
+def test_saved_tables_pool_rare_levels(staff_table: kdm.KDMTable, tmp_path: Path) -> None:
+    kdm.save(staff_table, tmp_path / "model")
+    drawn = kdm.load(tmp_path / "model").sample(100, random_state=3)
+    pd.testing.assert_frame_equal(drawn, staff_table.sample(100, random_state=3))

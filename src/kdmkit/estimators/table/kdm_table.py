@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,12 +33,9 @@ from kdmkit.estimators.table.answering.insights import (
 from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
 from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.outcomes import check_target, columns_of, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 from kdmkit.training import Table
-
-# `sample` tells the share of draws that satisfied its conditions if it is smaller.
-_FEW_ACCEPTED = 0.9
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,6 +48,9 @@ class KDMTable(DensityMixin, TableEstimator):
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.
+        texts: texts of single rows, such as names, are `"left out"`; or they are levels, `"pooled"` in draws
+            if they are rare, or all `"drawn"`.
+        min_level_rows: texts with fewer rows are rare; `"auto"`: 2 + n/500 of n rows, at most 5.
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
         n_components: components of every column; `"auto"` by the number of rows.
@@ -181,9 +180,7 @@ class KDMTable(DensityMixin, TableEstimator):
         sampler = RowSampler(engine, condition, complete=complete)
         drawn = sampler.draw(n, self._generator(random_state))
         warn_of_outside(engine, condition)
-        if sampler.accepted < _FEW_ACCEPTED:
-            warnings.warn(f"{sampler.accepted:.1%} of the draws satisfied the conditions", stacklevel=2)
-        return self.schema_.decode({name: value.cpu() for name, value in drawn.items()})
+        return self.schema_.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
 
     # ---- rows
 

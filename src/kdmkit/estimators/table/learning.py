@@ -35,6 +35,8 @@ class TableEstimator(KDMEstimator):
 
     types: Any = None
     targets: Any = None
+    texts: Literal["left out", "pooled", "drawn"] = "left out"
+    min_level_rows: int | Literal["auto"] = "auto"
     missing: Literal["outcome", "unknown"] = "outcome"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
@@ -76,8 +78,8 @@ class TableEstimator(KDMEstimator):
 
         The first call decides what the columns are, as `fit` does; later chunks must have the same columns.
         Columns without a missing cell in it take missing cells of later chunks for unknown values.
-        Levels that the first chunk lacks are later taken for missing cells, and `score_samples` gives them
-        the share of unseen levels; a categorical dtype declares levels that no row of it has.
+        New texts in a column of levels become levels of it. Other new levels are taken for missing cells, and
+        `score_samples` gives them the share of unseen levels.
 
         Later calls train the same model further: with steps in proportion to s, the share of the chunk among
         all rows so far, and with learning rates smaller by √s. A uniform sample of `max_rows` earlier rows
@@ -92,8 +94,7 @@ class TableEstimator(KDMEstimator):
         first = not hasattr(self, "module_")
         with self._seeded():
             raw = read_frame("X", X)
-            schema = self._new_schema(raw) if first else self.schema_
-            schema.check_columns(schema.read(raw))
+            schema = self._new_schema(raw) if first else self._grown_schema(raw)
             weights, used = chunk_weights(sample_weight, raw.n_rows)
             rows = replace(schema.encode(raw, missing=self.missing).take(used), weights=weights)
             n_rows = raw.n_rows + (0 if first else self.n_samples_seen_)
@@ -113,7 +114,20 @@ class TableEstimator(KDMEstimator):
 
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
-        return Schema.from_frame(frame, self.types, missing=self.missing)
+        check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
+        options = {"missing": self.missing, "texts": self.texts}
+        return Schema.from_frame(frame, self.types, least_rows=self._least_rows(), **options)
+
+    def _grown_schema(self, frame: RawFrame) -> Schema:
+        """The schema with the levels of one more chunk."""
+        rows = self.schema_.read(frame)
+        self.schema_.check_columns(rows)
+        return self.schema_.grown(rows, 1 if self.texts == "drawn" else self._least_rows())
+
+    def _least_rows(self) -> int | None:
+        if isinstance(self.min_level_rows, str) and self.min_level_rows == "auto":
+            return None
+        return check_count("min_level_rows", self.min_level_rows, 'a whole number ≥ 1 or "auto"')
 
     def _adopt(self, schema: Schema, layer: Any, information: PairInformation, n_rows: int) -> None:
         self.schema_ = schema

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -291,7 +290,7 @@ def learn_chunk(
         layer, (_, information, independent) = start_layer(schema, everything.train, n_components, settings)
         replayed, share = everything, 1.0
     else:
-        layer = copy.deepcopy(layer).requires_grad_()
+        layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, list(layer.variables.values())
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
         groups = [column.variables for column in schema.modelled.values()]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,13 @@ from kdmkit._core.checks import bad_argument, did_you_mean
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import LeftOutCodec
 from kdmkit.estimators.table.codecs.kinds import check_types, codec_from_config
+from kdmkit.estimators.table.codecs.rare import (
+    UnseenLevels,
+    grown,
+    pooled,
+    texts_as_levels,
+    with_least_rows,
+)
 from kdmkit.estimators.table.codecs.texts import recognised
 from kdmkit.estimators.table.column import COLUMN_HEADER, Column, absent_cells, fit_column
 from kdmkit.estimators.table.display import rich_table, text_table
@@ -64,7 +72,13 @@ class Schema:
 
     @classmethod
     def from_frame(
-        cls, frame: Any, types: Mapping[str, str] | None = None, *, missing: str = "outcome"
+        cls,
+        frame: Any,
+        types: Mapping[str, str] | None = None,
+        *,
+        missing: str = "outcome",
+        texts: str = "left out",
+        least_rows: int | None = None,
     ) -> Schema:
         """The schema of a frame.
 
@@ -72,6 +86,8 @@ class Schema:
             frame: pandas, polars, Arrow or anything else that narwhals reads; a mapping of arrays; a
                 two-dimensional array; a path to CSV or Parquet.
             types: kinds that the caller decides, by column.
+            texts: what becomes of texts of single people or things, as in `KDMTable`.
+            least_rows: levels of texts with fewer rows are rare; None: by the number of rows.
             missing: what an empty cell is: an `"outcome"`, or an `"unknown"` value.
         """
         raw = read_frame("X", frame)
@@ -79,10 +95,14 @@ class Schema:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
         raw = recognised(raw, wanted)
+        wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
+        least_rows = 1 if texts == "drawn" else least_rows
         columns = [
             fit_column(i, column, wanted, raw.numbers, missing)
             for i, column in enumerate(raw.columns.values())
         ]
+        if least_rows is not None:
+            columns = [with_least_rows(column, least_rows) for column in columns]
         sample = None if raw.n_total is None else (raw.n_rows, raw.n_total)
         return cls(columns, raw.backend, raw.labels, sample, missing)
 
@@ -105,6 +125,17 @@ class Schema:
     def read(self, frame: Any) -> RawFrame:
         """The columns of a frame, with texts read as those of the fitted rows."""
         return read_cells(self.marked(frame), self.storages)
+
+    def grown(self, frame: RawFrame, least_rows: int | None) -> Schema:
+        """The schema with the levels of more rows, which `read` gave."""
+        columns = [grown(column, frame.columns[name], least_rows) for name, column in self.columns.items()]
+        if all(new is old for new, old in zip(columns, self.columns.values(), strict=True)):
+            return self
+        larger = copy.copy(self)
+        larger.columns = {column.name: column for column in columns}
+        larger.__dict__.pop("modelled", None)
+        larger.syntax = None
+        return larger
 
     def source_of(self, name: str) -> str:
         """The column of the frame that has a column's cells."""
@@ -172,11 +203,13 @@ class Schema:
         values: dict[str, Tensor] = {}
         observed: dict[str, Tensor] = {}
         offset = torch.zeros(raw.n_rows, dtype=torch.float64)
+        unseen = UnseenLevels()
         is_outcome = "outcome" == missing == self.missing
         for column in self.modelled.values():
             is_absent = column.name not in raw.columns
             one = absent_cells(column, raw.n_rows) if is_absent else raw.columns[column.name]
             cells = column.codec.encode(one)
+            unseen.count(one, column.codec, cells)
             # An empty cell of a column that was complete is as rare as a new value.
             is_new = is_outcome and not is_absent and column.presence is None
             unknown = np.zeros_like(one.missing) if is_new else one.missing
@@ -188,12 +221,18 @@ class Schema:
                 values[column.presence.name] = column.presence.encode(one.missing)
                 certain = np.full(raw.n_rows, not is_absent) if is_outcome else ~one.missing
                 observed[column.presence.name] = torch.from_numpy(certain)
+        unseen.warn()
         return Table(values, observed, log_offset=offset)
 
     # ---- the user's side
 
     def decode(
-        self, values: Mapping[str, Tensor], *, columns: Sequence[str] | None = None, index: Any = None
+        self,
+        values: Mapping[str, Tensor],
+        *,
+        columns: Sequence[str] | None = None,
+        index: Any = None,
+        named: Collection[str] | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
@@ -203,6 +242,7 @@ class Schema:
         Args:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
+            named: columns whose rare levels stay; in others they are one text. None: all columns.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -211,7 +251,7 @@ class Schema:
             column = self.column("columns", name)
             has_values = column.variables and all(part in values for part in column.variables)
             if column.kind == "constant" or has_values:
-                raw.append(self.decode_column(name, values, n_rows))
+                raw.append(pooled(self.decode_column(name, values, n_rows), column.codec, named))
             elif columns is not None:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,9 +22,12 @@ from kdmkit.estimators.table.frames.cells import joined
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
+from kdmkit.estimators.table.outcomes import columns_of
 from kdmkit.kernels import Missing
 from kdmkit.training import Table
 
+# A smaller share of draws that satisfied their conditions is a warning.
+_FEW_ACCEPTED = 0.9
 # Rounds of draws before a condition on several columns is given up, and the least share that may satisfy it.
 _ROUNDS, _LEAST_SHARE = 200, 1e-4
 
@@ -42,7 +46,7 @@ class RowSampler:
 
     def __init__(self, engine: TableEngine, given: Event, *, complete: bool = False) -> None:
         self._complete = complete
-        for name in sorted(_columns_of(given) & set(engine.schema.presences)) if complete else ():
+        for name in sorted(columns_of(given) & set(engine.schema.presences)) if complete else ():
             given = given & ~Condition(name, Missing)
         self.engine, self.boxes = engine, engine.boxes(given)
         plain = [{key: part for key, part in box.items() if not isinstance(key, Pair)} for box in self.boxes]
@@ -74,6 +78,8 @@ class RowSampler:
         if kept < n:
             wanted_share = f"an event that at least {_LEAST_SHARE:.2%} of the draws satisfy"
             raise ValueError(bad_argument("given", wanted_share, f"{kept} of {drawn} draws"))
+        if self.accepted < _FEW_ACCEPTED:
+            warnings.warn(f"{self.accepted:.1%} of the draws satisfied the conditions", stacklevel=3)
         return {name: torch.cat([part[name] for part in parts]) for name in self._variables}
 
     @property
@@ -114,13 +120,6 @@ class RowSampler:
         if codec.numeric:
             return as_numbers(cells)
         return codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values
-
-
-def _columns_of(event: Event) -> set[str]:
-    """The columns that an event is about."""
-    keys = event.keys()
-    pairs = {name for key in keys if isinstance(key, Pair) for name in key}
-    return pairs | {str(getattr(key, "name", key)) for key in keys if not isinstance(key, Pair)}
 
 
 class Imputer:

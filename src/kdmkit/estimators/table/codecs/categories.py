@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from functools import cached_property
+from itertools import repeat, zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,19 @@ from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, fr
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.region_reading import by_edges, single_values
 
+#: What draws have in place of rare levels.
+OTHER = "(other)"
+_FEWEST, _MOST_FEWEST, _ROWS_FOR_ONE_MORE = 2, 5, 500
+
+
+def fewest_rows(n_rows: int) -> int:
+    """How many of n rows a text needs at least to be drawn: 2 + n/500, at most 5.
+
+    >>> [fewest_rows(n) for n in (100, 1000, 100_000)]
+    [2, 4, 5]
+    """
+    return min(_MOST_FEWEST, _FEWEST + n_rows // _ROWS_FOR_ONE_MORE)
+
 
 class LevelsCodec(Codec):
     """A column of levels: each is a code of the kernel `Levels`.
@@ -31,6 +45,8 @@ class LevelsCodec(Codec):
         ordered: whether that order means something.
         share: the probability of a level that the fitted rows lack.
         spread: the smoothing of `Levels`.
+        counts: the number of rows of each level, of levels that are texts; else empty.
+        least_rows: texts with fewer rows are rare: draws have `OTHER` in their place.
     """
 
     codec = "levels"
@@ -45,17 +61,24 @@ class LevelsCodec(Codec):
         ordered: bool,
         share: float,
         spread: float,
+        counts: Sequence[int] = (),
+        least_rows: int = 1,
     ) -> None:
         self.name, self.kind, self.base = name, kind, base
         self._levels, self.ordered = list(levels), ordered
         self.share, self.spread = share, spread
+        self.counts, self.least_rows = tuple(counts), least_rows
         self.parts = (CodePart(tuple(range(len(levels))), spread),)
         self._codes = {level: code for code, level in enumerate(self._levels)}
         self._written = {str(level): code for level, code in self._codes.items()}
 
     @classmethod
-    def fit(cls, column: RawColumn, kind: str) -> LevelsCodec:
-        """Levels are those that a dtype declares, then the other ones in ascending order."""
+    def fit(cls, column: RawColumn, kind: str, least_rows: int | None = None) -> LevelsCodec:
+        """Levels are those that a dtype declares, then the other ones in ascending order.
+
+        Args:
+            least_rows: texts with fewer rows are rare; None: by the number of rows.
+        """
         storage, present = column.storage, column.present
         values, counts = _count(present)
         declared = list(storage.categories or ())
@@ -65,10 +88,58 @@ class LevelsCodec(Codec):
         ordered = (kind == "ordinal") or (kind == "boolean" and storage.base != "string")
         closed = storage.ordered or storage.base == "boolean"
         share = 0.0 if closed else (sum(count == 1 for count in counts) + 0.5) / (len(present) + 1)
-        spread = smoothing(len(levels), len(present))
+        rows = dict(zip(values, counts, strict=True))
+        is_text = storage.base == "string" and not ordered
         return cls(
-            column.name, kind, storage.base, levels, ordered=ordered, share=min(share, 0.5), spread=spread
+            column.name,
+            kind,
+            storage.base,
+            levels,
+            ordered=ordered,
+            share=min(share, 0.5),
+            spread=smoothing(len(levels), len(present)),
+            counts=[rows.get(level, 0) for level in levels] if is_text else (),
+            least_rows=fewest_rows(len(present)) if least_rows is None else least_rows,
         )
+
+    def grown(self, column: RawColumn, least_rows: int | None) -> LevelsCodec:
+        """The codec with the levels of more rows, new ones last; the same one if its levels are no texts.
+
+        Args:
+            least_rows: as in `fit`.
+        """
+        if not self.counts or column.storage.base != "string":
+            return self
+        values, new = _count(column.present)
+        more = dict(zip(values, new, strict=True))
+        levels = [*self._levels, *sorted(set(more) - set(self._codes))]
+        counts = [
+            before + more.get(level, 0) for level, before in zip_longest(levels, self.counts, fillvalue=0)
+        ]
+        n = sum(counts)
+        config = {
+            **self.config(),
+            "levels": to_json(levels),
+            "counts": counts,
+            "share": min(0.5, (sum(count == 1 for count in counts) + 0.5) / (n + 1)),
+            "spread": smoothing(len(levels), n),
+            "least_rows": fewest_rows(n) if least_rows is None else least_rows,
+        }
+        return LevelsCodec.from_config(config)
+
+    # ---- rare levels
+
+    @cached_property
+    def rare(self) -> np.ndarray:
+        """Which levels have too few rows to be drawn."""
+        return np.array([count < self.least_rows for count in self.counts], dtype=bool)
+
+    def pooled(self, values: np.ndarray) -> np.ndarray:
+        """Drawn values with one text in place of all rare levels."""
+        if not self.rare.any():
+            return values
+        rare = {level for level, is_rare in zip(self._levels, self.rare, strict=True) if is_rare}
+        return np.array([OTHER if value in rare else value for value in values.tolist()], dtype=object)
 
     @property
     def levels(self) -> Sequence[Any]:
@@ -133,7 +204,9 @@ class LevelsCodec(Codec):
     # ---- description
 
     def describe(self) -> str:
-        return f"{len(self._levels)} levels: {self._listed()}"
+        rare = int(self.rare.sum())
+        drawn = f"; {rare} with fewer than {self.least_rows} rows are drawn as {OTHER}" if rare else ""
+        return f"{len(self._levels)} levels: {self._listed()}{drawn}"
 
     def _listed(self) -> str:
         return listed([str(level) for level in self._levels], 6)
@@ -148,11 +221,13 @@ class LevelsCodec(Codec):
             "ordered": self.ordered,
             "share": self.share,
             "spread": self.spread,
+            **({"counts": list(self.counts), "least_rows": self.least_rows} if self.counts else {}),
         }
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LevelsCodec:
         options = {key: config[key] for key in ("ordered", "share", "spread")}
+        options |= {key: config[key] for key in ("counts", "least_rows") if key in config}
         levels = from_json(config["levels"], config["base"])
         return cls(config["name"], config["kind"], config["base"], levels, **options)
 

@@ -15,7 +15,7 @@ from kdmkit.estimators.table.codecs.categories import LevelsCodec
 from kdmkit.estimators.table.codecs.dates import DateCodec
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
 from kdmkit.estimators.table.codecs.parts import listed
-from kdmkit.estimators.table.codecs.texts import CAMEL_ID, ID_NAME
+from kdmkit.estimators.table.codecs.texts import CAMEL_ID, ID_NAME, personal_content
 from kdmkit.estimators.table.codecs.times import TimeCodec
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.frames.writing import NumberWriting
@@ -40,8 +40,11 @@ _EXACT = 1 << 53
 _LEFT_OUT = ("identifier", "text", "empty")
 # With fewer rows, different values in all rows are no sign of an identifier.
 _FEWEST_ROWS = 20
-# Texts are levels if at least half of the rows share their text with another row.
+# Numbers are levels if at least half of the rows share their number with another row.
 _MOST_SINGLE = 0.5
+# Texts are levels unless most of them are rare, in at most so many rows, and at least this share of rows has
+# one.
+_RARE, _MOST_RARE = 2, 1 / 3
 # Numbers in the order of the rows that mean a time.
 _TIME_NAME = re.compile(
     r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
@@ -116,18 +119,21 @@ def _decide_text(column: RawColumn, distinct: np.ndarray) -> Decision:
         return "category", f"{len(distinct)} different texts"
     if len(distinct) == len(present):
         return "identifier", "a different text in every row"
-    single = _rows_with_single_values(present)
-    if single > _MOST_SINGLE:
-        return "text", f"{single:.0%} of the rows have a text of their own"
+    content = personal_content(present)
+    if content:
+        return "text", content
+    counts = np.unique(present.astype(str), return_counts=True)[1]
+    rare = counts <= _RARE
+    if 2 * rare.sum() > len(counts) and counts[rare].sum() > _MOST_RARE * len(present):
+        share = counts[rare].sum() / len(present)
+        return "text", f"{share:.0%} of the rows have a text that at most {_RARE} rows have"
     return "category", f"{len(distinct)} different texts"
 
 
 def _rows_with_single_values(present: np.ndarray) -> float:
     """The share of rows whose value no other row has."""
-    counts: dict[Any, int] = {}
-    for value in present.tolist():
-        counts[value] = counts.get(value, 0) + 1
-    return sum(count == 1 for count in counts.values()) / len(present)
+    counts = np.unique(present, return_counts=True)[1]
+    return float((counts == 1).sum()) / len(present)
 
 
 # ---- numbers
@@ -183,8 +189,12 @@ def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:
 # ---- codecs
 
 
-def fit_codec(column: RawColumn, kind: str) -> Codec:
-    """The codec of a column of a kind that was decided or asked for."""
+def fit_codec(column: RawColumn, kind: str, least_rows: int | None = None) -> Codec:
+    """The codec of a column of a kind that was decided or asked for.
+
+    Args:
+        least_rows: texts with fewer rows are rare, as in `LevelsCodec.fit`.
+    """
     if kind in _LEFT_OUT:
         return LeftOutCodec(column.name, kind)
     if not len(column.present):
@@ -196,7 +206,7 @@ def fit_codec(column: RawColumn, kind: str) -> Codec:
     if kind == "time":
         return TimeCodec.fit(column)
     if kind in ("category", "ordinal", "boolean"):
-        return _fit_levels(column, kind)
+        return _fit_levels(column, kind, least_rows)
     if _is_inexact(column):
         wanted = f"whole numbers up to 2^53 for kind {kind} (larger ones may be of kind category)"
         raise ValueError(bad_argument(f"column {column.name!r}", wanted, column.present.max()))
@@ -214,7 +224,7 @@ def _fit_constant(column: RawColumn) -> LeftOutCodec:
     return LeftOutCodec(column.name, "constant", value.item() if isinstance(value, np.generic) else value)
 
 
-def _fit_levels(column: RawColumn, kind: str) -> Codec:
+def _fit_levels(column: RawColumn, kind: str, least_rows: int | None) -> Codec:
     storage = column.storage
     if kind == "boolean" and len(_distinct(column.present)) > 2:
         got = f"{len(_distinct(column.present))} values"
@@ -224,7 +234,7 @@ def _fit_levels(column: RawColumn, kind: str) -> Codec:
     if kind == "ordinal" and storage.categories is None and storage.base == "string":
         got = "texts without an order: use an ordered categorical dtype"
         raise ValueError(bad_argument(f"column {column.name!r}", "ordered values for kind ordinal", got))
-    return LevelsCodec.fit(column, kind)
+    return LevelsCodec.fit(column, kind, least_rows)
 
 
 def check_types(types: Mapping[str, str] | None, names: list[str]) -> dict[str, str]:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.frames.cells import marked_frame, read_cells
 from kdmkit.estimators.table.frames.markers import is_marked, markers_of_levels, markers_of_numbers
@@ -27,6 +29,16 @@ CAMEL_ID = re.compile(r"[a-z]I[dD]$")
 _CODE_NAME = re.compile(
     r"(^|[\W_])(zip|postal|postcode|code|phone|tel|fax|ssn|isbn|ean|upc|iban|account)", re.I
 )
+#: Content that belongs to single people or things, by its name; of these at least half of the cells are.
+_PERSONAL = {
+    "email addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "telephone numbers": re.compile(r"(?=(?:\D*\d){7,15}\D*$)\+?\(?\d[\d ().-]*[ ().-][\d ().-]*\d"),
+    "addresses of pages": re.compile(r"(?:https?://|www\.)\S+"),
+    "sentences": re.compile(r"\S+(?:\s+\S+){7,}"),
+}
+_LEAST_PERSONAL, _LOOKED_AT = 0.5, 1000
+# Columns with fewer different texts have a list of levels, however long these are.
+_FEWEST_PERSONAL = 20
 _MIXED = re.compile(r"(?=.*\d)(?=.*[^\W\d_])")
 
 
@@ -45,6 +57,17 @@ def recognised(raw: RawFrame, types: Mapping[str, str]) -> RawFrame:
     }
     labels = dict(zip(raw.columns, raw.labels, strict=True))
     return replace(read, columns=columns, labels=tuple(labels.get(name, name) for name in columns))
+
+
+def personal_content(present: np.ndarray) -> str:
+    """What texts of single people or things a column has, in words; "" if it has others."""
+    distinct = list(dict.fromkeys(present.tolist()))[:_LOOKED_AT]
+    if len(distinct) < _FEWEST_PERSONAL:
+        return ""
+    for content, pattern in _PERSONAL.items():
+        if sum(bool(pattern.fullmatch(text.strip())) for text in distinct) > _LEAST_PERSONAL * len(distinct):
+            return content
+    return ""
 
 
 def _storage(column: RawColumn, kind: str | None) -> Storage:

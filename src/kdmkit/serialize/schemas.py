@@ -1,0 +1,169 @@
+"""The schema of a table in a model file: every value is checked before columns are made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from kdmkit._core.checks import bad_argument
+from kdmkit.estimators.table.codecs.kinds import KINDS
+from kdmkit.estimators.table.frames.storage import BASES
+from kdmkit.serialize.values import has_type
+
+_LARGEST = 1 << 53
+
+
+class Rule(NamedTuple):
+    """What a value must be.
+
+    Attributes:
+        kind: its type, as an annotation.
+        wanted: the condition in words, "" if there is none.
+        holds: the condition.
+    """
+
+    kind: Any
+    wanted: str = ""
+    holds: Callable[[Any], bool] = lambda value: True
+
+
+def _ascending(values: Any) -> bool:
+    return len(values) > 1 and all(a < b for a, b in pairwise(values))
+
+
+_TEXT = Rule(str)
+_OBJECT = Rule(dict, "an object")
+_FLAG = Rule(bool)
+_NUMBER = Rule(float, "a finite number", math.isfinite)
+_POSITIVE = Rule(float, "a number > 0", lambda x: 0 < x < math.inf)
+_SHARE = Rule(float, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+_STEP = Rule(float, "a number ≥ 0", lambda x: 0 <= x < math.inf)
+_COUNT = Rule(int, "a whole number ≥ 0", lambda n: 0 <= n <= _LARGEST)
+_SIZE = Rule(int, "a whole number ≥ 1", lambda n: 1 <= n <= _LARGEST)
+_KNOTS = Rule(list[float], "two or more numbers in ascending order", _ascending)
+_NUMBERS = Rule(list[float], "finite numbers", lambda values: all(map(math.isfinite, values)))
+_BASE = Rule(str, f"one of {', '.join(BASES)}", lambda text: text in BASES)
+
+_PARTS: dict[str, dict[str, Rule]] = {
+    "codes": {"numbers": Rule(list[float], "one or more numbers", bool), "smoothing": _SHARE},
+    "numbers": {
+        **{"knots": _KNOTS, "scores": _KNOTS, "step": _STEP, "origin": _NUMBER, "masses": _FLAG},
+        **{"low": Rule(float | None), "high": Rule(float | None), "atoms": _NUMBERS},
+        **{"shift": _NUMBER, "scale": _POSITIVE},
+    },
+    "circle": {"period": _SIZE},
+}
+_CALENDAR = {
+    "digits": Rule(list[str], "one or more names", bool),
+    "sizes": Rule(list[int], "whole numbers ≥ 0", lambda sizes: all(0 <= n <= _LARGEST for n in sizes)),
+    "clock": _COUNT,
+}
+_KIND = Rule(str, "a kind of columns", lambda kind: kind in (*KINDS, "empty"))
+_CODECS: dict[str, dict[str, Rule]] = {
+    "numbers": {"name": _TEXT, "kind": _KIND, "base": _BASE, "share": _SHARE, "part": _OBJECT},
+    "levels": {
+        **{"name": _TEXT, "kind": _KIND, "base": _BASE, "share": _SHARE, "spread": _SHARE},
+        **{"ordered": _FLAG, "levels": Rule(list[str | float], "one or more levels", bool)},
+    },
+    "dates": {
+        **{"name": _TEXT, "share": _SHARE, "text": Rule(str | None)},
+        **{"calendar": _OBJECT, "parts": Rule(list[dict[str, Any]], "one or more parts", bool)},
+    },
+    "times": {"name": _TEXT, "share": _SHARE, "clock": _SIZE, "part": _OBJECT},
+    "left out": {"name": _TEXT, "kind": _KIND, "constant": Rule(str | float | None)},
+}
+_STORAGE = {
+    **{"native": _TEXT, "objects": _TEXT, "unit": _TEXT, "zone": _TEXT, "texts": _TEXT},
+    **{"scale": Rule(int | None), "precision": Rule(int | None), "digits": _COUNT, "ordered": _FLAG},
+    **{"categories": Rule(list[str | float] | None), "markers": Rule(list[str])},
+}
+_COLUMN = {"codec": _OBJECT, "storage": _OBJECT} | {
+    "kind": _KIND,
+    "why": _TEXT,
+    "variables": Rule(list[str]),
+    "missing": _SHARE,
+}
+_POWERS = Rule(
+    list[list[str | int]],
+    "pairs of a text and a power of ten",
+    lambda pairs: all(len(pair) == 2 and type(pair[0]) is str and type(pair[1]) is int for pair in pairs),
+)
+_SCHEMA = {"backend": _TEXT, "labels": Rule(list[str | int])}
+_MISSING = Rule(str, '"outcome" or "unknown"', lambda text: text in ("outcome", "unknown"))
+_WRITINGS = {
+    "times": {"seconds": _FLAG, "padded": _FLAG},
+    "numbers": {
+        **{
+            "prefix": _TEXT,
+            "suffix": _TEXT,
+            "thousands": _TEXT,
+            "point": _TEXT,
+            "plus": _FLAG,
+            "bare": _FLAG,
+        },
+        **{"least_decimals": _COUNT, "most_decimals": _COUNT, "negative": _TEXT, "powers": _POWERS},
+    },
+}
+
+
+def check_schema(config: Any) -> None:
+    """Raises unless a schema's description has values of the right types that a column may have."""
+    _check_object(
+        "schema", config, {"backend": _TEXT, "labels": Rule(list[str | int])}, {"missing": _MISSING}
+    )
+    columns = config.get("columns")
+    if not isinstance(columns, list) or not columns:
+        raise TypeError(bad_argument("schema.columns", "a list of columns", repr(columns)))
+    for i, column in enumerate(columns):
+        _check_column(f"schema.columns[{i}]", column)
+    if len(columns) != len(config["labels"]):
+        wanted = f"{len(columns)} names, one for each column"
+        raise ValueError(bad_argument("schema.labels", wanted, len(config["labels"])))
+
+
+def _check_column(place: str, column: Any) -> None:
+    _check_object(place, column, _COLUMN)
+    codec, storage = column["codec"], column["storage"]
+    _check_object(f"{place}.codec", codec, _rules(f"{place}.codec", codec, "codec", _CODECS))
+    for name, part in [("part", codec.get("part")), *(("parts", part) for part in codec.get("parts", ()))]:
+        if name in codec:
+            here = f"{place}.codec.{name}"
+            _check_object(here, part, _rules(here, part, "part", _PARTS))
+    if "calendar" in codec:
+        _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
+    if column.get("presence") is not None:
+        _check_object(f"{place}.presence", column["presence"], {"name": _TEXT, "smoothing": _SHARE})
+    _check_object(f"{place}.storage", storage, {"base": _BASE}, _STORAGE)
+    if storage.get("writing") is not None:
+        here = f"{place}.storage.writing"
+        _check_object(
+            here, storage["writing"], {"writes": _TEXT}, _rules(here, storage["writing"], "writes", _WRITINGS)
+        )
+
+
+def _rules(place: str, value: Any, key: str, every: Mapping[str, dict[str, Rule]]) -> dict[str, Rule]:
+    """The rules for an object by the entry that names its class."""
+    name = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in every:
+        raise ValueError(bad_argument(f"{place}.{key}", f"one of {', '.join(every)}", repr(name)))
+    return every[name]
+
+
+def _check_object(
+    place: str, value: Any, needed: Mapping[str, Rule], optional: Mapping[str, Rule] | None = None
+) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(bad_argument(place, "an object", repr(value)))
+    for name, rule in {**needed, **(optional or {})}.items():
+        if name not in value:
+            if name in needed:
+                raise ValueError(bad_argument(place, f"an entry {name!r}", ", ".join(value)))
+            continue
+        entry = value[name]
+        if not has_type(entry, rule.kind):
+            wanted = rule.wanted or getattr(rule.kind, "__name__", str(rule.kind))
+            raise TypeError(bad_argument(f"{place}.{name}", wanted, repr(entry)))
+        if entry is not None and not rule.holds(entry):
+            raise ValueError(bad_argument(f"{place}.{name}", rule.wanted, repr(entry)))
