@@ -50,8 +50,8 @@ class Laws:
         self.n_impossible = 0
 
     @property
-    def laws(self) -> dict[str, Callable[[], float]]:
-        """The laws by name; each call asks about another random event."""
+    def laws(self) -> dict[str, Callable[[], float | None]]:
+        """The laws by name; each call asks about another random event, or returns None if there is none."""
         names = [name for name in dir(type(self)) if name.startswith("law_")]
         return {name.removeprefix("law_"): getattr(self, name) for name in names}
 
@@ -91,11 +91,11 @@ class Laws:
 
     # ---- sums and products
 
-    def law_trichotomy(self) -> float:
+    def law_trichotomy(self) -> float | None:
         """P(x < a) + P(x = a) + P(x > a) + P(x is missing) = 1."""
         subject, given = self.subject(lambda s: s.is_ordered), self.given()
         if subject is None:
-            return 0.0
+            return None
         value = subject.some(self.rng)
         total = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<", "=", ">"))
         closed = sum(self.p(compare(subject, sign, value).event, given) for sign in ("<=", ">"))
@@ -165,10 +165,10 @@ class Laws:
                 raise
         return 0.0
 
-    def law_pairs(self) -> float:
+    def law_pairs(self) -> float | None:
         """P(x < y) + P(x = y) + P(x > y) = P(both are there), and each with its complement."""
         if not self.frame.pairs:
-            return 0.0
+            return None
         names = self.rng.choice(self.frame.pairs)
         left, right = (kdm.col(name) for name in names)
         given = self.given() if self.rng.random() < 0.3 else CERTAIN
@@ -196,11 +196,11 @@ class Laws:
         marginal = self.table.marginals(given, [subject.name, self.events.subjects[0].name])[subject.name]
         return max(off, abs(marginal.probability(condition.region) - p))
 
-    def law_histogram(self) -> float:
+    def law_histogram(self) -> float | None:
         """The bars of a histogram sum to the probability of their range."""
         subject, given = self.subject(lambda s: s.is_ordered), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         answer = self.table.query(subject.name, given)
         self.question = f"bins of {answer.question}"
         bins = answer.bins()
@@ -208,11 +208,11 @@ class Laws:
         twice = sum(answer.probability(end) for end in ends if sum(end in pair for pair in bins) == 2)
         return abs(answer.histogram(bins).sum() - twice - answer.probability((bins[0][0], bins[-1][1])))
 
-    def law_quantiles(self) -> float:
+    def law_quantiles(self) -> float | None:
         """Quantiles ascend, F(quantile(q)) ≥ q and P(x < quantile(q)) ≤ q; the median is one of them."""
         subject, given = self.subject(lambda s: s.is_ordered), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         answer = self.table.query(subject.name, given)
         levels = sorted(self.rng.uniform(0.001, 0.999) for _ in range(3))
         values = [answer.quantile(q) for q in levels]
@@ -227,11 +227,11 @@ class Laws:
             off = max(off, q - upto, below - q)
         return off
 
-    def law_means(self) -> float:
+    def law_means(self) -> float | None:
         """The mean is that of the means of parts."""
         subject, given = self.subject(lambda s: s.kind in ("number", "duration")), self.given_values()
         if subject is None:
-            return 0.0
+            return None
         whole = self.table.query(subject.name, given)
         there = given & ~is_missing(subject).event
         total = scale = 0.0
@@ -245,7 +245,7 @@ class Laws:
         self.question = f"means of parts of {whole.question}: {whole.mean} {total}"
         return abs(total - whole.mean) / max(scale, whole.std, abs(whole.mean), 1e-300)
 
-    def law_mode(self) -> float:
+    def law_mode(self) -> float | None:
         """No draw is more probable than the mode."""
         subject, given = self.subject(), self.given_values()
         assert subject is not None
@@ -259,7 +259,7 @@ class Laws:
         codec = self.table.schema_.columns[subject.name].codec
         # Atoms have masses, other numbers densities: they have no common height.
         if codec.atoms and (mode in codec.atoms) != (best in codec.atoms):
-            return 0.0
+            return None
         return max(0.0, float(heights[1:].max() / max(heights[0], 1e-300) - 1))
 
     # ---- forms
@@ -298,19 +298,19 @@ class Laws:
         by_text = self.table.probability(str(event), given)
         return max(abs(p - by_mapping), abs(p - by_text))
 
-    def law_saved(self) -> float:
+    def law_saved(self) -> float | None:
         """A saved table answers the same."""
         if self.again is None:
-            return 0.0
+            return None
         event, given = self.events.event().event, self.given()
         return abs(self.p(event, given) - self.again.probability(event, given))
 
-    def law_certain(self) -> float:
+    def law_certain(self) -> float | None:
         """What must happen has probability 1, what cannot has 0, and as evidence is refused."""
         subject = self.subject(lambda s: s.is_ordered)
         event = self.events.event().event
         if subject is None:
-            return 0.0
+            return None
         whole = (
             compare(subject, "<", subject.values[0]).event | compare(subject, ">=", subject.values[0]).event
         ) | is_missing(subject).event
@@ -348,7 +348,7 @@ class Laws:
                 return meaning
         return Meaning(CERTAIN, lambda frame: np.ones(len(frame), bool))
 
-    def law_sets_of_masses(self) -> float:
+    def law_sets_of_masses(self) -> float | None:
         """In a set of an atom and a value of a density only the atom counts."""
         for subject in self.events.subjects:
             codec = self.table.schema_.columns[subject.name].codec
@@ -358,7 +358,7 @@ class Laws:
                 other = next(value for value in subject.values if value not in codec.atoms)
                 column = kdm.col(subject.name)
                 return abs(self.p(column == atom, column.isin([atom, other])) - 1)
-        return 0.0
+        return None
 
 
 def p_value(got: np.ndarray, wanted: np.ndarray) -> float:

@@ -176,48 +176,98 @@ def _quoted(text: Any, mark: str) -> str:
     return mark + text.replace("\\", "\\\\").replace(mark, "\\" + mark) + mark
 
 
+_PIECES = (
+    *(
+        "",
+        "(",
+        ")",
+        "[",
+        "{",
+        "}",
+        ",",
+        "|",
+        "not ",
+        " and ",
+        " or ",
+        "in",
+        "\0",
+        "\ud800",
+        "`",
+        '"',
+        "'",
+        "\\",
+    ),
+    *(
+        "1e308",
+        "1e400",
+        "9" * 400,
+        "nan",
+        "-inf",
+        "month(",
+        "<",
+        "=",
+        "!=",
+        " between ",
+        "%",
+        "\x1b",
+        "²",
+        "is",
+    ),
+    *(
+        " ",
+        "0",
+        "7",
+        "-",
+        ".",
+        "_",
+        "a",
+        "e",
+        "unknown column",
+        "\u202e",
+        "𝟙",
+        "\n",
+        "P(",
+        "07/04/2015",
+        "25:99",
+        "--",
+        "''",
+    ),
+)
+
+
 def mutated(rng: random.Random, text: str) -> str:
-    """The text with some signs left out, doubled, moved or replaced by odd ones."""
+    """The text with signs left out, doubled, moved or replaced by odd ones, and words that change places."""
     signs = list(text)
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
         place = rng.randrange(len(signs) + 1)
-        piece = rng.choice(
-            [
-                *(
-                    "",
-                    "(",
-                    ")",
-                    "[",
-                    "{",
-                    "}",
-                    ",",
-                    "|",
-                    "not ",
-                    " and ",
-                    " or ",
-                    "in",
-                    "\0",
-                    "\ud800",
-                    "`",
-                    '"',
-                ),
-                *(
-                    "'",
-                    "\\",
-                    "1e308",
-                    "9" * 400,
-                    "nan",
-                    "-inf",
-                    "month(",
-                    "<",
-                    "=",
-                    "!=",
-                    " between ",
-                    "%",
-                    "\x1b",
-                    "²",
-                ),
-            ]
-        )
-        signs[place : place + rng.choice([0, 0, 1, 5])] = [piece] * rng.choice([1, 1, 1, 1, 70])
-    return "".join(signs)
+        signs[place : place + rng.choice([0, 0, 1, 5])] = [rng.choice(_PIECES)] * rng.choice([1] * 9 + [70])
+    words = "".join(signs).split(" ")
+    for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        one, other = rng.randrange(len(words)), rng.randrange(len(words))
+        change = rng.choice(["swap", "drop", "double"])
+        if change == "swap":
+            words[one], words[other] = words[other], words[one]
+        words[one : one + 1] = {"swap": words[one : one + 1], "drop": [], "double": [words[one]] * 2}[change]
+        words = words or [""]
+    return " ".join(words)
+
+
+def enormous(rng: random.Random, name: str, value: str) -> str:
+    """A query of thousands of parts about one column, which is legal but for its size."""
+    n = rng.randint(500, 12_000)
+    condition = f"{name} = {value}"
+    return rng.choice(
+        [
+            "(" * n + condition + ")" * n,
+            "not " * n + condition,
+            " and ".join([condition] * n),
+            " or ".join([condition] * n),
+            ", ".join([f"not ({condition})"] * n),
+            f"{name} in {{{', '.join([value] * n)}}}",
+            f"{name} = {'9' * n}",
+            f"{name} = {'x' * n}",
+            f"P({condition} | {' and '.join([condition] * (n // 2))}",
+            "`" * n,
+            f"{name} " * n,
+        ]
+    )

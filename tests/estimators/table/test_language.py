@@ -2,15 +2,18 @@
 
 import random
 import sys
+import time
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from estimators.table.random_queries import QueryWriter, mutated, random_columns
+from estimators.table.random_queries import QueryWriter, enormous, mutated, random_columns
 from kdmkit import col
 from kdmkit.distributions.events import All, AnyOf, Condition, Event, Not
 from kdmkit.estimators.table.language import ColumnSyntax, Query, QueryError, parse_event, parse_query
-from kdmkit.estimators.table.literals import read_number, read_people_date
+from kdmkit.estimators.table.literals import read_number, read_people_date, read_people_duration
 from kdmkit.kernels import Interval, OneOf
 from kdmkit.kernels.regions import Missing
 
@@ -254,6 +257,22 @@ def test_mutated_queries_are_events_or_query_errors() -> None:
                 assert parse_event(str(query.given), columns) == query.given
 
 
+def test_enormous_queries_are_read_or_refused_quickly() -> None:
+    """The bounds are far from what is needed: 25 ms and 4 MB."""
+    rng = random.Random(1)
+    columns = {"level": ColumnSyntax("levels", [f"level {i}" for i in range(900)], True)}
+    for _ in range(40):
+        text = enormous(rng, "level", f"'level {rng.randrange(900)}'")
+        tracemalloc.start()
+        start = time.process_time()
+        with suppress(QueryError):
+            parse_query(text, columns)
+        seconds, most = time.process_time() - start, tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 10_000_000
+        assert seconds < 2
+
+
 def test_calls_grow_with_the_text_and_not_with_the_levels() -> None:
     columns = {"c": ColumnSyntax("levels", [f"level {i}" for i in range(900)], True)}
 
@@ -327,3 +346,23 @@ def test_numbers_stay_exact() -> None:
     for text in ("", ".", "1,00", "1_", "e5", "0x10", "1e", "²", "5 apples"):
         with pytest.raises(ValueError, match=r"^a number$"):
             read_number(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("30h", 108_000),
+        ("1 day 6 hours", 108_000),
+        ("2h 30min", 9_000),
+        ("-1.5 days", -129_600.0),
+    ],
+)
+def test_durations_as_people_write_them(text: str, seconds: float) -> None:
+    assert read_people_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "3 parsecs", "1 day 2", "2 2h", "1 day, or 3h", "nan", "1..5h"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match=r"number|duration"):
+        read_people_duration(text)

@@ -100,16 +100,37 @@ def test_certain_and_impossible_events(table: kdm.KDMTable) -> None:
 def test_densities_of_levels_are_their_probabilities(table: kdm.KDMTable) -> None:
     levels, answer = table.levels("level"), table.query("level")
     densities = answer.density(levels)
-    np.testing.assert_allclose(densities, [answer.probability(level) for level in levels], atol=1e-7)
+    np.testing.assert_allclose(densities, [answer.probability(level) for level in levels], atol=1e-6)
     assert densities.sum() == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["day", "minute", "stamp", "lasts"])
 def test_densities_and_probabilities_of_dates_times_and_durations(table: kdm.KDMTable, name: str) -> None:
     value, answer = mixed()[name][5], table.query(name)
-    # Many minutes have the density in their middle.
+    # Minutes of date-times are measured in their middle.
     assert answer.density([value]) == pytest.approx(answer.probability(value), rel=1e-3)
     assert table.query(name, {name: value}).probability((None, value)) == pytest.approx(1)
+
+
+def test_densities_of_times_sum_to_one(table: kdm.KDMTable) -> None:
+    minutes = [dt.time(i // 60, i % 60) for i in range(1440)]
+    late = table.query("minute", "minute >= 10:30 or tenths = 20.1")
+    for answer in (table.query("minute"), late):
+        densities = answer.density(minutes)
+        assert densities.sum() == pytest.approx(1, abs=1e-6)
+        np.testing.assert_allclose(
+            densities[600:650], [answer.probability(m) for m in minutes[600:650]], rtol=1e-5
+        )
+        assert answer.mode == minutes[int(densities.argmax())]
+
+
+@pytest.mark.parametrize("name", ["day", "stamp"])
+def test_modes_of_dates_under_several_conditions(table: kdm.KDMTable, name: str) -> None:
+    answer = table.query(name, f"{name} >= 2024-01-20 or tenths = 20.1")
+    values = [answer.mode, *answer.sample(30, random_state=0)]
+    probabilities = [answer.probability(value) for value in values]
+    np.testing.assert_allclose(answer.density(values), probabilities, rtol=1e-3)
+    assert probabilities[0] == pytest.approx(max(probabilities), rel=1e-3)
 
 
 def test_an_atom_beside_a_density_in_any_unit() -> None:
@@ -148,6 +169,12 @@ def test_the_mode_of_a_date_is_its_most_probable_day() -> None:
 def test_values_off_the_grid_have_no_probability(table: kdm.KDMTable, condition: str) -> None:
     assert table.probability(condition) == 0
     assert table.query("count").density([4.5, -1.0]).tolist() == [0, 0]
+    assert table.query("tenths").density([20.05]) == 0
+    assert (
+        table.query("minute").density([dt.time(9, 0, 1)])
+        == table.query("day").density(["2024-01-05 12:00"])
+        == 0
+    )
     off_grid, negative, on_grid = table.score_samples({"count": [4.5, -1.0, 4.0]})
     assert off_grid == negative < on_grid
 
@@ -176,3 +203,30 @@ def test_evidence_outside_of_the_data_is_answered_with_a_warning(table: kdm.KDMT
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert table.query("count", "tenths > 20").support > 0.1
+
+
+def test_two_columns_are_compared_given_anything(table: kdm.KDMTable) -> None:
+    c = table.columns
+    for given in (
+        None,
+        {"zeros": 0},
+        {" lead": 0.25},
+        {" lead": [0.25, 0.5]},
+        "zeros > 3.5 or tenths = 20.1",
+    ):
+        below, equal, above = (
+            table.probability(event, given)
+            for event in (c.tenths < c.zeros, c.tenths == c.zeros, c.tenths > c.zeros)
+        )
+        assert below + equal + above == pytest.approx(1, abs=1e-6)
+        assert above == pytest.approx(table.probability(c.zeros < c.tenths, given), abs=1e-6)
+    assert table.probability(c.tenths < c.zeros, {"zeros": 0}) == 0
+    point = {" lead": 0.25}
+    direct = table.probability("tenths > 0.25", point)
+    assert table.probability(c.tenths > c[" lead"], point) == pytest.approx(direct, abs=1e-6)
+
+
+def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
+    c = table.columns
+    assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1
+    assert table.probability(c.tenths < c.tenths) == table.probability(c.tenths != c.tenths) == 0

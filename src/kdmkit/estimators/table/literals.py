@@ -57,6 +57,35 @@ def _matched(text: str) -> re.Match[str] | None:
     return match if match and match["digits"] not in ("", ".") else None
 
 
+_DURATION = re.compile(r"(\d[\d.,_]*)\s*([a-z]+)\.?(?:\s*(?:,|and)?\s*(?=\d)|$)", re.I)
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "second"), 1),
+    **dict.fromkeys(("m", "min", "minute"), 60),
+    **dict.fromkeys(("h", "hr", "hour"), 3600),
+    **dict.fromkeys(("d", "day"), 86_400),
+    **dict.fromkeys(("w", "wk", "week"), 604_800),
+    "ms": 0.001,
+}
+
+
+def read_people_duration(text: str) -> int | float:
+    """A duration in seconds: a number, or numbers with units.
+
+    >>> [read_people_duration(text) for text in ("90", "30h", "1 day 2.5 hours", "-2min 5s", "1,500 ms")]
+    [90, 108000, 95400.0, -125, 1.5]
+    """
+    unsigned = text.strip().lstrip("-−")
+    parts = list(_DURATION.finditer(unsigned))
+    units = [unit.lower() for unit in (part[2] for part in parts)]
+    seconds = [_SECONDS.get(unit, _SECONDS.get(unit.removesuffix("s"), 0)) for unit in units]
+    if parts and all(seconds) and sum(len(part[0]) for part in parts) == len(unsigned):
+        total = sum(read_number(part[1]) * size for part, size in zip(parts, seconds, strict=True))
+        return -total if len(unsigned) < len(text.strip()) else total
+    if is_number(text):
+        return read_number(text)
+    raise ValueError("a number of seconds, or a duration such as 2h 30min or 1 day,")
+
+
 def number_of_name(text: str, names: tuple[str, ...]) -> int | None:
     """The place of the month or weekday, from three of its letters on.
 

@@ -11,10 +11,12 @@ from kdmkit.distributions.event_text import DatePart, Key, Pair
 from kdmkit.distributions.events import Event, Outcomes, as_event, is_unknown
 from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.language import parse_event
+from kdmkit.estimators.table.literals import read_people_duration
+from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.estimators.table.vocabulary import ColumnSyntax
 from kdmkit.kernels import Missing, Region
-from kdmkit.kernels.regions import NOTHING, WHOLE
+from kdmkit.kernels.regions import NOTHING, WHOLE, union
 
 
 class ColumnOutcomes(Outcomes):
@@ -25,8 +27,11 @@ class ColumnOutcomes(Outcomes):
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if isinstance(key, Pair):
-            same = WHOLE if 0 in region else NOTHING
-            return key, region if key.left != key.right else same
+            if key.left != key.right:
+                return key, region
+            # A column compared with itself: equal where it is present.
+            parts = [PRESENT] * (0 in region) + [Missing] * region.has_missing
+            return key.left, union(parts) if parts else NOTHING
         name = key.name if isinstance(key, DatePart) else key
         column = self._schema.modelled_column(self._argument, name)
         if isinstance(key, DatePart):
@@ -57,7 +62,9 @@ def _syntax(column: Column) -> ColumnSyntax:
     if not column.variables:
         return ColumnSyntax("left out", reason=column.reason)
     if codec.numeric:
-        return ColumnSyntax("number", read=column.codec.read_text if column.storage.writing else None)
+        is_written = column.storage.writing is not None
+        people = read_people_duration if column.kind == "duration" else None
+        return ColumnSyntax("number", read=codec.read_text if is_written else people)
     if column.kind in ("date", "time"):
         return ColumnSyntax("date" if column.kind == "date" else "time", read=codec.read_text)
     return ColumnSyntax("levels", levels=codec.levels, ordered=codec.ordered)

@@ -151,27 +151,40 @@ class DigitsPosterior(Posterior):
         return regions, [self._digit_boxes(region) for region in regions]
 
     def _log_prob(self, events: Sequence[Tensor]) -> Array:
-        logs = []
-        for source in self._sources:
-            rho = source.rho
-            components = (
-                {self.column.variables[0]: rho.components} if isinstance(rho, KDM) else rho.components
-            )
-            placed = {
-                name: place_event(event, components[name])
-                for name, event in zip(self.column.variables, events, strict=True)
-            }
-            log_prob = rho.log_prob(*placed.values()) if isinstance(rho, KDM) else rho.log_prob(**placed)
-            logs.append(np.asarray(log_prob.double().cpu()) + source.log_weight - self._log_total)
-        return np.asarray(np.logaddexp.reduce(logs))
+        return self._log_prob_under(self.rho, events)
+
+    def _log_prob_under(self, rho: Any, events: Sequence[Tensor]) -> Array:
+        components = {self.column.variables[0]: rho.components} if isinstance(rho, KDM) else rho.components
+        placed = {
+            name: place_event(event, components[name])
+            for name, event in zip(self.column.variables, events, strict=True)
+        }
+        log_prob = rho.log_prob(*placed.values()) if isinstance(rho, KDM) else rho.log_prob(**placed)
+        return np.asarray(log_prob.double().cpu())
 
     def density(self, values: Any) -> Array:
-        density = super().density(values)
-        if not self._is_restricted:
-            return density
-        units = self.codec.outcomes_of(self.codec.raw(values).values)
-        inside = np.logical_or.reduce([source.region.contains(units) for source in self._sources])
-        return np.where(inside, density, 0.0)
+        if self.batch:
+            return super().density(values)
+        raw = self.codec.raw(values)
+        probs = self._probs_of_units(self.codec.outcomes_of(raw.values))
+        return np.where(self.codec.are_outcomes(raw), probs, 0.0)
+
+    def _probs_of_units(self, units: np.ndarray) -> np.ndarray:
+        """The probabilities of units of the column."""
+        total = np.zeros(len(units))
+        for source in self._sources:
+            share = np.exp(source.log_weight - self._log_total)
+            total += share * np.where(
+                source.region.contains(units), self._probs_under(source.rho, units), 0.0
+            )
+        return total
+
+    def _probs_under(self, rho: Any, units: np.ndarray) -> np.ndarray:
+        if isinstance(self.codec, TimeCodec):
+            turn = self._engine.caches[self.column.variables[0]].turn
+            return turn.probs(rho.log_weights).cpu().numpy()[np.asarray(units, dtype=np.int64)]
+        cells = self.codec.encode(self.codec.raw(list(self.dates.from_units(units))))
+        return np.where(np.asarray(cells.observed), np.exp(self._log_prob_under(rho, cells.parts)), 0.0)
 
     # ---- quantiles
 
@@ -251,24 +264,24 @@ class DigitsPosterior(Posterior):
         return self.dates.decoded(self._quantile_units(np.asarray(0.5)))
 
     def mode(self) -> Array:
-        """The most probable date; of date-times, the most probable one in the 16 likeliest days."""
-        low, high = (int(self._quantile_units(np.asarray(level))) for level in (_TAIL, 1 - _TAIL))
+        """The most probable date or time; of date-times, the most probable one in the 16 likeliest days."""
+        if isinstance(self.codec, TimeCodec):
+            low, high = self.codec.digit_range()
+        else:
+            low, high = (int(self._quantile_units(np.asarray(level))) for level in (_TAIL, 1 - _TAIL))
         size = self.dates.units_per_day
         units = np.arange(low, high + 1)
-        if len(units) > _MOST_UNITS:
+        if len(units) > _MOST_UNITS and not isinstance(self.codec, TimeCodec):
             days = np.arange(low // size, high // size + 1)
             ranges: list[Region] = [
                 Interval(day * size - 0.5, (day + 1) * size - 0.5, "left") for day in days.tolist()
             ]
-            masses = sum(self._mass_of(s.rho, ranges) * np.exp(s.log_weight) for s in self._sources)
-            units = (days[np.argsort(-masses)[:_DAYS], None] * size + np.arange(size)).reshape(-1)
-        heights = np.concatenate(
-            [
-                self.density(self.dates.from_units(part))
-                for part in np.array_split(units, -(-len(units) // _BLOCK))
-            ]
-        )
-        return np.asarray(self.dates.from_units(units[[int(heights.argmax())]]))[0]
+            units = (days[np.argsort(-self._masses(ranges))[:_DAYS], None] * size + np.arange(size)).reshape(
+                -1
+            )
+        parts = np.array_split(units, -(-len(units) // _BLOCK))
+        probs = np.concatenate([self._probs_of_units(part) for part in parts])
+        return np.asarray(self.dates.from_units(units[[int(probs.argmax())]]))[0]
 
 
 def _answer(engine: TableEngine, column: Column, boxes: Sequence[Box]) -> tuple[Any, float, Ask | None]:

@@ -142,12 +142,12 @@ class Posterior(ABC):
 
     def density(self, values: Any) -> Array:
         """p of many values, `(n, *batch)`: densities, or probabilities; 0 for what the column cannot have."""
-        cells = self.codec.encode(self.codec.raw(values))
+        raw = self.codec.raw(values)
+        cells = self.codec.encode(raw)
         ones = [1] * len(self.batch)
         log_prob = self._log_prob([part.reshape(len(part), *ones, *part.shape[1:]) for part in cells.parts])
-        offset, inside = (
-            np.asarray(part).reshape((-1, *ones)) for part in (cells.log_offset, cells.observed)
-        )
+        is_outcome = np.asarray(cells.observed) & self.codec.are_outcomes(raw)
+        offset, inside = (np.asarray(part).reshape((-1, *ones)) for part in (cells.log_offset, is_outcome))
         return np.asarray(np.where(inside, np.exp(log_prob + offset), 0.0))
 
     @abstractmethod

@@ -180,7 +180,7 @@ class VariablePosterior(Posterior):
     def _snapped(self, events: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Events as answers write them: on the grid of the column."""
         kernel = self.rho.kernel
-        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.on_grid(events)
+        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.moved_to_grid(events)
 
     @property
     def _part(self) -> NumberPart:

@@ -160,6 +160,10 @@ class Codec(ABC):
         """Outcomes from the least to the greatest value of the data."""
         return WHOLE
 
+    def are_outcomes(self, column: RawColumn) -> np.ndarray:
+        """Whether cells lie on the grid of the column."""
+        return np.ones(len(column.values), dtype=bool)
+
     @property
     def atoms(self) -> tuple[float, ...]:
         """Single numbers with a probability."""

@@ -188,6 +188,9 @@ class DateCodec(Codec):
         raw = RawColumn(self.name, values, np.zeros(len(values), bool), Storage(base))
         return self.calendar.units(_instants(raw, self.text, self.zone))
 
+    def are_outcomes(self, column: RawColumn) -> np.ndarray:
+        return np.asarray(self.from_units(self.outcomes_of(column.values)) == column.values)
+
     def raw(self, values: Sequence[Any]) -> RawColumn:
         dates = np.asarray(values)
         if dates.dtype.kind != "M":

@@ -152,6 +152,12 @@ class NumberCodec(Codec):
     def atoms(self) -> tuple[float, ...]:
         return getattr(self.part, "atoms", ())
 
+    def are_outcomes(self, column: RawColumn) -> np.ndarray:
+        part = self.part
+        return (
+            part.on_grid(as_numbers(column)) if isinstance(part, NumberPart) else super().are_outcomes(column)
+        )
+
     @property
     def breaks(self) -> tuple[float, ...]:
         part = self.part

@@ -241,10 +241,9 @@ class NumberPart(Part):
         return min(every), max(every)
 
     def encode(self, numbers: np.ndarray) -> Events:
-        given, numbers = numbers, self.snapped(numbers)
-        inside = (numbers >= self.low) & (numbers <= self.high)
-        if self.masses:
-            inside &= np.abs(numbers - given) <= _SLACK * self.step
+        on_grid = self.on_grid(numbers) if self.masses else True
+        numbers = self.snapped(numbers)
+        inside = (numbers >= self.low) & (numbers <= self.high) & on_grid
         filled = np.where(inside, numbers, self.knots[0] * self.scale + self.shift)
         events = torch.from_numpy((filled - self.shift) / self.scale).unsqueeze(-1)
         density = not self.masses and self.scale != 1
@@ -259,7 +258,12 @@ class NumberPart(Part):
         multiple = np.round((numbers - self.origin) / self.step)
         return np.round(self.origin + multiple * self.step, self._decimals)
 
-    def on_grid(self, events: Tensor) -> Tensor:
+    def on_grid(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether numbers are points of the grid, but for rounding."""
+        off = np.abs(self.snapped(numbers) - numbers)
+        return np.asarray(off <= _SLACK * self.step) if self.step else np.ones(len(numbers), bool)
+
+    def moved_to_grid(self, events: Tensor) -> Tensor:
         """Events of the nearest points of the grid."""
         if not self.step:
             return events

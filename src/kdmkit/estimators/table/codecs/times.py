@@ -162,6 +162,9 @@ class TimeCodec(Codec):
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
         return (values // self.clock).astype(np.float64)
 
+    def are_outcomes(self, column: RawColumn) -> np.ndarray:
+        return np.asarray(column.values % self.clock == 0)
+
     def raw(self, values: Sequence[Any]) -> RawColumn:
         times = np.array([self._microseconds(value) for value in values], dtype=np.int64)
         return RawColumn(self.name, times, np.zeros(len(times), bool), Storage("time"))
