@@ -16,13 +16,12 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     >>> broadcast((), (3,), (2, 3)), broadcast((2, 1), (3,))
     (torch.Size([2, 3]), torch.Size([2, 3]))
     """
-    given = [tuple(shape) for shape in shapes if len(shape)]
-    # A loop: the compiler cannot trace `max(given, key=len)`.
+    # A loop: the compiler cannot trace `max(shapes, key=len)`.
     longest: tuple[int, ...] = ()
-    for shape in given:
-        longest = shape if len(shape) > len(longest) else longest
-    for shape in given:
-        if longest[len(longest) - len(shape) :] != shape:
+    for shape in shapes:
+        longest = tuple(shape) if len(shape) > len(longest) else longest
+    for shape in shapes:
+        if len(shape) and longest[len(longest) - len(shape) :] != tuple(shape):
             return torch.broadcast_shapes(*shapes)
     return torch.Size(longest)
 

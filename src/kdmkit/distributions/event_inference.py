@@ -37,24 +37,6 @@ if TYPE_CHECKING:
 _MOST_CASES = 10_000
 
 
-class VariableOutcomes(Outcomes):
-    """The outcomes of the variables of a joint distribution: values are taken as they are."""
-
-    def __init__(self, joint: NamedVariables) -> None:
-        self._joint = joint
-
-    def read(self, key: Key, region: Region) -> tuple[Key, Region]:
-        if not isinstance(key, str):
-            raise TypeError(
-                bad_argument("event", "conditions on variables (tables know dates and pairs)", key)
-            )
-        check_names("event", [key], self._joint.kernels)
-        return key, region
-
-    def trimmed(self, key: Key, region: Region) -> Region:
-        return self._joint.kernels[str(key)].trimmed(region, self._joint.event_shapes[str(key)])
-
-
 @dataclass(frozen=True)
 class Case:
     """One box of an event as evidence.
@@ -101,16 +83,7 @@ def _mass_and_points(kernel: Kernel, region: Region) -> list[tuple[Region, bool]
     return [*masses, *[(OneOf([point]), True) for point in points]]
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Answers to several cases: distributions of the targets, and log-densities of the evidence."""
-
-    cases: tuple[Case, ...]
-    rho: Any
-    log_evidence: Float[Tensor, " l"]
-
-
-class EventEvidence:
+class EventEvidence(Outcomes):
     """An event as evidence of a joint distribution without a batch.
 
     Args:
@@ -120,8 +93,18 @@ class EventEvidence:
 
     def __init__(self, joint: NamedVariables, event: Event | Sequence[Box]) -> None:
         self.joint = joint
-        self.boxes = event.boxes(VariableOutcomes(joint)) if isinstance(event, Event) else list(event)
+        self.boxes = event.boxes(self) if isinstance(event, Event) else list(event)
         self.cases = cases_of(joint, self.boxes)
+
+    def read(self, key: Key, region: Region) -> tuple[Key, Region]:
+        if not isinstance(key, str):
+            wanted = "conditions on variables (tables know dates and pairs)"
+            raise TypeError(bad_argument("event", wanted, key))
+        check_names("event", [key], self.joint.kernels)
+        return key, region
+
+    def trimmed(self, key: Key, region: Region) -> Region:
+        return self.joint.kernels[str(key)].trimmed(region, self.joint.event_shapes[str(key)])
 
     # ---- probabilities
 
@@ -194,16 +177,18 @@ class EventEvidence:
         """Numbers of densities in a case, ascending."""
         return sorted({len(case.points) for case in self.cases})
 
-    def answers(self, targets: Sequence[str]) -> list[Answers]:
-        """The answers of the cases that count; none if the event is impossible."""
+    def answers(self, targets: Sequence[str]) -> tuple[list[Case], list[Any], Float[Tensor, " l"]]:
+        """The cases that count; distributions of targets with batches that count cases; log-evidence of each.
+
+        There are no cases if the event is impossible.
+        """
         for n_densities in self.ranks:
-            answers = []
-            for cases in self._groups(n_densities):
-                rho: Any = self.joint._over(targets, self._evidence(cases))
-                answers.append(Answers(tuple(cases), rho, rho.log_evidence.double()))
-            if any(bool(answer.log_evidence.isfinite().any()) for answer in answers):
-                return answers
-        return []
+            groups = self._groups(n_densities)
+            every: list[Any] = [self.joint._over(targets, self._evidence(cases)) for cases in groups]
+            log_evidence = torch.cat([rho.log_evidence.double() for rho in every])
+            if bool(log_evidence.isfinite().any()):
+                return [case for cases in groups for case in cases], every, log_evidence
+        return [], [], torch.zeros(0)
 
     def infer(self, targets: Sequence[str]) -> Any:
         """The distribution of some variables given the event, with `log_evidence`."""
@@ -213,44 +198,37 @@ class EventEvidence:
             )
         if {} in self.boxes:
             return self._prior(targets, 0.0)
-        answers = self.answers(targets)
-        if not answers:
+        cases, every, log_evidence = self.answers(targets)
+        if not cases:
             if any(set(targets) & set(case.regions) for case in self.cases) or not self.cases:
                 raise ValueError(bad_argument("event", "one that can happen", "probability 0"))
             return self._prior(targets, -math.inf)
         if len(targets) > 1:
-            return self._several(targets, answers)
-        return self._one(targets[0], answers)
+            return self._several(targets, cases, every)
+        return self._one(targets[0], cases, every, log_evidence)
 
     def _prior(self, targets: Sequence[str], log_evidence: float) -> Any:
         prior: Any = self.joint._over(targets, None)
         return prior._with_evidence_of(torch.tensor(log_evidence, dtype=torch.float64))
 
-    def _one(self, target: str, answers: Sequence[Answers]) -> KDM:
-        log_evidence = torch.cat([answer.log_evidence for answer in answers])
+    def _one(self, target: str, cases: Sequence[Case], every: Sequence[KDM], log_evidence: Tensor) -> KDM:
         total = safe_logsumexp(log_evidence)
-        weights = torch.cat([answer.rho.log_weights.double() for answer in answers])
-        shares = weights + (log_evidence - total).unsqueeze(-1)
+        weights = [rho.log_weights for rho in every]
+        shares = torch.cat([part.double() for part in weights]) + (log_evidence - total).unsqueeze(-1)
         kernel, components = self.joint.kernels[target], self.joint.components[target]
-        regions = [case.regions.get(target) for answer in answers for case in answer.cases]
-        weights = safe_logsumexp(shares.mT)
-        if any(region is not None for region in regions):
+        regions = [case.regions.get(target) for case in cases]
+        if regions.count(None) < len(regions):
             kernel, components = _inside(kernel, components, regions, shares)
-        like = answers[0].rho.log_weights
-        return self.joint._one_target(components, Given(weights.to(like), total), kernel)
+        given = Given(safe_logsumexp(shares.mT).to(weights[0]), total)
+        return self.joint._one_target(components, given, kernel)
 
-    def _several(self, targets: Sequence[str], answers: Sequence[Answers]) -> Any:
-        own = {name for case in self.cases for name in case.regions} & set(targets)
-        if own and sum(len(answer.cases) for answer in answers) > 1:
+    def _several(self, targets: Sequence[str], cases: Sequence[Case], every: Sequence[Any]) -> Any:
+        restricted = {name for case in cases for name in case.regions} & set(targets)
+        if restricted and len(cases) > 1:
             wanted = "one target, or several without conditions of their own in an event of several boxes"
             raise ValueError(bad_argument("target", wanted, list(targets)))
-        rho = self.joint._mixed_over(targets, [answer.rho for answer in answers])
-        for name in own:
-            (case,) = answers[0].cases
-            rho.kernels[name], rho.components[name] = restriction(
-                rho.kernels[name], case.regions[name], rho.components[name]
-            )
-        return rho
+        rho = self.joint._mixed_over(targets, every)
+        return _restrict(rho, cases[0]) if restricted else rho
 
     # ---- draws
 
@@ -262,14 +240,12 @@ class EventEvidence:
         if {} in self.boxes:
             prior = self.joint.marginal(*variables).sample((n,), generator=generator)
             return {variables[0]: prior} if isinstance(prior, Tensor) else prior
-        answers = self.answers(variables[:1])
-        log_evidence = torch.cat([answer.log_evidence for answer in answers]) if answers else torch.zeros(0)
-        if not len(log_evidence):
+        cases, _, log_evidence = self.answers(variables[:1])
+        if not cases:
             raise ValueError(bad_argument("given", "an event that can happen", "probability 0"))
         share = torch.softmax(log_evidence, -1)
         index = torch.multinomial(share, n, replacement=True, generator=generator)
         counts = torch.bincount(index, minlength=len(share)).tolist()
-        cases = [case for answer in answers for case in answer.cases]
         drawn = [
             self._draw(case, count, generator, variables)
             for case, count in zip(cases, counts, strict=True)
@@ -289,11 +265,16 @@ class EventEvidence:
                 kernel, components = restriction(rho.kernel, case.regions[name], rho.components)
                 rho = self.joint._one_target(components, rho._weights, kernel)
             return {name: rho.sample((n,), generator=generator)}
-        for name, region in ((name, region) for name, region in case.regions.items() if name in variables):
-            inside = restriction(rho.kernels[name], region, rho.components[name])
-            rho.kernels[name], rho.components[name] = inside
-        drawn: dict[str, Tensor] = rho.sample((n,), generator=generator)
+        drawn: dict[str, Tensor] = _restrict(rho, case).sample((n,), generator=generator)
         return drawn
+
+
+def _restrict(rho: Any, case: Case) -> Any:
+    """A distribution of several variables with its kernels inside the regions of a case."""
+    for name in case.regions.keys() & rho.kernels.keys():
+        inside = restriction(rho.kernels[name], case.regions[name], rho.components[name])
+        rho.kernels[name], rho.components[name] = inside
+    return rho
 
 
 def restriction(kernel: Kernel, region: Region, components: Tensor) -> tuple[Kernel, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
@@ -39,7 +40,7 @@ class Around(Measured, ABC):
 
     # ---- parameters
 
-    @property
+    @cached_property
     def batch_shape(self) -> torch.Size:
         return self.kernel.batch_shape
 

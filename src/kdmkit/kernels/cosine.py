@@ -104,7 +104,7 @@ class Cosine(Coded, FeatureMap):
             warnings.warn(f"{argument}: {_SOFT_LABELS}", UserWarning, stacklevel=2)
 
     def event_rank(self, value: Tensor) -> int:
-        return 0 if is_integer(value) else 1
+        return 1 if value.is_floating_point() or value.is_complex() else 0
 
     def initial_components(self, values: Tensor, event_shape: torch.Size) -> Float[Tensor, "m n"]:
         return smooth_amplitudes(values, event_shape[-1])

@@ -23,6 +23,7 @@ from torch import Tensor
 from kdmkit._core.checks import as_tensor, bad_argument, check_choice
 
 Closed = Literal["both", "left", "right", "neither"]
+_CLOSED = ("both", "left", "right", "neither")
 #: The family of values that can be compared, the value, and whether the position lies after it.
 Cut = tuple[int, Any, bool]
 #: The outcomes from one cut to a later one.
@@ -33,6 +34,8 @@ STOP: Cut = (99, 0, True)
 _EVERYTHING: tuple[Span, ...] = ((START, STOP),)
 #: Values of one kind have an order; a date-time is a date, so it comes first.
 _KINDS = (str, datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+#: Ends that stay as they are.
+_PLAIN = (type(None), int, str)
 _has_missing = attrgetter("has_missing")
 
 
@@ -145,8 +148,11 @@ class Interval(Region):
     below: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        check_choice("closed", self.closed, ("both", "left", "right", "neither"))
-        low, high = _end("low", self.low), _end("high", self.high)
+        if self.closed not in _CLOSED:
+            check_choice("closed", self.closed, _CLOSED)
+        low, high = self.low, self.high
+        low = low if type(low) in _PLAIN else _end("low", low)
+        high = high if type(high) in _PLAIN else _end("high", high)
         above, below = self.closed in ("right", "neither"), self.closed in ("left", "neither")
         is_batch = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.__dict__.update(low=low, high=high, above=above, below=below, is_batch=is_batch)
@@ -360,7 +366,7 @@ def _plain(value: Any) -> Any:
 
 def _end(name: str, value: Any) -> Any:
     """A value of Python, or a tensor of a batch; infinite ends are None."""
-    if value is None or type(value) in (int, str) or (type(value) is float and math.isfinite(value)):
+    if type(value) is float and math.isfinite(value):
         return value
     if (hasattr(value, "ndim") and value.ndim) or isinstance(value, list | tuple):
         value = as_tensor(name, value, wide=True)

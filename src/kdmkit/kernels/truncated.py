@@ -202,7 +202,8 @@ class Truncated(Around):
         def below(end: Tensor) -> Tensor:
             return self.kernel.unit_cdf(side * (end - wide) / scale)
 
-        first, total = below(low), below(high) - below(low)
+        first = below(low)
+        total = below(high) - first
         # Only the normal distribution function has all digits of small masses.
         smallest = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
         if bool((total.abs() <= _DIGITS * smallest).any()):

@@ -45,6 +45,7 @@ class KDMTable(DensityMixin, TableEstimator):
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
             recognised. `columns_` shows the kind of every column.
+        schema: kinds, and texts for missing cells, as `kdmkit schema` writes them: a path, or its content.
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.

@@ -90,10 +90,10 @@ class QuantileNormal(Transform):
         return made
 
     def _call(self, x: Tensor) -> Tensor:
-        return _interpolate(x, self.values, self.scores)
+        return interpolate(x, self.values, self.scores)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return _interpolate(y, self.scores, self.values)
+        return interpolate(y, self.scores, self.values)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         values, scores = self.values.to(x.device), self.scores.to(x.device)
@@ -138,7 +138,8 @@ def _segment(x: Tensor, knots: Float[Tensor, " k"]) -> Tensor:
     return torch.searchsorted(inner, x.detach().to(knots.dtype).contiguous(), right=True)
 
 
-def _interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
+def interpolate(x: Tensor, knots: Float[Tensor, " k"], heights: Float[Tensor, " k"]) -> Tensor:
+    """The piecewise linear function through points; the outer segments go on beyond them."""
     knots, heights = knots.to(x.device), heights.to(x.device)
     i = _segment(x, knots)
     slope = heights.diff() / knots.diff()

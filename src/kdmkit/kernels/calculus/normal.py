@@ -184,7 +184,8 @@ def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: T
     """Whether all anchors are near enough to keep digits, and all ends near enough not to overflow."""
     parts = (low, high, centre, scale)
     # Formulas are chosen by indices of intervals, which single numbers do not have.
-    if not any(part.ndim for part in parts) or not all(part.numel() for part in parts):
+    dims, sizes = [part.ndim for part in parts], [part.numel() for part in parts]
+    if not any(dims) or not all(sizes):
         return False
     dtype, least = torch.promote_types(low.dtype, centre.dtype), float(scale.amin())
     if (
@@ -192,7 +193,7 @@ def _is_near(low: Tensor, high: Tensor, anchor: Tensor, centre: Tensor, scale: T
         and not float((anchor - centre).abs().amax()) <= _FAR_ANCHOR.get(dtype, 1.0) * least
     ):
         return False
-    farthest = max(float(end.abs().nan_to_num(posinf=0.0).amax()) for end in (low, high, centre))
+    farthest = max([float(end.abs().nan_to_num(posinf=0.0).amax()) for end in (low, high, centre)])
     return farthest < torch.finfo(dtype).max ** 0.25 * least
 
 
@@ -339,7 +340,7 @@ def _log_masses(middle: Tensor, width: Tensor, ends: Ends) -> tuple[Tensor, Tens
     here = (~narrow).nonzero(as_tuple=True)
     near, far = ends(here)
     for formula, chosen in ((_tail, near >= 0), (_central, ~(near >= 0))):
-        put(formula, tuple(index[chosen] for index in here), near[chosen], far[chosen])
+        put(formula, tuple([index[chosen] for index in here]), near[chosen], far[chosen])
     return value, log_ratio
 
 

@@ -19,7 +19,7 @@ from torch.distributions.transforms import (
 )
 
 from kdmkit._core.checks import bad_argument, check_finite
-from kdmkit.kernels.calculus.empirical import QuantileNormal
+from kdmkit.kernels.calculus.empirical import QuantileNormal, interpolate
 
 
 @contextmanager
@@ -46,34 +46,31 @@ class Change(nn.Module):
 
     def __init__(self, transform: Transform) -> None:
         super().__init__()
-        self.steps = nn.ModuleList(_steps(transform))
-        self.increasing = math.prod(step.sign for step in self._chain) > 0
+        steps = _steps(transform)
+        self.steps: Any = nn.ModuleList(steps)
+        self.increasing = math.prod([step.sign for step in steps]) > 0
         # Whether T maps the real line onto itself, and ±∞ to ±∞.
-        self._is_onto = all(step.domain == step.image == _REAL for step in self._chain)
-
-    @property
-    def _chain(self) -> list[Step]:
-        return [cast("Step", step) for step in self.steps]
+        self._is_onto = all(step.domain == step.image == _REAL for step in self.steps)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the steps, with a minus sign for an inverse."""
-        return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self._chain)
+        return tuple(f"-{step.kind}" if step.inverse else step.kind for step in self.steps)
 
     @property
     def everywhere(self) -> bool:
         """Whether T is defined on the whole real line."""
-        return all(step.domain == _REAL for step in self._chain)
+        return all(step.domain == _REAL for step in self.steps)
 
     @property
     def is_affine(self) -> bool:
         """Whether T is linear up to a constant."""
-        return all(step.kind == "affine" for step in self._chain)
+        return all(step.kind == "affine" for step in self.steps)
 
     def kinks(self, device: torch.device | None = None) -> Float[Tensor, " k"]:
         """The numbers x at which the slope of T jumps."""
         kinks = torch.zeros(0, dtype=torch.float64, device=device)
-        for step in reversed(self._chain):
+        for step in reversed(self.steps):
             more = (
                 step.numbers["scores" if step.inverse else "values"]
                 if step.kind == "quantile_normal"
@@ -88,15 +85,15 @@ class Change(nn.Module):
 
     def numbers(self) -> list[tuple[str, Tensor]]:
         """The names and numbers of the steps that may differ between dimensions."""
-        return [pair for step in self._chain if step.kind == "affine" for pair in step.numbers.items()]
+        return [pair for step in self.steps if step.kind == "affine" for pair in step.numbers.items()]
 
     def ends(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """The open interval on which T is defined, for every dimension if its numbers differ."""
-        return _map_line([(step.image, step.backward, step.sign) for step in reversed(self._chain)], device)
+        return _map_line([(step.image, step.backward, step.sign) for step in reversed(self.steps)], device)
 
     def image(self) -> tuple[Tensor, Tensor]:
         """The open interval of T's values."""
-        return _map_line([(step.domain, step, step.sign) for step in self._chain], None)
+        return _map_line([(step.domain, step, step.sign) for step in self.steps], None)
 
     def inside(self, x: Tensor) -> Bool[Tensor, "*shape"]:
         """Whether T is defined at x."""
@@ -106,7 +103,7 @@ class Change(nn.Module):
     def inverse(self, z: Tensor) -> Tensor:
         """T⁻¹(z), also of ±∞."""
         x = as_float64(z)
-        for step in reversed(self._chain):
+        for step in reversed(self.steps):
             x = step.backward(x)
         return x.to(z.dtype)
 
@@ -121,7 +118,7 @@ class Change(nn.Module):
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """T(x) in the precision of x, for x in the domain of T."""
         z = as_float64(x)
-        for step in self._chain:
+        for step in self.steps:
             z = step(z)
         return z.to(x.dtype)
 
@@ -129,7 +126,7 @@ class Change(nn.Module):
         """log|T′(x)|."""
         wide = as_float64(x)
         total, point = torch.zeros_like(wide), wide
-        for step in self._chain:
+        for step in self.steps:
             image = step(point)
             total = total + step.transform.log_abs_det_jacobian(point, image)
             point = image
@@ -146,7 +143,7 @@ class Change(nn.Module):
         return torch.where(inside, z, outside if self.increasing else -outside)
 
     def config(self) -> list[dict[str, Any]]:
-        return [step.config() for step in self._chain]
+        return [step.config() for step in self.steps]
 
     @classmethod
     def from_config(cls, config: Sequence[dict[str, Any]]) -> Change:
@@ -158,6 +155,9 @@ class Change(nn.Module):
 
 class Step(nn.Module):
     """One transform of a chain, with its numbers as buffers that stay in float64."""
+
+    values: Tensor
+    scores: Tensor
 
     def __init__(self, kind: str, numbers: dict[str, Tensor], *, inverse: bool) -> None:
         super().__init__()
@@ -200,10 +200,14 @@ class Step(nn.Module):
         return self._forward(z) if self.inverse else self._backward(z)
 
     def _forward(self, x: Tensor) -> Tensor:
+        if self.kind == "quantile_normal":
+            return interpolate(x, self.values, self.scores)
         # SigmoidTransform clips its values near 0 and 1.
         return x.sigmoid() if self.kind == "sigmoid" else cast("Tensor", self._plain._call(x))
 
     def _backward(self, z: Tensor) -> Tensor:
+        if self.kind == "quantile_normal":
+            return interpolate(z, self.scores, self.values)
         return z.logit() if self.kind == "sigmoid" else cast("Tensor", self._plain._inverse(z))
 
     @property

@@ -328,11 +328,8 @@ def _measured(evidence: EventEvidence) -> tuple[int, float]:
     log_prob = float(evidence.log_prob())
     if log_prob > -np.inf:
         return 0, log_prob
-    answers = evidence.answers(evidence.joint.variables[:1])
-    logs = [answer.log_evidence for answer in answers]
-    return (
-        (len(answers[0].cases[0].points), float(torch.cat(logs).logsumexp(-1))) if answers else (0, -np.inf)
-    )
+    cases, _, log_evidence = evidence.answers(evidence.joint.variables[:1])
+    return (len(cases[0].points), float(log_evidence.logsumexp(-1))) if cases else (0, -np.inf)
 
 
 def check_plain(boxes: Sequence[Mapping[Any, Any]]) -> None:

@@ -192,6 +192,10 @@ class Codec(ABC):
     def describe(self) -> str:
         """The codec in a few words."""
 
+    def examples(self) -> tuple[str, ...]:
+        """Some values as they are written, the least and the greatest of ordered ones."""
+        return ()
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """A JSON-ready description from which `codec_from_config` makes an equal codec."""

@@ -24,6 +24,7 @@ from kdmkit.kernels import Interval, OneOf, Region, Union
 from kdmkit.kernels.regions import is_missing
 
 _MICROSECONDS = 1e6
+_EXAMPLES = 5
 
 
 class NumberCodec(Codec):
@@ -188,6 +189,14 @@ class NumberCodec(Codec):
     def written(self, number: float) -> str:
         """A number in the writing of the column."""
         return str(number) if self.writing is None else self.writing.write(number)
+
+    def examples(self) -> tuple[str, ...]:
+        values = self.part.values
+        ends = self.part.extremes if isinstance(self.part, NumberPart) else (values or ())
+        unit = " s" if self.base == "duration" else ""
+        return tuple(
+            f"{end:g}{unit}" if self.writing is None else self.written(end) for end in ends[:_EXAMPLES]
+        )
 
     def describe(self) -> str:
         return self.part.describe()
