@@ -31,6 +31,7 @@ KERNELS = {
     "cut": lambda: kdm.Truncated(rbf(), low=-3.0),
     "changed": lambda: changed(rbf()),
     "bounded": lambda: changed(kdm.Truncated(rbf(), -4.0, 4.5)),
+    "repeats": lambda: kdm.Inflated(changed(rbf()), [0.5]),
     "atoms": lambda: kdm.Inflated(changed(rbf()), [0.0, 1.5]),
     "holes": lambda: kdm.Inflated(rbf(), [0.5, NAN]),
     "cells": lambda: kdm.Rounded(rbf(), 0.25),
@@ -44,7 +45,7 @@ KERNELS = {
     "names": lambda: kdm.Levels(40, 0.05),
     "place": lambda: kdm.RBF(torch.ones(K, 1)),
 }
-COARSE = ("cells", "mixed", "rough")
+COARSE = ("cells", "mixed", "rough", "repeats")
 
 
 def layer() -> TreeLayer:
@@ -64,7 +65,7 @@ def column(name: str, i: int) -> Tensor:
     if name == "place":
         return normal(N, 2, seed=i)
     x = 1.2 * normal(N, 1, seed=i)
-    step = {"cells": 0.25, "mixed": 0.5, "rough": 1.0, "fine": 1e-7}.get(name)
+    step = {"cells": 0.25, "mixed": 0.5, "rough": 1.0, "fine": 1e-7, "repeats": 0.5}.get(name)
     x = x if step is None else (x / step).round() * step
     atoms = {"atoms": [0.0, 1.5], "holes": [0.5, NAN], "mixed": [0.0, NAN]}.get(name, [])
     for j, atom in enumerate(atoms):

@@ -125,7 +125,12 @@ def fit(
     target: Annotated[list[str] | None, typer.Option(help="A column to predict; may be repeated.")] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--type", help=f"The kind of a column, zip=category; may be repeated. Kinds: {_KINDS}."),
+        typer.Option(
+            "--types", "--type", help=f"The kind of a column, zip=category; may be repeated. Kinds: {_KINDS}."
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Kinds of columns, as `kdmkit schema` writes them.")
     ] = None,
     components: Annotated[int | None, typer.Option(min=1, help="Components of every column.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the rows at most.")] = None,
@@ -149,6 +154,7 @@ def fit(
         options: dict[str, Any] = {"n_components": components, "max_epochs": epochs, "max_rows": rows}
         table = KDMTable(
             types=_types(kind or []),
+            schema=schema,
             targets=target or None,
             checkpoint_dir=checkpoint,
             device=device,
@@ -175,6 +181,26 @@ def _types(kinds: list[str]) -> dict[str, str] | None:
     return {name: kind for name, _, kind in pairs} or None
 
 
+@app.command("schema")
+def print_schema(
+    data: Data,
+    rows: Annotated[int, typer.Option(min=1, help="Rows to look at; a larger file is sampled.")] = 100_000,
+) -> None:
+    """Prints what the columns of a file are taken for, as JSON: edit it, and give it to `fit --schema`.
+
+    Only "kind" and "missing" (texts for missing cells) are read again.
+
+    Example: kdmkit schema diamonds.csv > schema.json
+    """
+    with _errors_in_one_line(), _source(data) as path:
+        from kdmkit.estimators.table.decisions import described
+        from kdmkit.estimators.table.learning import sample_frame
+        from kdmkit.estimators.table.schema import Schema
+
+        columns = Schema.from_frame(sample_frame("data", path, rows, seed=0)).columns
+        typer.echo(json.dumps(described(columns), indent=2, ensure_ascii=False))
+
+
 @app.command()
 def describe(model: Model, as_json: AsJson = False) -> None:
     """Shows the kind of every column, and how columns depend on each other.
@@ -185,7 +211,7 @@ def describe(model: Model, as_json: AsJson = False) -> None:
         table = _load(model)
         dependence = table.dependence()
     if as_json:
-        names = ("kind", "why", "details", "missing")
+        names = ("kind", "why", "details", "missing", "examples", "unsure")
         columns = {n: {key: getattr(c, key) for key in names} for n, c in table.columns_.items()}
         pairs = [
             {"columns": [a, b], "mutual_information": v, "interval": dependence.interval(a, b)}

@@ -204,5 +204,5 @@ class _NormalScores(torch.autograd.Function):
         unit, sigma = ctx.saved_tensors
         slope = upstream * unit
         by_centre = slope.sum_to_size(sigma.shape)
-        by_scale = slope.mul_(unit).sum_to_size(sigma.shape)
+        by_scale = (slope * unit).sum_to_size(sigma.shape)
         return None, 2 * by_centre / sigma, 2 * by_scale / sigma, upstream.sum_to_size(sigma.shape)

@@ -37,6 +37,7 @@ _PARAMETERS: dict[str, Any] = {
     "encoder": nn.Module | Literal["mlp"] | None,
     "decoder": nn.Module | Literal["mlp"] | None,
     "types": dict[str, str] | None,
+    "schema": None,
     "targets": list[str] | None,
     "checkpoint_dir": None,
     "random_state": int | None,
@@ -81,6 +82,8 @@ def _saved_parameters(estimator: Any) -> dict[str, Any]:
     """Constructor parameters, without what belongs to this computer and process."""
     parameters: dict[str, Any] = estimator.get_params(deep=False)
     parameters["checkpoint_dir"] = None  # whoever loads the model has other folders
+    if "schema" in parameters:
+        parameters["schema"] = None  # a file of this computer; `schema_` has what it decided
     if not isinstance(parameters["random_state"], int | np.integer):
         parameters["random_state"] = None  # a stream of random numbers is not saved
     return parameters

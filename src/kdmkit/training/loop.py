@@ -104,6 +104,7 @@ class Trainer:
         self.order = self._shuffled(0)
         n_steps = len(self._batches()) * options.max_epochs
         self.steps = Steps(objective, self.accelerator, self.train, options, n_steps)
+        self.steps.prepared.train()
         self.draws_globally = draws_globally(objective)
         self._evaluation = torch.zeros((), dtype=torch.float64, device=device)
         self._replayed = Replayed(device) if self.steps.replays else None
@@ -161,7 +162,7 @@ class Trainer:
 
     def _losses(self, epoch: int) -> dict[str, float]:
         """Trains for an epoch; returns its losses and learning rate."""
-        self.steps.prepared.train()
+        _set_mode(self.steps.prepared, training=True)
         for batch in self._batches():
             self.steps(batch)
         if self.accelerator.num_processes > 1:
@@ -197,7 +198,7 @@ class Trainer:
     @torch.no_grad()
     def _evaluate(self, rows: Rows) -> Tensor:
         """The weighted sum of losses; every row is evaluated on one process."""
-        self.steps.result.eval()
+        _set_mode(self.steps.result, training=False)
         self._evaluation.zero_()
         every_row = torch.arange(len(rows), device=self.accelerator.device)
         for index in every_row[self.steps.local].split(_EVALUATION_ROWS):
@@ -294,6 +295,12 @@ class Progress:
         """The progress whose `vars` a checkpoint holds."""
         weights = {k: v.to(device) for k, v in state["best_weights"].items()}
         return cls(**{**state, "best_weights": weights})
+
+
+def _set_mode(module: nn.Module, *, training: bool) -> None:
+    """`train` or `eval`, which walk through all modules, where that changes something."""
+    if module.training != training:
+        module.train(training)
 
 
 def _check_losses(entry: dict[str, float]) -> None:

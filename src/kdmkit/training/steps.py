@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -259,10 +258,12 @@ class MovingAverage(AveragedModel):
         super().__init__(objective, use_buffers=True)
         decay = 1 - 1 / max(1.0, horizon)
         self.share = 1 - decay
+        self._places = _places(self.module)
+        self._places_of: tuple[nn.Module, list[_Place]] = objective, _places(objective)
         # A constant may be infinite (an open bound, a smoothing of zero), and ∞ − ∞ is NaN.
         self._infinite = [
             i
-            for i, tensor in enumerate(_tensors(objective))
+            for i, tensor in enumerate(table[name] for table, name in self._places_of[1])
             if tensor.is_floating_point() and not tensor.requires_grad and bool(tensor.isinf().any())
         ]
         self.n_averaged += 1
@@ -270,7 +271,10 @@ class MovingAverage(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        averages, values = _tensors(self.module), _tensors(model)
+        if model is not self._places_of[0]:
+            self._places_of = model, _places(model)
+        averages = [table[name] for table, name in self._places]
+        values = [table[name] for table, name in self._places_of[1]]
         floats: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for average, value in zip(averages, values, strict=True):
             if average.is_floating_point():
@@ -286,5 +290,16 @@ class MovingAverage(AveragedModel):
         self.n_averaged += 1
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
-    return list(chain(module.parameters(), module.buffers()))
+#: The parameters or buffers of a module, and the name of one of them.
+_Place = tuple[dict[str, Any], str]
+
+
+def _places(module: nn.Module) -> list[_Place]:
+    """Where the parameters and buffers are: to walk through all modules takes longer than a small step."""
+    places: dict[int, _Place] = {}
+    for part in module.modules():
+        for table in (part._parameters, part._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    places.setdefault(id(tensor), (table, name))
+    return list(places.values())

@@ -163,3 +163,19 @@ def test_version() -> None:
 def test_help_lists_all_kinds() -> None:
     told = run("fit", "--help")
     assert all(kind in told for kind in KINDS)
+
+
+def test_a_schema_is_printed_edited_and_used(parcels: Any, tmp_path: Path, unchecked: None) -> None:
+    parcels[["weight", "size", "items"]].to_csv(tmp_path / "parcels.csv", index=False)
+    schema = json.loads(run("schema", tmp_path / "parcels.csv"))
+    assert schema["columns"]["items"]["kind"] == "count"
+    schema["columns"]["items"]["kind"] = "category"
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    options = ("--schema", tmp_path / "schema.json", "--types", "size=text", "--components", 2, "--epochs", 1)
+    run("fit", tmp_path / "parcels.csv", "-o", tmp_path / "m", *options)
+    columns = json.loads(run("describe", tmp_path / "m", "--json"))["columns"]
+    assert {name: column["kind"] for name, column in columns.items()} == {
+        **{"weight": "float", "size": "text", "items": "category"}
+    }
+    assert len(columns["weight"]["examples"]) == 2
+    assert columns["weight"]["unsure"] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import kdmkit as kdm
+from kdmkit.estimators.table.decisions import described
 from kdmkit.estimators.table.frames.cells import A_NUMBER
 from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, writing_from_config
 from kdmkit.estimators.table.schema import Schema
@@ -194,6 +196,9 @@ def people_frame() -> Any:
     )
 
 
+DECIDED = {"height": "float"}  # or a warning asks whether texts among numbers are meant
+
+
 @pytest.fixture(scope="module")
 def frame() -> Any:
     return people_frame()
@@ -201,7 +206,7 @@ def frame() -> Any:
 
 @pytest.fixture(scope="module")
 def table(frame: Any) -> kdm.KDMTable:
-    return kdm.KDMTable(n_components=6, max_epochs=30, random_state=0).fit(frame)
+    return kdm.KDMTable(types=DECIDED, n_components=6, max_epochs=30, random_state=0).fit(frame)
 
 
 def is_written(frame: Any) -> None:
@@ -288,7 +293,8 @@ def test_kinds_that_are_asked_for(frame: Any) -> None:
 
 
 def test_chunks_are_read_as_the_first(frame: Any) -> None:
-    table = kdm.KDMTable(n_components=4, max_epochs=1, random_state=0).partial_fit(frame[:150])
+    table = kdm.KDMTable(types=DECIDED, n_components=4, max_epochs=1, random_state=0)
+    table.partial_fit(frame[:150])
     table.partial_fit(frame[150:])
     assert list(table.feature_names_in_) == list(frame)
     is_written(table.sample(50, random_state=0).dropna())
@@ -373,3 +379,78 @@ def test_saved_tables_pool_rare_levels(staff_table: kdm.KDMTable, tmp_path: Path
     kdm.save(staff_table, tmp_path / "model")
     drawn = kdm.load(tmp_path / "model").sample(100, random_state=3)
     pd.testing.assert_frame_equal(drawn, staff_table.sample(100, random_state=3))
+
+
+# ---- what was decided is seen
+
+
+UNSURE = {
+    "zip": [["98108", "98117", "10001", "60601"][i % 4] for i in range(N)],
+    "day": [["01/02/2020", "03/04/2020", "05/06/2021"][i % 3] for i in range(N)],
+    "height": ["tall" if i % 30 == 0 else f"{60 + i % 17}.5" for i in range(N)],
+    "dose": ["none" if i % 4 == 0 else f"{i % 5}.5 mg" for i in range(N)],
+    "size": [["S", "L"][i % 2] for i in range(N)],
+}
+
+
+def test_one_warning_lists_what_is_unsure() -> None:
+    with pytest.warns(UserWarning, match="kinds of columns that are not certain") as caught:
+        table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(UNSURE)
+    (message,) = [str(warning.message) for warning in caught]
+    for name, column in table.columns_.items():
+        certain = name in ("size", "height_text")
+        assert (f"{name!r} (" in message) != certain
+        assert bool(column.unsure) != certain
+        assert certain or "unsure: " in column.line[-1]
+    assert 'types={"zip": "count"}' in message
+
+
+def test_decided_columns_are_certain(recwarn: pytest.WarningsRecorder) -> None:
+    types = {"zip": "category", "day": "category", "height": "float", "dose": "category"}
+    table = kdm.KDMTable(types=types, n_components=2, max_epochs=1, random_state=0).fit(UNSURE)
+    assert [column.kind for name, column in table.columns_.items() if name in types] == list(types.values())
+    assert not recwarn.list
+
+
+def test_a_schema_is_written_edited_and_read(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    text = json.dumps(described(Schema.from_frame(UNSURE).columns))
+    schema = json.loads(text)
+    assert {name: entry["kind"] for name, entry in schema["columns"].items()} == {
+        **{"zip": "category", "day": "category", "height": "float"},
+        **{"dose": "float", "size": "category"},
+    }
+    assert schema["columns"]["dose"]["missing"] == ["none"]
+    assert schema["columns"]["dose"]["examples"] == [f"{i}.5 mg" for i in range(5)]
+    schema["columns"]["zip"]["kind"] = "count"
+    schema["columns"]["dose"] |= {"kind": "category", "missing": ["0.5 mg"]}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    for given in (schema, path, str(path)):
+        table = kdm.KDMTable(schema=given, n_components=2, max_epochs=1, random_state=0).fit(UNSURE)
+        assert table.columns_["zip"].kind == "count"
+        assert table.levels("dose") == ["1.5 mg", "2.5 mg", "3.5 mg", "4.5 mg", "none"]
+    kdm.save(table, tmp_path / "model")
+    assert kdm.load(tmp_path / "model").columns_["zip"].kind == "count"
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"columns": {"x": {"kind": "number"}}}, "types\\['x'\\]: expected one of"),
+        ({"columns": {"y": {"kind": "float"}}}, "expected columns of the table"),
+        ({"columns": {"x": "float"}}, "schema: 'x': expected an object"),
+        ({"columns": {"x": {"missing": "-"}}}, "schema: 'x': expected a list of texts"),
+        ({"x": "float"}, "schema: expected a schema"),
+        (3, "schema: expected a schema"),
+        ("/nowhere/schema.json", "no such file"),
+    ],
+)
+def test_bad_schemas(schema: Any, text: str) -> None:
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=text):
+        kdm.KDMTable(schema=schema).fit({"x": [1.5, 2.5, 3.0]})
+
+
+def test_examples_are_no_rare_texts(staff_table: kdm.KDMTable) -> None:
+    assert staff_table.columns_["title"].examples == ("clerk", "cook", "nurse")
+    assert staff_table.columns_["note"].examples == ()

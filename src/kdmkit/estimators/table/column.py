@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
+from kdmkit.estimators.table.codecs.texts import doubt
+from kdmkit.estimators.table.display import rich_table, text_table
 from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage
 from kdmkit.estimators.table.presence import Presence
 from kdmkit.kernels import Region
@@ -35,6 +38,7 @@ class Column:
         missing: the share of missing cells in the rows it was fitted to.
         storage: how the frame stores the column.
         presence: the variable that says whether a cell is there; None if missing cells are unknown values.
+        unsure: what else the column may be, and how to decide it; "" if the kind is certain.
 
     With `table` as in the example of `KDMTable`:
 
@@ -51,6 +55,12 @@ class Column:
     missing: float
     storage: Storage
     presence: Presence | None = None
+    unsure: str = ""
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Values of the column as they are written: its levels, or the ends of the data. No rare texts."""
+        return self.codec.examples()
 
     @property
     def all_variables(self) -> tuple[str, ...]:
@@ -92,7 +102,10 @@ class Column:
     @property
     def line(self) -> tuple[str, ...]:
         """The line of the column in a printed table, below `COLUMN_HEADER`."""
-        return (self.name, self.kind, f"{self.missing:.1%}", self.details, self.why)
+        ends = "" if self.codec.levels is not None else " … ".join(self.examples)
+        details = "; ".join(filter(None, (self.details, ends)))
+        why = f"{self.why}; unsure: {self.unsure}" if self.unsure else self.why
+        return (self.name, self.kind, f"{self.missing:.1%}", details, why)
 
 
 def fit_column(
@@ -123,6 +136,7 @@ def fit_column(
         codec=codec,
         missing=float(raw.missing.mean()),
         storage=raw.storage,
+        unsure="" if raw.name in types else doubt(raw, kind),
         presence=Presence.fit(f"c{i}_present", raw.missing) if codec.modelled and is_outcome else None,
     )
 
@@ -131,3 +145,30 @@ def absent_cells(column: Column, n_rows: int) -> RawColumn:
     """A column with missing cells only."""
     values = np.zeros(n_rows, dtype=BASES[column.storage.base])
     return RawColumn(column.name, values, np.ones(n_rows, dtype=bool), column.storage)
+
+
+class Columns(dict[str, Column]):
+    """The columns of a table by name; prints as a table of their kinds. `KDMTable.columns_` has it.
+
+    Args:
+        columns: by name.
+        origin: the sample by which the columns were recognised, in words; empty if there was none.
+
+    With `table` as in the example of `KDMTable`:
+
+    >>> {name: column.kind for name, column in table.columns_.items()}
+    {'size': 'category', 'weight': 'float'}
+    """
+
+    def __init__(self, columns: Mapping[str, Column], origin: str = "") -> None:
+        super().__init__(columns)
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        text = text_table(COLUMN_HEADER, [column.line for column in self.values()])
+        return f"{text}\n{self.origin}" if self.origin else text
+
+    def __rich__(self) -> Any:
+        return rich_table(
+            COLUMN_HEADER, [column.line for column in self.values()], caption=self.origin or None
+        )

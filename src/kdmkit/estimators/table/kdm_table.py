@@ -45,6 +45,7 @@ class KDMTable(DensityMixin, TableEstimator):
     Args:
         types: kinds of columns that you decide, by name, for example `{"zip": "category"}`; the others are
             recognised. `columns_` shows the kind of every column.
+        schema: kinds, and texts for missing cells, as `kdmkit schema` writes them: a path, or its content.
         targets: columns that will be predicted. They have more neighbours in the tree, and the loss contains
             their conditional likelihood given random subsets of the others. All answers stay exact and agree
             with each other.
@@ -180,7 +181,7 @@ class KDMTable(DensityMixin, TableEstimator):
         sampler = RowSampler(engine, condition, complete=complete)
         drawn = sampler.draw(n, self._generator(random_state))
         warn_of_outside(engine, condition)
-        return self.schema_.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
+        return sampler.schema.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
 
     # ---- rows
 

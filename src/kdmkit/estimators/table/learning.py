@@ -19,9 +19,11 @@ from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.engine import TableEngine
+from kdmkit.estimators.table.column import Columns
+from kdmkit.estimators.table.decisions import read_decisions
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
-from kdmkit.estimators.table.schema import Columns, Schema
+from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
 
@@ -34,6 +36,7 @@ class TableEstimator(KDMEstimator):
     """The fit of a table; `KDMTable` adds the questions."""
 
     types: Any = None
+    schema: Any = None
     targets: Any = None
     texts: Literal["left out", "pooled", "drawn"] = "left out"
     min_level_rows: int | Literal["auto"] = "auto"
@@ -115,8 +118,17 @@ class TableEstimator(KDMEstimator):
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
-        options = {"missing": self.missing, "texts": self.texts}
-        return Schema.from_frame(frame, self.types, least_rows=self._least_rows(), **options)
+        decisions = read_decisions(self.schema)
+        schema = Schema.from_frame(
+            frame,
+            {**decisions.types, **(self.types or {})},
+            missing=self.missing,
+            texts=self.texts,
+            least_rows=self._least_rows(),
+            markers=decisions.markers,
+        )
+        schema.warn_of_unsure()
+        return schema
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
         """The schema with the levels of one more chunk."""
@@ -179,7 +191,7 @@ class TableEstimator(KDMEstimator):
     def columns_(self) -> Columns:
         """The columns and their kinds, by name; prints as a table."""
         check_is_fitted(self)
-        return Columns(self.schema_)
+        return Columns(self.schema_.columns, self.schema_.origin)
 
     def _engine(self) -> TableEngine:
         """The fitted distribution; made once."""

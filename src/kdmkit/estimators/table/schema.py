@@ -7,6 +7,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,7 @@ from kdmkit.estimators.table.codecs.rare import (
     with_least_rows,
 )
 from kdmkit.estimators.table.codecs.texts import recognised
-from kdmkit.estimators.table.column import COLUMN_HEADER, Column, absent_cells, fit_column
-from kdmkit.estimators.table.display import rich_table, text_table
+from kdmkit.estimators.table.column import Column, Columns, absent_cells, fit_column
 from kdmkit.estimators.table.frames.cells import joined, marked_frame, read_cells
 from kdmkit.estimators.table.frames.read import RawFrame, read_frame
 from kdmkit.estimators.table.frames.restore import build_frame
@@ -79,6 +79,7 @@ class Schema:
         missing: str = "outcome",
         texts: str = "left out",
         least_rows: int | None = None,
+        markers: Mapping[str, Sequence[str]] | None = None,
     ) -> Schema:
         """The schema of a frame.
 
@@ -94,7 +95,7 @@ class Schema:
         if not raw.n_rows:
             raise ValueError(bad_argument("X", "at least one row", "none"))
         wanted = check_types(types, list(raw.columns))
-        raw = recognised(raw, wanted)
+        raw = recognised(raw, wanted, markers or {})
         wanted |= texts_as_levels(raw, wanted) if texts != "left out" else {}
         least_rows = 1 if texts == "drawn" else least_rows
         columns = [
@@ -148,6 +149,17 @@ class Schema:
         if absent or unknown:
             got = ", ".join(absent + unknown)
             raise ValueError(bad_argument("X", "the columns of the rows before", got))
+
+    def warn_of_unsure(self) -> None:
+        """One warning that lists the columns whose kind is not certain, and how to decide it."""
+        unsure = [
+            f"{name!r} ({column.kind}: {column.unsure})"
+            for name, column in self.columns.items()
+            if column.unsure
+        ]
+        if unsure:
+            listed = "; ".join(unsure)
+            warnings.warn(f"kinds of columns that are not certain: {listed}", stacklevel=4)
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
@@ -273,6 +285,14 @@ class Schema:
             missing = column.presence.is_missing(values).cpu().numpy()
         return RawColumn(name, decoded, missing, column.storage)
 
+    def with_points(self, points: Mapping[str, Sequence[Any]]) -> Schema:
+        """The schema, in which numbers that differ from a given one by rounding are that number."""
+        columns = [
+            replace(column, codec=column.codec.with_points(points[name])) if points.get(name) else column
+            for name, column in self.columns.items()
+        ]
+        return Schema(columns, self.backend, self.labels, self.sample, self.missing)
+
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""
         if name not in self.columns:
@@ -321,6 +341,7 @@ class Schema:
                 "codec": column.codec.config(),
                 "storage": column.storage.config(),
                 "presence": None if column.presence is None else column.presence.config(),
+                **({"unsure": column.unsure} if column.unsure else {}),
             }
             for column in self.columns.values()
         ]
@@ -348,6 +369,7 @@ class Schema:
                     missing=fields["missing"],
                     storage=storage,
                     presence=None if presence is None else Presence(**presence),
+                    unsure=fields.get("unsure", ""),
                 )
             )
         sample = config.get("sample")
@@ -357,8 +379,7 @@ class Schema:
 
     def __str__(self) -> str:
         """A table of the columns and their kinds."""
-        text = text_table(COLUMN_HEADER, [column.line for column in self.columns.values()])
-        return f"{text}\n{self.origin}" if self.origin else text
+        return repr(Columns(self.columns, self.origin))
 
     @property
     def origin(self) -> str:
@@ -366,28 +387,3 @@ class Schema:
         if self.sample is None:
             return ""
         return f"recognised by a uniform sample of {self.sample[0]:,} of {self.sample[1]:,} rows"
-
-
-class Columns(dict[str, Column]):
-    """The columns of a table by name; prints as a table of their kinds. `KDMTable.columns_` has it.
-
-    Attributes:
-        origin: the sample by which the columns were recognised, in words; empty if there was none.
-
-    With `table` as in the example of `KDMTable`:
-
-    >>> {name: column.kind for name, column in table.columns_.items()}
-    {'size': 'category', 'weight': 'float'}
-    """
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema.columns)
-        self._text, self.origin = str(schema), schema.origin
-
-    def __repr__(self) -> str:
-        return self._text
-
-    def __rich__(self) -> Any:
-        return rich_table(
-            COLUMN_HEADER, [column.line for column in self.values()], caption=self.origin or None
-        )

@@ -164,6 +164,10 @@ class Codec(ABC):
         """Whether cells lie on the grid of the column."""
         return np.ones(len(column.values), dtype=bool)
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        """The codec, which decodes numbers beside some single values as these."""
+        return self
+
     @property
     def atoms(self) -> tuple[float, ...]:
         """Single numbers with a probability."""
@@ -187,6 +191,10 @@ class Codec(ABC):
     @abstractmethod
     def describe(self) -> str:
         """The codec in a few words."""
+
+    def examples(self) -> tuple[str, ...]:
+        """Some values as they are written, the least and the greatest of ordered ones."""
+        return ()
 
     @abstractmethod
     def config(self) -> dict[str, Any]:

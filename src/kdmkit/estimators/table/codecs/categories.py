@@ -21,6 +21,7 @@ from kdmkit.kernels.region_reading import by_edges, single_values
 
 #: What draws have in place of rare levels.
 OTHER = "(other)"
+_EXAMPLES = 5
 _FEWEST, _MOST_FEWEST, _ROWS_FOR_ONE_MORE = 2, 5, 500
 
 
@@ -207,6 +208,11 @@ class LevelsCodec(Codec):
         rare = int(self.rare.sum())
         drawn = f"; {rare} with fewer than {self.least_rows} rows are drawn as {OTHER}" if rare else ""
         return f"{len(self._levels)} levels: {self._listed()}{drawn}"
+
+    def examples(self) -> tuple[str, ...]:
+        rare = self.rare if len(self.rare) else np.zeros(len(self._levels), bool)
+        common = [str(level) for level, is_rare in zip(self._levels, rare, strict=True) if not is_rare]
+        return tuple(common[:_EXAMPLES])
 
     def _listed(self) -> str:
         return listed([str(level) for level in self._levels], 6)

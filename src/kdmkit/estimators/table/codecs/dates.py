@@ -25,6 +25,7 @@ from kdmkit.estimators.table.codecs.calendar import (
 from kdmkit.estimators.table.codecs.digits import digit_boxes
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
 from kdmkit.estimators.table.codecs.times import digit_part, listed_units
+from kdmkit.estimators.table.display import scalar, written
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.literals import read_people_date
 from kdmkit.kernels import Interval, QuantileNormal, Region
@@ -218,6 +219,11 @@ class DateCodec(Codec):
         return listed_units(self, low, high, most)
 
     # ---- description
+
+    def examples(self) -> tuple[str, ...]:
+        ends = self.seen.pieces[0]
+        dates = self.decoded(np.array([ends.low + 0.5, ends.high - 0.5]))
+        return tuple(written(scalar(date)) for date in dates)
 
     def describe(self) -> str:
         return " + ".join(self.calendar.digits)

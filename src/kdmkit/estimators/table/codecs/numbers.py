@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -22,6 +24,7 @@ from kdmkit.kernels import Interval, OneOf, Region, Union
 from kdmkit.kernels.regions import is_missing
 
 _MICROSECONDS = 1e6
+_EXAMPLES = 5
 
 
 class NumberCodec(Codec):
@@ -151,6 +154,14 @@ class NumberCodec(Codec):
     def atoms(self) -> tuple[float, ...]:
         return getattr(self.part, "atoms", ())
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        if not isinstance(self.part, NumberPart) or self.part.step:
+            return self
+        made = copy(self)
+        made.part = replace(self.part, atoms=tuple(sorted({*self.part.atoms, *map(float, points)})))
+        made.parts = (made.part,)
+        return made
+
     def are_outcomes(self, column: RawColumn) -> np.ndarray:
         part = self.part
         return (
@@ -178,6 +189,14 @@ class NumberCodec(Codec):
     def written(self, number: float) -> str:
         """A number in the writing of the column."""
         return str(number) if self.writing is None else self.writing.write(number)
+
+    def examples(self) -> tuple[str, ...]:
+        values = self.part.values
+        ends = self.part.extremes if isinstance(self.part, NumberPart) else (values or ())
+        unit = " s" if self.base == "duration" else ""
+        return tuple(
+            f"{end:g}{unit}" if self.writing is None else self.written(end) for end in ends[:_EXAMPLES]
+        )
 
     def describe(self) -> str:
         return self.part.describe()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from kdmkit.estimators.table.codecs.calendar import date_formats
 from kdmkit.estimators.table.frames.cells import marked_frame, read_cells
-from kdmkit.estimators.table.frames.markers import is_marked, markers_of_levels, markers_of_numbers
+from kdmkit.estimators.table.frames.markers import WORDS, is_marked, markers_of_levels, markers_of_numbers
 from kdmkit.estimators.table.frames.read import RawFrame
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.frames.writing import NumberWriting, TimeWriting, Writing
@@ -42,9 +42,11 @@ _FEWEST_PERSONAL = 20
 _MIXED = re.compile(r"(?=.*\d)(?=.*[^\W\d_])")
 
 
-def recognised(raw: RawFrame, types: Mapping[str, str]) -> RawFrame:
+def recognised(raw: RawFrame, types: Mapping[str, str], markers: Mapping[str, Sequence[str]]) -> RawFrame:
     """A frame with its texts read as numbers, times and missing cells, where they write these."""
-    storages = {name: _storage(column, types.get(name)) for name, column in raw.columns.items()}
+    storages = {
+        name: _storage(column, types.get(name), markers.get(name)) for name, column in raw.columns.items()
+    }
     for name, storage in storages.items():
         texts = storage.texts
         while texts and texts in raw.columns:
@@ -59,6 +61,25 @@ def recognised(raw: RawFrame, types: Mapping[str, str]) -> RawFrame:
     return replace(read, columns=columns, labels=tuple(labels.get(name, name) for name in columns))
 
 
+def doubt(column: RawColumn, kind: str) -> str:
+    """What else a column of texts may be, and how to decide it; "" if its kind is certain."""
+    storage, name = column.storage, column.name
+    if storage.texts:
+        return f'texts among numbers; types={{"{name}": "category"}}'
+    words = [marker for marker in storage.markers if marker.strip().lower() in WORDS]
+    if words:
+        return f'{words[0]!r} may be a level; types={{"{name}": "category"}}'
+    if storage.base != "string" or storage.categories is not None or kind not in ("category", "identifier"):
+        return ""
+    texts = Counter(column.present.tolist())
+    if len(date_formats(column)) == 2:
+        return "dates of which day and month may swap: write them as 2024-05-31"
+    writing = NumberWriting.of(texts) if len(texts) >= _FEWEST_NUMBERS else None
+    if writing is not None and _covers(writing, texts):
+        return f'texts that read as numbers; types={{"{name}": "count"}}'
+    return ""
+
+
 def personal_content(present: np.ndarray) -> str:
     """What texts of single people or things a column has, in words; "" if it has others."""
     distinct = list(dict.fromkeys(present.tolist()))[:_LOOKED_AT]
@@ -70,17 +91,18 @@ def personal_content(present: np.ndarray) -> str:
     return ""
 
 
-def _storage(column: RawColumn, kind: str | None) -> Storage:
+def _storage(column: RawColumn, kind: str | None, decided: Sequence[str] | None) -> Storage:
     """The storage of a column, with the writing of its texts and the texts that stand for missing cells.
 
     Args:
         kind: the kind that the caller decides, None if it is to be recognised.
+        decided: the texts that the caller takes for missing cells, None if they are to be recognised.
     """
     storage = column.storage
     if storage.base != "string" or storage.categories is not None or not len(column.present):
         return storage
     counts = Counter(column.present.tolist())
-    markers = markers_of_numbers(counts)
+    markers = markers_of_numbers(counts) if decided is None else set(decided)
     texts = {text: count for text, count in counts.items() if text not in markers}
     if kind in (None, "time", *NUMBER_KINDS) and texts:
         writing = _writing(column.name, texts, kind)
@@ -99,7 +121,8 @@ def _storage(column: RawColumn, kind: str | None) -> Storage:
         if date_formats(marked):
             return replace(storage, markers=tuple(sorted(markers)))
     if kind in (None, "category", "boolean", "text"):
-        return replace(storage, markers=tuple(sorted(markers_of_levels(counts))))
+        markers = markers_of_levels(counts) if decided is None else markers
+        return replace(storage, markers=tuple(sorted(markers)))
     return storage
 
 

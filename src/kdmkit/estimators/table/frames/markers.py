@@ -13,9 +13,7 @@ _MARKERS = frozenset(
     | {"…", "...", ".", ".."}
 )
 #: Texts that stand for a missing cell among numbers and dates; elsewhere they are levels.
-_WORDS = frozenset(
-    {"none", "unknown", "unk", "missing", "not available", "not known", "tbd", "tba", "(null)"}
-)
+WORDS = frozenset({"none", "unknown", "unk", "missing", "not available", "not known", "tbd", "tba", "(null)"})
 _TWO_LETTERS = re.compile(r"[A-Z]{2}")
 # Levels that remain beside the markers: of fewer, a marker is one of the levels.
 _FEWEST_LEVELS = 2
@@ -24,7 +22,7 @@ _FEWEST_LEVELS = 2
 def markers_of_numbers(texts: Iterable[str]) -> set[str]:
     """The texts that stand for missing cells in a column of numbers, dates or times."""
     return {
-        text for text in texts if _folded(text) in _MARKERS or _folded(text) in _WORDS or not _folded(text)
+        text for text in texts if _folded(text) in _MARKERS or _folded(text) in WORDS or not _folded(text)
     }
 
 
