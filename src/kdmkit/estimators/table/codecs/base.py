@@ -164,6 +164,10 @@ class Codec(ABC):
         """Whether cells lie on the grid of the column."""
         return np.ones(len(column.values), dtype=bool)
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        """The codec, which decodes numbers beside some single values as these."""
+        return self
+
     @property
     def atoms(self) -> tuple[float, ...]:
         """Single numbers with a probability."""
