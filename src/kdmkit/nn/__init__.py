@@ -1,5 +1,6 @@
 """Modules that own the parameters of kernel density matrices and return distributions."""
 
+from kdmkit.nn.chain_layer import ChainLayer
 from kdmkit.nn.draws import DrawingModule, Draws, Dropout
 from kdmkit.nn.layer import KDMLayer, Variable
 from kdmkit.nn.mixture_layer import DensityLayer, JointLayer, MixtureLayer
@@ -11,6 +12,7 @@ from kdmkit.nn.trend import LabelTrend, ResidualMemory, Trend
 
 __all__ = [
     "MLP",
+    "ChainLayer",
     "DensityLayer",
     "DrawingModule",
     "Draws",

@@ -12,7 +12,15 @@ from typing import Any, TypedDict, cast
 import torch
 from torch import Tensor, nn
 
-from kdmkit._core.checks import as_shape, bad_argument, check_count, check_device, check_dtype, in_memory
+from kdmkit._core.checks import (
+    as_shape,
+    bad_argument,
+    check_count,
+    check_device,
+    check_dtype,
+    check_instance,
+    in_memory,
+)
 from kdmkit._core.runtime import only_reverse_mode
 from kdmkit.distributions.arguments import RESERVED
 from kdmkit.distributions.base import Composite, map_values, snapshot
@@ -270,3 +278,18 @@ def options_from(config: Mapping[str, Any]) -> LayerOptions:
     train = {f"train_{part}": flag for part, flag in config["train"].items()}
     dtype = getattr(torch, config["dtype"])
     return cast("LayerOptions", {**train, "dtype": dtype, "generator": torch.Generator()})
+
+
+def check_variables(variables: Sequence[Variable], reserved: Sequence[str]) -> None:
+    """Raises unless variables have densities and different names, none of them reserved."""
+    for variable in variables:
+        check_instance("variables", variable, Variable, "a sequence of kdmkit.nn.Variable")
+        if variable.name in reserved:
+            wanted = f"a name other than {', '.join(reserved)}"
+            raise ValueError(bad_argument("variables", wanted, repr(variable.name)))
+        if not variable.kernel.has_density:
+            wanted = "kernels that are densities"
+            raise TypeError(bad_argument("variables", wanted, f"{variable.kernel!r} of {variable.name!r}"))
+    names = [variable.name for variable in variables]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(bad_argument("variables", "one or more with different names", names))

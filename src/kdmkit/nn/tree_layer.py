@@ -16,7 +16,7 @@ from kdmkit.distributions import KDM, TreeKDM
 from kdmkit.distributions.arguments import check_masks
 from kdmkit.distributions.base import snapshot
 from kdmkit.distributions.tree.states import States, Topology, log_total, with_shift
-from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, options_from
+from kdmkit.nn.layer import KDMLayer, LayerOptions, Variable, check_variables, options_from
 from kdmkit.nn.tree_scores import TreeScores
 from kdmkit.nn.tree_start import LearnedTree, choose_rows, learn_tree, start_components, start_edges
 from kdmkit.ops.messages import Indexed, Tables
@@ -66,7 +66,7 @@ class TreeLayer(KDMLayer):
     ) -> None:
         super().__init__()
         variables = list(variables)
-        _check_variables(variables)
+        check_variables(variables, _RESERVED)
         self._learns_tree = parents is None
         names = [variable.name for variable in variables]
         chain: dict[str, str | None] = dict(zip(names, [None, *names], strict=False))
@@ -291,20 +291,6 @@ class TreeLayer(KDMLayer):
 
     def extra_repr(self) -> str:
         return f"n_components={self.n_components}, parents={self.parents}"
-
-
-def _check_variables(variables: list[Variable]) -> None:
-    for variable in variables:
-        check_instance("variables", variable, Variable, "a sequence of kdmkit.nn.Variable")
-        if variable.name in _RESERVED:
-            wanted = f"a name other than {', '.join(_RESERVED)}"
-            raise ValueError(bad_argument("variables", wanted, repr(variable.name)))
-        if not variable.kernel.has_density:
-            wanted = "kernels that are densities"
-            raise TypeError(bad_argument("variables", wanted, f"{variable.kernel!r} of {variable.name!r}"))
-    names = [variable.name for variable in variables]
-    if len(set(names)) < len(names) or not names:
-        raise ValueError(bad_argument("variables", "one or more with different names", names))
 
 
 def _topology(names: list[str], parents: Mapping[str, str | None]) -> Topology:

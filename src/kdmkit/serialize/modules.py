@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from kdmkit._core.checks import bad_argument, check_finite, check_log_weights, check_positive
 from kdmkit.distributions import KDM, JointKDM, TreeKDM
 from kdmkit.kernels import Bandwidth, Kernel, kernel_from_config
-from kdmkit.nn import MLP, DensityLayer, JointLayer, KDMLayer, Predictor, Scaler, TreeLayer
+from kdmkit.nn import MLP, ChainLayer, DensityLayer, JointLayer, KDMLayer, Predictor, Scaler, TreeLayer
 from kdmkit.serialize.values import check_types
 
 _DISTRIBUTIONS: dict[str, type] = {"KDM": KDM, "JointKDM": JointKDM, "TreeKDM": TreeKDM}
@@ -24,6 +24,7 @@ CLASSES: dict[str, type] = {
     "JointLayer": JointLayer,
     "DensityLayer": DensityLayer,
     "TreeLayer": TreeLayer,
+    "ChainLayer": ChainLayer,
     "Predictor": Predictor,
     **_DISTRIBUTIONS,
 }

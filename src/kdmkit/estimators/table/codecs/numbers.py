@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -152,11 +154,23 @@ class NumberCodec(Codec):
     def atoms(self) -> tuple[float, ...]:
         return getattr(self.part, "atoms", ())
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        if not isinstance(self.part, NumberPart) or self.part.step:
+            return self
+        made = copy(self)
+        made.part = replace(self.part, atoms=tuple(sorted({*self.part.atoms, *map(float, points)})))
+        made.parts = (made.part,)
+        return made
+
     def are_outcomes(self, column: RawColumn) -> np.ndarray:
         part = self.part
         return (
             part.on_grid(as_numbers(column)) if isinstance(part, NumberPart) else super().are_outcomes(column)
         )
+
+    @property
+    def number_part(self) -> NumberPart | None:
+        return self.part if isinstance(self.part, NumberPart) else None
 
     @property
     def breaks(self) -> tuple[float, ...]:
