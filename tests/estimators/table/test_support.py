@@ -100,6 +100,19 @@ def test_the_support_is_the_share_of_rows_that_are_less_usual(weather: kdm.KDMTa
         assert support == pytest.approx((density <= height).mean(), abs=0.04)
 
 
+@pytest.mark.parametrize("given", ["x = 0", "y is missing"])
+def test_the_support_has_no_unit(given: str, unchecked: None) -> None:
+    """Frequent values and missing cells are compared with values of densities."""
+    rng = np.random.default_rng(0)
+    x, y = np.where(rng.random(500) < 0.1, 0.0, rng.gamma(2, 1, 500)), rng.normal(size=500)
+    y[rng.random(500) < 0.1] = np.nan
+    for unit in (1e-3, 1e3):
+        frame = {"x": unit * x, "y": unit * y, "c": rng.choice(["a", "b"], 500)}
+        table = kdm.KDMTable(n_components=3, max_epochs=3, random_state=0).fit(frame)
+        assert table.query("c", given).support == 1
+        assert table.query("c", {"x": 6 * unit}).support < 0.1
+
+
 def test_printed_answers_tell_that_the_evidence_is_unlike_the_data(
     weather: kdm.KDMTable, unchecked: None
 ) -> None:
@@ -131,3 +144,18 @@ def test_ranges_that_touch_count_their_common_end_once(weather: kdm.KDMTable, un
     first, second, third = answer.histogram([(0, 2), (2.5, 3), (3, 4)])
     assert first == pytest.approx(answer.probability((0, 2)))
     assert second + third == pytest.approx(answer.probability((2.5, 4)), abs=1e-6)
+
+
+def test_information_given_a_union_is_that_of_the_mixture(unchecked: None) -> None:
+    rng = np.random.default_rng(0)
+    b = rng.random(400) < 0.5
+    d = rng.random(400) < np.where(b, 0.8, 0.1)
+    e = rng.random(400) < np.where(d, 0.3, 0.9)
+    frame = {"b": b, "d": d, "e": e, "f": rng.random(400) < 0.4}
+    table = kdm.KDMTable(n_components=3, max_epochs=3, random_state=0).fit(frame)
+    given = "e = true or f = true"
+    values = (False, True)
+    probs = np.array([[table.probability({"b": i, "d": j}, given) for j in values] for i in values])
+    independent = probs.sum(1, keepdims=True) * probs.sum(0, keepdims=True)
+    expected = float((probs * np.log(probs / independent)).sum())
+    assert table.information("b", given)["d"] == pytest.approx(expected, rel=1e-4)

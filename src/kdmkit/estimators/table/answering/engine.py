@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
@@ -32,6 +32,8 @@ from kdmkit.training import Table
 BLOCK = 4096
 # Rows that tell how usual evidence is: with the evidence, and of all; differences of log p that are rounding.
 _FEW_ROWS, _MANY_ROWS, _ROUNDING = 200, 5000, 1e-5
+# A value of a density counts with a neighbourhood: this share of the interquartile range of its column.
+_NEIGHBOURHOOD = 0.02
 # Evidence is unlike the data below this support.
 _UNUSUAL = 1e-4
 
@@ -50,6 +52,7 @@ class TableEngine:
         self._priors: dict[str, Posterior] = {}
         self._last_boxes: tuple[Event | None, list[Box]] = (None, [])
         self._log_probs_of_draws: dict[tuple[str, ...], Tensor] = {}
+        self._widths: dict[str, float] = {}
 
     @cached_property
     def caches(self) -> dict[str, ComponentCache]:
@@ -215,7 +218,10 @@ class TableEngine:
     # ---- how usual evidence is
 
     def support(self, given: Event) -> float:
-        """The share of rows that are at most as probable as the evidence, in the same columns."""
+        """The share of rows that are at most as probable as the evidence, in the same columns.
+
+        Values of densities count with neighbourhoods, so that they compare with masses in any unit.
+        """
         boxes = self.boxes(given)
         names = sorted({str(key) for box in boxes for key in box if not isinstance(key, Pair)})
         if not names:
@@ -260,6 +266,8 @@ class TableEngine:
         return self._log_probs_of_draws[variables]
 
     def _log_prob_of(self, rows: Mapping[str, Tensor], variables: Sequence[str]) -> Float[Tensor, " rows"]:
+        """log p of some variables; values of densities count with their neighbourhoods."""
+        observed: dict[str, Tensor] = {}
         if len(variables) == 1:
             log_prob = self.joint.marginal(variables[0]).log_prob(rows[variables[0]])
         else:
@@ -270,7 +278,31 @@ class TableEngine:
                 for name in column.variables
             }
             log_prob = self.joint.marginal(*variables).log_prob(observed=observed, **rows)
-        return log_prob.double()
+        log_prob = log_prob.double()
+        for name in variables:
+            kernel = self.joint.kernels[name]
+            if not (kernel.discrete or kernel.only_atoms):
+                counts = self._has_density(name, rows[name])
+                counts = counts & observed[name] if name in observed else counts
+                log_prob = log_prob + counts * math.log(self._width(name))
+        return log_prob
+
+    def _has_density(self, name: str, events: Tensor) -> Bool[Tensor, " rows"]:
+        """Which events of a continuous variable are no atoms."""
+        kernel = self.joint.kernels[name]
+        if not kernel.has_atoms:
+            return torch.ones(len(events), dtype=torch.bool, device=events.device)
+        return ~(kernel.nearest_atom(events) == events).flatten(1).all(-1)
+
+    def _width(self, name: str) -> float:
+        """The width of a neighbourhood of values of a density."""
+        if name not in self._widths:
+            generator = torch.Generator(self.joint.components[name].device).manual_seed(1)
+            events = self.joint.marginal(name).sample((_MANY_ROWS,), generator=generator)
+            events = events[self._has_density(name, events)].double().flatten()
+            low, high = torch.quantile(events, torch.tensor([0.25, 0.75]).to(events)).tolist()
+            self._widths[name] = _NEIGHBOURHOOD * (high - low)
+        return self._widths[name]
 
     # ---- many rows
 

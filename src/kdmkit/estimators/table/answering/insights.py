@@ -151,8 +151,6 @@ def measure_information(
 ) -> Information:
     """I(target; column | given) of every column that is not given.
 
-    If the evidence is a union of boxes, it is the mean over the boxes, weighted by their probabilities.
-
     Args:
         engine, information, n_samples, generator: as in `measure_dependence`; information by rows answers
             where nothing is given.
@@ -170,20 +168,14 @@ def measure_information(
         row = measured.information[measured.names.index(target.name)].tolist()
         values = {name: v for name, v in zip(measured.names, row, strict=True) if name != target.name}
         return Information(values, {name: measured.interval(target.name, name) for name in values})
-    trees, shares = [engine.joint], [1.0]
+    tree = engine.joint
     if conditioned and others:
-        free = [name for column in (target, *others) for name in column.all_variables]
-        cases = [engine.evidence([box]).infer(free) for box in boxes]
-        logs = torch.stack([tree.log_evidence.double() for tree in cases])
-        trees, shares = cases, torch.softmax(logs, 0).tolist()
-    means = {
-        column.name: np.average(
-            [_between(tree, target, column, n_samples, generator) for tree in trees], axis=0, weights=shares
-        ).tolist()
-        for column in others
-    }
-    values = {name: value for name, (value, _, _) in means.items()}
-    return Information(values, {name: (low, high) for name, (_, low, high) in means.items()})
+        tree = engine.evidence(boxes).infer(
+            [name for column in (target, *others) for name in column.all_variables]
+        )
+    every = {column.name: _between(tree, target, column, n_samples, generator) for column in others}
+    values = {name: value for name, (value, _, _) in every.items()}
+    return Information(values, {name: (low, high) for name, (_, low, high) in every.items()})
 
 
 def _between(
