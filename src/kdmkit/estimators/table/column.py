@@ -59,7 +59,7 @@ class Column:
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """Values of the column as they are written: its levels, or the ends of the data. No rare texts."""
+        """Values of the column as they are written: its levels, or the ends of its range; no rare texts."""
         return self.codec.examples()
 
     @property

@@ -163,6 +163,10 @@ class Schema:
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
+        if unknown and len(unknown) == len(raw.columns):
+            similar = "".join(did_you_mean(name, self.columns) for name in unknown[:1])
+            got = f"{', '.join(map(repr, unknown))}{similar}"
+            raise ValueError(bad_argument("X", "at least one column of the table", got))
         if unknown:
             listed = ", ".join(map(repr, unknown))
             warnings.warn(f"columns that the table was not fitted to are ignored: {listed}", stacklevel=3)

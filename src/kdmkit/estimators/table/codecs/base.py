@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts import Events, Part
+from kdmkit.estimators.table.codecs.parts import Events, NumberPart, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
 from kdmkit.kernels.regions import WHOLE
@@ -172,6 +172,11 @@ class Codec(ABC):
     def atoms(self) -> tuple[float, ...]:
         """Single numbers with a probability."""
         return ()
+
+    @property
+    def number_part(self) -> NumberPart | None:
+        """How numbers without levels are events."""
+        return None
 
     @property
     def breaks(self) -> tuple[float, ...]:

@@ -145,16 +145,23 @@ class DateCodec(Codec):
 
     @property
     def seen(self) -> Region:
-        part, size = self.parts[0], math.prod(self.calendar.sizes[1:])
-        assert isinstance(part, NumberPart)
-        first, last = part.extremes
+        size = math.prod(self.calendar.sizes[1:])
+        first, last = self._extremes
         return Interval(first * size - 0.5, (last + 1) * size - 0.5, "left")
+
+    @property
+    def _extremes(self) -> tuple[float, float]:
+        """The least and the greatest first digit of the data: dates of one year have one."""
+        part = self.parts[0]
+        values = part.values or (0.0,)
+        return part.extremes if isinstance(part, NumberPart) else (values[0], values[-1])
 
     @property
     def _range(self) -> tuple[int, int]:
         """Values of the first digit beyond which no date has a probability that matters."""
         part = self.parts[0]
-        assert isinstance(part, NumberPart)
+        if not isinstance(part, NumberPart):
+            return int(self._extremes[0]), int(self._extremes[1])
         change = QuantileNormal(part.knots, part.scores)
         ends = (
             change.inv(torch.tensor([-_FAR_SCORE, _FAR_SCORE], dtype=torch.float64)) * part.scale + part.shift

@@ -169,6 +169,10 @@ class NumberCodec(Codec):
         )
 
     @property
+    def number_part(self) -> NumberPart | None:
+        return self.part if isinstance(self.part, NumberPart) else None
+
+    @property
     def breaks(self) -> tuple[float, ...]:
         part = self.part
         knots = [k * part.scale + part.shift for k in part.knots] if isinstance(part, NumberPart) else []
