@@ -255,6 +255,7 @@ def test_draws_lie_inside(name: str, dtype: torch.dtype) -> None:
     for region in regions:
         inside, inner = kernel.restricted(region, c)
         x = inside.sample(inner[index], index, seeded(0))
+        inside.check_events("x", x, x.shape[1:])
         x = x.argmax(-1) if name == "cosine" else x
         if region.has_missing:
             x = x[~x.isnan()]

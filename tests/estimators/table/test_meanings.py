@@ -230,3 +230,21 @@ def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
     c = table.columns
     assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1
     assert table.probability(c.tenths < c.tenths) == table.probability(c.tenths != c.tenths) == 0
+
+
+@pytest.mark.parametrize("given", [{" lead": 0.35}, {" lead": [0.1, 0.35]}, "` lead` = 0.35 and count > 2"])
+def test_rows_given_a_single_value_hold_it_exactly(table: kdm.KDMTable, given: Any) -> None:
+    rows = table.sample(50, given=given, random_state=0)
+    assert set(rows[" lead"]) <= {0.1, 0.35}
+
+
+def test_rows_of_alternatives_with_comparisons_are_as_frequent_as_they_are_probable(
+    table: kdm.KDMTable,
+) -> None:
+    c = table.columns
+    event = ((c.tenths < c.zeros) & (c["count"] > 1)) | ((c.tenths >= c.zeros) & (c["count"] > 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = table.sample(4000, given=event, random_state=0)
+    p = table.probability((c.tenths < c.zeros) & (c["count"] > 1)) / table.probability(event)
+    assert (rows["tenths"] < rows["zeros"]).mean() == pytest.approx(p, abs=4 * (p * (1 - p) / 4000) ** 0.5)

@@ -241,3 +241,33 @@ def test_a_table_of_one_column_of_dates(unchecked: None) -> None:
     assert table.impute(gaps)["day"].tolist() == [answer.median, days[0], answer.median]
     assert "00:00" not in repr(answer)
     assert "00:00" not in str(answer.to_dict()["median"])
+
+
+def test_frames_without_a_known_column_are_refused(odd: kdm.KDMTable) -> None:
+    with pytest.raises(ValueError, match="X: expected at least one column of the table, got 'X'"):
+        odd.score_samples({"X": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        ([10**400, 1], "column 'x': expected values that a float can have, got 1000"),
+        (["\ud800", "a"], "column 'x': expected text in Unicode, got .* in row 0"),
+        ([[1, 2], [3]], "columns that a model can learn"),
+        ([decimal.Decimal("Infinity"), decimal.Decimal(1)], "expected finite numbers"),
+    ],
+)
+def test_cells_that_no_column_can_have(cells: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        kdm.KDMTable(max_epochs=1).fit({"x": cells})
+
+
+def test_cells_at_the_ends_of_their_types(unchecked: None) -> None:
+    frame = {
+        "tiny": [5e-324, 0.0, 1e-323] * 20,
+        "date": [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(2020, 2, 29)] * 20,
+        "decimal": [decimal.Decimal("sNaN"), decimal.Decimal(1), decimal.Decimal(2)] * 20,
+    }
+    table = kdm.KDMTable(n_components=2, max_epochs=1, random_state=0).fit(pd.DataFrame(frame))
+    assert table.columns_["decimal"].missing == pytest.approx(1 / 3)
+    assert len(table.sample(5, random_state=0)) == 5

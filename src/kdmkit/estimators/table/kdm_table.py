@@ -181,7 +181,7 @@ class KDMTable(DensityMixin, TableEstimator):
         sampler = RowSampler(engine, condition, complete=complete)
         drawn = sampler.draw(n, self._generator(random_state))
         warn_of_outside(engine, condition)
-        return self.schema_.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
+        return sampler.schema.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
 
     # ---- rows
 

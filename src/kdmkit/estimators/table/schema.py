@@ -7,6 +7,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -162,6 +163,10 @@ class Schema:
 
     def _warn_of_unknown(self, raw: RawFrame) -> None:
         unknown = [name for name in raw.columns if name not in self.columns]
+        if unknown and len(unknown) == len(raw.columns):
+            similar = "".join(did_you_mean(name, self.columns) for name in unknown[:1])
+            got = f"{', '.join(map(repr, unknown))}{similar}"
+            raise ValueError(bad_argument("X", "at least one column of the table", got))
         if unknown:
             listed = ", ".join(map(repr, unknown))
             warnings.warn(f"columns that the table was not fitted to are ignored: {listed}", stacklevel=3)
@@ -283,6 +288,14 @@ class Schema:
         if column.presence is not None and column.presence.name in values:
             missing = column.presence.is_missing(values).cpu().numpy()
         return RawColumn(name, decoded, missing, column.storage)
+
+    def with_points(self, points: Mapping[str, Sequence[Any]]) -> Schema:
+        """The schema, in which numbers that differ from a given one by rounding are that number."""
+        columns = [
+            replace(column, codec=column.codec.with_points(points[name])) if points.get(name) else column
+            for name, column in self.columns.items()
+        ]
+        return Schema(columns, self.backend, self.labels, self.sample, self.missing)
 
     def column(self, argument: str, name: Any) -> Column:
         """A column by its name; an unknown one raises."""

@@ -242,7 +242,7 @@ def panel_sums(
     return nodes.flatten(0, 1), weights.flatten(0, 1)
 
 
-def _mean_coefficients() -> np.ndarray[Any, Any]:
+def _mean_coefficients() -> np.ndarray:
     """a_rj: the mean of u^(2r) over the middles of n equal parts of [−1, 1] is Σ_j a_rj (2/n)^(2j)."""
     table = np.zeros((_SUM_POWERS, _SUM_POWERS))
     for r in range(_SUM_POWERS):

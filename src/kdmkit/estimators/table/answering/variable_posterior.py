@@ -24,7 +24,6 @@ from kdmkit.estimators.table.answering.posterior import (
     nearest_interval,
     tails,
 )
-from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Region
 
@@ -47,7 +46,7 @@ class VariablePosterior(Posterior):
     """
 
     def __init__(self, column: Column, rho: KDM, cache: ComponentCache | None = None) -> None:
-        self.column, self.rho = column, rho
+        self.column, self.codec, self.rho = column, column.codec, rho
         if not rho.batch_shape:
             with suppress(AttributeError):
                 self.log_evidence = float(rho.log_evidence)
@@ -180,14 +179,10 @@ class VariablePosterior(Posterior):
     def _snapped(self, events: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Events as answers write them: on the grid of the column."""
         kernel = self.rho.kernel
-        return kernel.nearest_atom(events) if kernel.only_atoms else self._part.moved_to_grid(events)
-
-    @property
-    def _part(self) -> NumberPart:
-        """How numbers without levels are events."""
-        (part,) = self.codec.parts
-        assert isinstance(part, NumberPart)
-        return part
+        if kernel.only_atoms:
+            return kernel.nearest_atom(events)
+        part = self.codec.number_part
+        return events if part is None else part.moved_to_grid(events)
 
     @property
     def _ones(self) -> list[int]:
@@ -202,7 +197,9 @@ class VariablePosterior(Posterior):
 
     def _beside_breaks(self) -> Float[Tensor, " k"]:
         """Events on either side of the numbers at which the density jumps."""
-        part = self._part
+        part = self.codec.number_part
+        if part is None:
+            return self.rho.components.new_zeros(0, dtype=torch.float64)
         events = torch.tensor(part.knots, dtype=torch.float64, device=self.rho.components.device)
         width = torch.full_like(events, max(part.step / part.scale, _BESIDE * float(events.abs().max())))
         return torch.cat([events - width, events + width])

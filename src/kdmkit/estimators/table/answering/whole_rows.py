@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
 from kdmkit.distributions.event_text import Pair
-from kdmkit.distributions.events import Condition, Event
+from kdmkit.distributions.events import Box, Condition, Event
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine, impossible
 from kdmkit.estimators.table.codecs.numbers import as_numbers
@@ -24,6 +24,7 @@ from kdmkit.estimators.table.frames.restore import fill_frame
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.estimators.table.outcomes import columns_of
 from kdmkit.kernels import Missing
+from kdmkit.kernels.regions import is_point
 from kdmkit.training import Table
 
 # A smaller share of draws that satisfied their conditions is a warning.
@@ -50,11 +51,14 @@ class RowSampler:
             given = given & ~Condition(name, Missing)
         self.engine, self.boxes = engine, engine.boxes(given)
         plain = [{key: part for key, part in box.items() if not isinstance(key, Pair)} for box in self.boxes]
-        self._is_compared = any(len(box) < len(whole) for box, whole in zip(plain, self.boxes, strict=True))
         if not self.boxes:
             raise impossible(given)
         distinct = list({tuple(sorted(box.items(), key=str)): box for box in plain}.values())
-        self._evidence = engine.evidence([{}] if {} in distinct else distinct)
+        #: What is drawn from: without comparisons of columns, alternatives may overlap.
+        self._drawn_from = [{}] if {} in distinct else distinct
+        self._evidence = engine.evidence(self._drawn_from)
+        #: Draws become cells by this schema: given single values are exact.
+        self.schema = engine.schema.with_points({name: _points(plain, name) for name in engine.columns})
         self._given = given
         self.accepted = 1.0
 
@@ -69,7 +73,10 @@ class RowSampler:
                 rows = self._evidence.sample(size, generator, self._variables)
             except ValueError as error:
                 raise impossible(self._given) from error
-            inside = torch.from_numpy(self.holds(rows)).to(generator.device)
+            copies = torch.from_numpy(self._copies(rows)).to(generator.device)
+            inside = copies.isfinite()
+            if bool((copies[inside] > 1).any()):
+                inside &= torch.rand(size, generator=generator, device=generator.device) * copies < 1
             parts.append({name: value[inside][:wanted] for name, value in rows.items()})
             kept, drawn = kept + len(next(iter(parts[-1].values()))), drawn + size
             self.accepted = int(inside.sum()) / size if drawn == size else kept / drawn
@@ -88,27 +95,29 @@ class RowSampler:
         presences = {presence.name for presence in self.engine.schema.presences.values()}
         return tuple(n for n in self.engine.joint.variables if not (self._complete and n in presences))
 
-    def holds(self, rows: Mapping[str, Tensor]) -> np.ndarray:
-        """Whether rows satisfy the event, as they are written in a frame."""
+    def _copies(self, rows: Mapping[str, Tensor]) -> np.ndarray:
+        """How many of the alternatives drawn from hold each row; ∞ if it does not satisfy the event."""
         n = len(next(iter(rows.values())))
         if {} in self.boxes:
-            return np.ones(n, dtype=bool)
+            return np.ones(n)
         keys = {key for box in self.boxes for key in box}
         names = {name for key in keys for name in (key if isinstance(key, Pair) else (key,))}
-        cells = {name: self.engine.schema.decode_column(name, rows, n) for name in names}
+        cells = {name: self.schema.decode_column(name, rows, n) for name in names}
         outcomes = {
             name: self.engine.columns[name].codec.outcomes_of(column.values) for name, column in cells.items()
         }
-        inside = np.zeros(n, dtype=bool)
-        for box in self.boxes:
+
+        def inside(box: Box) -> np.ndarray:
             here = np.ones(n, dtype=bool)
             for key, region in box.items():
                 pair = key if isinstance(key, Pair) else (key,)
                 missing = np.logical_or.reduce([cells[name].missing for name in pair])
                 numbers = self._signs(key, cells) if isinstance(key, Pair) else outcomes[key]
                 here &= np.where(missing, region.has_missing, region.contains(numbers))
-            inside |= here
-        return inside
+            return here
+
+        holds = np.logical_or.reduce(list(map(inside, self.boxes)))
+        return np.where(holds, np.sum(list(map(inside, self._drawn_from)), 0), np.inf)
 
     def _signs(self, pair: Pair, cells: Mapping[str, RawColumn]) -> np.ndarray:
         """The sign of left − right."""
@@ -120,6 +129,12 @@ class RowSampler:
         if codec.numeric:
             return as_numbers(cells)
         return codec.outcomes_of(cells.values) if cells.values.dtype == object else cells.values
+
+
+def _points(boxes: Sequence[Box], name: str) -> list[Any]:
+    """The single values of a column in some boxes."""
+    spans = [span for box in boxes if name in box for span in box[name].spans]
+    return [stop[1] for start, stop in spans if is_point((start, stop))]
 
 
 class Imputer:

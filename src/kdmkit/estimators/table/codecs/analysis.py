@@ -28,6 +28,8 @@ _MOST_ATOMS = 100
 _MOST_CELLS = 20_000
 # float32 holds whole numbers up to here.
 _EXACT = float(1 << 24)
+# Smaller numbers lose digits in float64.
+_TINIEST = 1e-300
 
 
 class Counts(NamedTuple):
@@ -217,9 +219,9 @@ def _units(counts: Counts, grid: Resolution | None) -> tuple[float, float]:
     """Shift and scale of events, 0 and 1 unless float32 would lose digits or overflow."""
     least, greatest = float(counts.numbers[0]), float(counts.numbers[-1])
     largest, spread = max(abs(least), abs(greatest)), greatest - least
-    step = spread * 1e-5 if grid is None else max(grid.step, spread / _EXACT)
+    step = max(spread * 1e-5 if grid is None else max(grid.step, spread / _EXACT), _TINIEST)
     if largest / step <= _EXACT and 1e-4 < largest < 1e8:
         return 0.0, 1.0
     shift = least if grid is None else grid.origin + grid.step * round((least - grid.origin) / grid.step)
     shift = shift if largest / step > _EXACT else 0.0
-    return shift, 10.0 ** math.floor(math.log10(spread)) if not 1e-4 < spread < 1e8 else 1.0
+    return shift, 10.0 ** math.floor(math.log10(max(spread, _TINIEST))) if not 1e-4 < spread < 1e8 else 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.parts import Events, Part
+from kdmkit.estimators.table.codecs.parts import Events, NumberPart, Part
 from kdmkit.estimators.table.frames.storage import RawColumn
 from kdmkit.kernels import Kernel, Region
 from kdmkit.kernels.regions import WHOLE
@@ -155,7 +156,7 @@ class Codec(ABC):
         """The values from one to another, if the column has a grid and they are not more than so many."""
         return None
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         """Outcomes from the least to the greatest value of the data."""
         return WHOLE
@@ -164,10 +165,19 @@ class Codec(ABC):
         """Whether cells lie on the grid of the column."""
         return np.ones(len(column.values), dtype=bool)
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        """The codec, which decodes numbers beside some single values as these."""
+        return self
+
     @property
     def atoms(self) -> tuple[float, ...]:
         """Single numbers with a probability."""
         return ()
+
+    @property
+    def number_part(self) -> NumberPart | None:
+        """How numbers without levels are events."""
+        return None
 
     @property
     def breaks(self) -> tuple[float, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -142,7 +145,7 @@ class NumberCodec(Codec):
         numbers: list[Any] = part.snapped(low + step * np.arange(count + 1)).tolist()
         return numbers
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         if not isinstance(self.part, NumberPart):
             return super().seen
@@ -152,11 +155,23 @@ class NumberCodec(Codec):
     def atoms(self) -> tuple[float, ...]:
         return getattr(self.part, "atoms", ())
 
+    def with_points(self, points: Sequence[Any]) -> Codec:
+        if not isinstance(self.part, NumberPart) or self.part.step:
+            return self
+        made = copy(self)
+        made.part = replace(self.part, atoms=tuple(sorted({*self.part.atoms, *map(float, points)})))
+        made.parts = (made.part,)
+        return made
+
     def are_outcomes(self, column: RawColumn) -> np.ndarray:
         part = self.part
         return (
             part.on_grid(as_numbers(column)) if isinstance(part, NumberPart) else super().are_outcomes(column)
         )
+
+    @property
+    def number_part(self) -> NumberPart | None:
+        return self.part if isinstance(self.part, NumberPart) else None
 
     @property
     def breaks(self) -> tuple[float, ...]:

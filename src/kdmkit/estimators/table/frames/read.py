@@ -100,7 +100,10 @@ def _as_array(argument: str, value: Any) -> np.ndarray:
     cells = list(value)
     # Arrays of numbers and texts would be texts.
     mixed = any(isinstance(cell, str) for cell in cells) and not all(isinstance(c, str) for c in cells)
-    return _objects(cells) if mixed else np.asarray(cells)
+    try:
+        return _objects(cells) if mixed else np.asarray(cells)
+    except ValueError:  # lists of several lengths
+        return _objects(cells)
 
 
 def _objects(cells: list[Any]) -> np.ndarray:
@@ -215,6 +218,8 @@ def checked_names(argument: str, labels: Sequence[Any]) -> list[str]:
     for i, (label, name) in enumerate(zip(labels, names, strict=True)):
         if not name.strip() or label is None or label != label:
             raise ValueError(bad_argument(argument, "names for all columns", f"{label!r} for column {i}"))
+        if not name.isascii() and name != name.encode(errors="replace").decode():
+            raise ValueError(bad_argument(argument, "names in Unicode", f"{label!r} for column {i}"))
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise ValueError(bad_argument(argument, "columns with different names", f"{name!r} {count} times"))
@@ -227,7 +232,10 @@ def _from_series(name: str, series: Any) -> RawColumn:
     plain = series.to_native()
     dtype, native_type = series.dtype, getattr(plain, "dtype", None) or plain.type
     native = str(native_type)
-    missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
+    # Objects are looked at one by one: a Decimal may refuse to be compared.
+    missing = np.zeros(len(series), dtype=bool)
+    if native != "object":
+        missing = np.asarray(series.is_null().to_numpy(), dtype=bool)
     if type(dtype).__name__ in ("Categorical", "Enum"):
         return _from_categorical(name, series, missing, native)
     if isinstance(dtype, nw.Datetime):

@@ -137,7 +137,7 @@ def from_objects(name: str, array: np.ndarray, missing: np.ndarray, native: str)
         raise TypeError(bad_argument(f"column {name!r}", "values of one type", got))
     kind = next(iter(kinds), "str")
     base, read = _READERS.get(kind, ("other", lambda cell: cell))
-    values = _filled(array, missing, base, read)
+    values = _filled(name, array, missing, base, read)
     if base == "float":
         check_finite(name, values, missing)
     return RawColumn(name, values, missing, _storage(kind, base, native, array[rows]))
@@ -150,8 +150,8 @@ def _are_long(cells: np.ndarray) -> bool:
 
 def is_missing(cell: Any) -> bool:
     """Whether a cell is None, NaN, NaT or pandas' NA."""
-    if cell is None:
-        return True
+    if cell is None or isinstance(cell, decimal.Decimal):
+        return cell is None or cell.is_nan()
     try:
         return not isinstance(cell, str) and bool(cell != cell)
     except (TypeError, ValueError):  # pandas.NA has no truth; an array in a cell has several
@@ -199,8 +199,15 @@ def _duration(cell: Any) -> int:
     return int(np.timedelta64(cell, "us").astype(np.int64))
 
 
+def valid_text(text: str) -> str:
+    """The text; one that files cannot hold raises a ValueError."""
+    if not text.isascii():
+        text.encode()
+    return str(text)
+
+
 _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "str": ("string", str),
+    "str": ("string", valid_text),
     "bool": ("boolean", bool),
     "int": ("integer", int),
     "Decimal": ("float", float),
@@ -212,10 +219,17 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def _filled(array: np.ndarray, missing: np.ndarray, base: str, read: Callable[[Any], Any]) -> np.ndarray:
+def _filled(
+    name: str, array: np.ndarray, missing: np.ndarray, base: str, read: Callable[[Any], Any]
+) -> np.ndarray:
     values = np.zeros(len(array), BASES[base]) if base not in ("string", "other") else array.copy()
     for row in np.flatnonzero(~missing):
-        values[row] = read(array[row])
+        try:
+            values[row] = read(array[row])
+        except (ValueError, ArithmeticError) as error:  # 10**400; half of a pair of surrogates
+            wanted = "text in Unicode" if base == "string" else f"values that a {base} can have"
+            got = f"{array[row]!r:.40} in row {row}"
+            raise ValueError(bad_argument(f"column {name!r}", wanted, got)) from error
     return values
 
 

@@ -1,0 +1,59 @@
+"""The heads of the page "Heads by task": its code runs, and every head learns its task."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "heads.md"
+CELLS = re.findall(r"```\{code-cell\} ipython3\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The names of the page after all of its cells."""
+    names: dict[str, Any] = {}
+    for code in CELLS:
+        exec(compile(code, PAGE.name, "exec"), names)
+    return names
+
+
+def test_heads_have_ten_lines() -> None:
+    heads = CELLS[1:]  # after the data and the loop
+    assert len(heads) == 7
+    assert all(len(code.splitlines()) <= 11 for code in heads)
+
+
+def test_labels(page: dict[str, Any]) -> None:
+    z, y, head = page["z"], page["y"], page["head"].requires_grad_(False)
+    accuracy = (head(z).probs.argmax(-1) == y).float().mean()
+    assert float(accuracy) > 0.85
+    assert bool((head(z[:50]).log_evidence.amin() > head(z[:50] + 8).log_evidence.amax() + 50).item())
+    drawn = head.reverse(torch.tensor([0, 1, 2])).sample((200,)).mean(0)
+    assert torch.equal(drawn[:, :3].argmax(-1), torch.arange(3))
+
+
+def test_proportions_teach_labels(page: dict[str, Any]) -> None:
+    predicted = page["bag_head"](page["z"]).detach().probs
+    shares = page["shares"]
+    error = (predicted.reshape(30, 20, 3).mean(1) - shares).abs().mean()
+    assert float(error) < 0.05
+
+
+def test_several_labels(page: dict[str, Any]) -> None:
+    rho, labels = page["several"](page["z"]).detach(), page["labels"]
+    for name, truth in labels.items():
+        assert float((rho.marginal(name).probs.argmax(-1) == truth).float().mean()) > 0.85
+
+
+def test_regression_has_two_modes(page: dict[str, Any]) -> None:
+    x, target = page["x"], page["target"]
+    rho = page["predict"](x).detach()
+    error = (rho.mean - target).square().mean().sqrt()
+    gaussian = torch.distributions.Normal(rho.mean, rho.stddev).log_prob(target).mean()
+    assert float(rho.log_prob(target).mean()) > float(gaussian) + 0.1
+    # The best mean is sin x: what is left is the distance of the modes, and the noise.
+    best = (x.sin() - target).square().mean().sqrt()
+    assert float(error) < 1.1 * float(best)
