@@ -165,7 +165,7 @@ def test_draws_of_files_are_frames_of_pandas(tmp_path: Path, unchecked: None) ->
     table = kdm.load(tmp_path / "model")
     drawn = table.sample(20, random_state=0)
     assert isinstance(drawn, pd.DataFrame)
-    assert [str(kind) for kind in drawn.dtypes] == ["datetime64[us]", "float64", "object", "int64"]
+    assert [str(kind) for kind in drawn.dtypes] == ["datetime64[us]", "float64", "string", "int64"]
     assert isinstance(table.sample(3, frame="polars"), pl.DataFrame)
     arrow = table.sample(20, random_state=0, frame="arrow")
     assert arrow.schema.types == [pa.date32(), pa.float64(), pa.string(), pa.int64()]
