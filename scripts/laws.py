@@ -185,7 +185,7 @@ def main() -> int:
         for k in range(arguments.questions // len(frames)):
             law = every[k % len(every)]
             # Comparisons of columns take longest.
-            is_rare = law == "pairs" and k % (5 * len(every)) >= len(every)
+            is_rare = law == "pairs" and k % (20 * len(every)) >= len(every)
             if is_rare or not records.ask(laws, law):
                 records.ask(laws, "addition")
         for _ in range(max(1, arguments.events // len(frames))):

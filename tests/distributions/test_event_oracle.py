@@ -164,3 +164,13 @@ def test_gradients_of_the_probability(seed: int) -> None:
         order, shares = model.shares(said)
         if order == 0 and 1e-4 < shares.sum() < 1 - 1e-9:
             _gradients_of(model, said)
+
+
+def test_regions_of_circles_meet_in_one_turn() -> None:
+    kernel = kdm.Periodic(2.0, 7, whole=True)
+    rho = kdm.JointKDM({"y": torch.tensor([[1.0], [5.5]], dtype=torch.float64)}, None, {"y": kernel})
+    y = kdm.col("y")
+    p = rho.log_prob(y != 7)
+    torch.testing.assert_close(rho.log_prob((y != 7) & (y <= 7)), p)
+    torch.testing.assert_close(rho.log_prob((y == 7) | (y == 14)), rho.log_prob(y == 0))
+    torch.testing.assert_close(p.exp() + rho.log_prob(y == 0).exp(), torch.ones((), dtype=torch.float64))

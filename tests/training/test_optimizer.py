@@ -1,7 +1,10 @@
-"""Weight decay: which parameters it shrinks."""
+"""Weight decay and learning rates: which parameters have which."""
 
+from typing import Any, ClassVar
+
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helpers import close
 from kdmkit.kernels import RBF, Composed
@@ -53,3 +56,27 @@ def test_nothing_of_a_layer_decays_wherever_it_is():
     modules = {"density": DensityLayer(3, 4, kernel=metric), "inner": nn.Sequential(composed)}
     assert decayed_parameters(nn.ModuleDict(modules)) == set()
     assert decayed_parameters(metric) == set()
+
+
+class Slow(nn.Module):
+    """A parameter with a tenth of the learning rate of the other."""
+
+    rate_factors: ClassVar[dict[str, float]] = {"slow": 0.1}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow, self.fast = (nn.Parameter(torch.zeros(())) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.slow - 1).square() + (self.fast - 1).square() + 0 * x
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine", "constant"])
+def test_a_module_may_slow_parameters_down(schedule: Any):
+    """The first step of Adam is as long as the learning rate."""
+    module = Slow()
+    changes = {"max_epochs": 1, "batch_size": 8, "learning_rate": 0.01, "schedule": schedule}
+    history = fit(module, Rows((torch.zeros(8),)), options=options(**changes))
+    assert module.fast.item() > 0
+    assert module.slow.item() == pytest.approx(0.1 * module.fast.item(), rel=1e-4)
+    assert history[0]["learning_rate"] <= 0.01

@@ -101,7 +101,7 @@ class EventEvidence(Outcomes):
             wanted = "conditions on variables (tables know dates and pairs)"
             raise TypeError(bad_argument("event", wanted, key))
         check_names("event", [key], self.joint.kernels)
-        return key, region
+        return key, self.trimmed(key, region)  # before regions meet: a circle's are put into one turn
 
     def trimmed(self, key: Key, region: Region) -> Region:
         return self.joint.kernels[str(key)].trimmed(region, self.joint.event_shapes[str(key)])

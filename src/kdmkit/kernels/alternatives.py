@@ -81,6 +81,10 @@ class Alternatives(Measured):
         logits, *parts = components.split([len(self.sizes), *self.sizes], -1)
         return torch.log_softmax(at_least_float32(logits), -1), parts
 
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        kernel = next((kernel for kernel in self.parts if kernel.has_missing), self.parts[0])
+        kernel.check_events(argument, value, event_shape)
+
     # ---- densities and masses
 
     def _mixed(self, components: Tensor, score: Callable[[Measured, Tensor], Term]) -> Term:

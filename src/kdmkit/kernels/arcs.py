@@ -77,6 +77,9 @@ class Arc(Around):
     def log_norm(self, components: Tensor) -> Float[Tensor, "*batch m"]:
         return self.kernel.log_norm(components) - self._log_total(components)
 
+    def check_events(self, argument: str, value: Tensor, event_shape: torch.Size) -> None:
+        self.kernel.check_events(argument, value, event_shape)
+
     # ---- masses
 
     def wide_ends(self, region: Region) -> list[tuple[float, float]]:

@@ -191,8 +191,9 @@ class Transformed(Around):
         kinds = [kind for kind in self.change.kinds if not kind.endswith("affine")]
         if kinds == ["-exp"] and isinstance(self.kernel, RBF):
             return self._log_normal_moments(components)
-        inner, panels = self.product, self.panels(components)
-        return density_moments(lambda z: inner.log_bump(z, components), self.change.inverse, panels)
+        inner, c = self.product, as_float64(components)
+        moments = density_moments(lambda z: inner.log_bump(z, c), self.change.inverse, self.panels(c))
+        return moments[0].to(components), moments[1].to(components)
 
     def panels(self, components: Tensor, n: int = PANELS) -> Float[Tensor, "p *batch m d"]:
         """Points in T's image as in `Truncated.panels`, and those at which the slope of T jumps."""

@@ -227,7 +227,9 @@ class Truncated(Around):
 
     def moments(self, components: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance by quadrature; the relative error is below 1e-8."""
-        return density_moments(lambda x: self.log_bump(x, components), lambda x: x, self.panels(components))
+        c = as_float64(components)
+        mean, variance = density_moments(lambda x: self.log_bump(x, c), lambda x: x, self.panels(c))
+        return mean.to(components), variance.to(components)
 
     def panels(
         self, components: Tensor, n: int = PANELS, kinks: Float[Tensor, " k"] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -196,16 +196,24 @@ def weighted_sum(losses: Tensor, weights: Tensor | None, n_rows: int) -> Tensor:
 
 
 def make_optimizer(objective: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters, with weight decay for `decayed_parameters`."""
+    """AdamW over the trainable parameters, with weight decay for `decayed_parameters`.
+
+    A module may have parameters with smaller learning rates: by their names, factors in `rate_factors`.
+    """
     trainable = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     if not trainable:
         raise ValueError(bad_argument("objective", "at least one trainable parameter", "none"))
     decayed = decayed_parameters(objective)
-    parts: list[tuple[list[nn.Parameter], float]] = [
-        ([p for name, p in trainable.items() if name in decayed], options.weight_decay),
-        ([p for name, p in trainable.items() if name not in decayed], 0.0),
+    factors: Mapping[str, float] = getattr(objective, "rate_factors", {})
+    parts: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, p in trainable.items():
+        decay = options.weight_decay if name in decayed else 0.0
+        parts.setdefault((factors.get(name, 1.0), decay), []).append(p)
+    # The first group's rate is that of the history.
+    groups: list[dict[str, Any]] = [
+        {"params": parts[key], "weight_decay": key[1], "lr": key[0] * options.learning_rate}
+        for key in sorted(parts, reverse=True)
     ]
-    groups: list[dict[str, Any]] = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
     # Fused: one pass over the parameters in place of a dozen.
     return torch.optim.AdamW(groups, lr=options.learning_rate, fused=True)
 
@@ -236,8 +244,8 @@ def make_schedule(
     if options.schedule == "one-cycle":
         # torch divides by the length of the warm-up, which must not be zero steps.
         share = _WARM_UP if _WARM_UP * (n_steps + 1) > 1 else 0.0
-        rate = options.learning_rate
-        return schedulers.OneCycleLR(optimizer, rate, total_steps=n_steps + 1, pct_start=share)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        return schedulers.OneCycleLR(optimizer, rates, total_steps=n_steps + 1, pct_start=share)
     if options.schedule == "cosine":
         return schedulers.CosineAnnealingLR(optimizer, n_steps)
     return schedulers.ConstantLR(optimizer, factor=1.0)

@@ -35,6 +35,7 @@ def fit_tree(
     fading: float = TREE_RECIPE.fading,
     masking_fading: float = TREE_RECIPE.fading,
     targets: Targets | None = None,
+    centre_rate: float = 1.0,
     identity: dict[str, Any] | None = None,
 ) -> list[dict[str, float]]:
     """Trains a tree that `initialize` has started; returns the history, one entry per epoch.
@@ -50,6 +51,7 @@ def fit_tree(
         options: settings of the loop; None is `tree_options(len(rows))`.
         shrinkage, smoothing, masking, fading, masking_fading: regularisation, as in `TreeObjective`.
         targets: variables that will be predicted: their conditional likelihoods take part in the loss.
+        centre_rate: the learning rate of components of numbers, relative to that of other parameters.
         identity: what else a checkpoint depends on.
 
     Returns:
@@ -73,6 +75,7 @@ def fit_tree(
         "masking": masking,
         "fading": fading,
         "masking_fading": masking_fading,
+        "centre_rate": centre_rate,
     }
     n_steps = options.max_epochs * math.ceil(len(rows) / options.batch_size)
     has_missing = validation_rows is not None and not bool(validation_rows.tensors[2].all())

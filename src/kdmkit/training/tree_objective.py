@@ -149,6 +149,10 @@ class TreeObjective(DrawingModule):
         masking_fading: ψ, of hidden cells.
         has_missing: whether validation rows have missing cells.
         targets: variables that will be predicted.
+        centre_rate: the learning rate of components of numbers, relative to that of other parameters.
+
+    Attributes:
+        rate_factors: by parameter, the factor of its learning rate if it is not 1.
     """
 
     step: Tensor
@@ -168,8 +172,15 @@ class TreeObjective(DrawingModule):
         masking_fading: float = TREE_RECIPE.fading,
         has_missing: bool = False,
         targets: Targets | None = None,
+        centre_rate: float = 1.0,
     ) -> None:
         super().__init__()
+        centre_rate = check_number("centre_rate", centre_rate, "a finite number > 0", positive=True)
+        self.rate_factors = {
+            f"losses.layer.components.{name}": centre_rate
+            for name in layer.variables
+            if not layer.kernel(name).discrete
+        }
         targets = Targets() if targets is None else targets
         targets.check(layer)
         n = float(len(rows)) if rows.weights is None else effective_rows(rows.weights)

@@ -61,11 +61,11 @@ def test_chunks_are_counted(chunked: kdm.KDMTable) -> None:
 
 
 def test_later_chunks_train_with_smaller_rates(chunked: kdm.KDMTable) -> None:
-    table = pickle.loads(pickle.dumps(chunked))
+    table = pickle.loads(pickle.dumps(chunked)).set_params(learning_rate=0.01)
     before = table.module_.weight_logits.clone()
     table.partial_fit(curve(40, seed=3))
     near = (table.module_.weight_logits - before).abs().max()
-    other = pickle.loads(pickle.dumps(chunked))
+    other = pickle.loads(pickle.dumps(chunked)).set_params(learning_rate=0.01)
     other.n_samples_seen_ = 1
     other.partial_fit(curve(40, seed=3))
     assert 0 < near < (other.module_.weight_logits - before).abs().max()
@@ -111,7 +111,7 @@ def test_chunks_are_reproducible_and_leave_the_first_model_alone(unchecked: None
 
 
 def test_new_levels_of_a_chunk_grow_the_column(chunked: kdm.KDMTable, unchecked: None) -> None:
-    table = pickle.loads(pickle.dumps(chunked))
+    table = pickle.loads(pickle.dumps(chunked)).set_params(learning_rate=0.01)
     before = table.query("kind").probs
     table.partial_fit(curve(100, seed=5).assign(kind="new"))
     after = table.query("kind").probs

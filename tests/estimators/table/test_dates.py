@@ -16,7 +16,7 @@ import pytest
 import kdmkit as kdm
 from kdmkit.estimators.table import Schema
 from kdmkit.estimators.table.codecs.calendar import Calendar, parse_span
-from kdmkit.estimators.table.codecs.digits import digit_boxes
+from kdmkit.estimators.table.codecs.dates import digit_boxes
 from kdmkit.kernels import Interval
 
 RNG = np.random.default_rng(0)

@@ -16,14 +16,19 @@ from kdmkit.training import Table
 
 @pytest.mark.parametrize(
     ("rows", "steps"),
-    [(200, 400), (5000, 400), (17_000, 1005), (30_000, 1500), (3_000_000, 11_719)],
+    [(200, 120), (5000, 196), (17_000, 333), (30_000, 375), (3_000_000, 2930)],
 )
 def test_the_number_of_steps_follows_the_number_of_rows(rows: int, steps: int) -> None:
-    """Fifteen epochs, from 400 to 1,500 steps, in whole epochs."""
+    """Twenty epochs, at least 120 steps, at most 384,000 rows, in whole epochs."""
     options = table_options(rows, {})
     per_epoch = math.ceil(rows / options.batch_size)
     assert options.max_epochs * per_epoch == pytest.approx(steps, abs=per_epoch)
     assert options.tolerance > 0
+
+
+def test_batches_follow_the_number_of_rows() -> None:
+    assert [table_options(rows, {}).batch_size for rows in (30, 1000, 5000, 10**6)] == [64, 128, 512, 1024]
+    assert table_options(10**6, {}, has_targets=True).batch_size == 256
 
 
 def test_chosen_settings_stay() -> None:

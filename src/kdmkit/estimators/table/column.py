@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class Column:
         boxes = self.value_boxes(outcomes)
         return boxes if self.presence is None else self.presence.boxes(outcomes, boxes)
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         """Outcomes of the data: from the least to the greatest value, and `Missing`."""
         return self.codec.seen if self.presence is None else union([self.codec.seen, Missing])

@@ -30,8 +30,16 @@ from typing import Any
 from kdmkit.distributions.event_text import DATE_PARTS, KEYWORDS, DatePart, Key
 from kdmkit.distributions.events import CERTAIN, IMPOSSIBLE, All, AnyOf, Condition, Event, Not
 from kdmkit.estimators.table.literals import is_number
-from kdmkit.estimators.table.tokens import QueryError, Token, error_at, shown, span, tokenize
-from kdmkit.estimators.table.vocabulary import ColumnSyntax, Vocabulary
+from kdmkit.estimators.table.vocabulary import (
+    ColumnSyntax,
+    QueryError,
+    Token,
+    Vocabulary,
+    error_at,
+    shown,
+    span,
+    tokenize,
+)
 from kdmkit.kernels.regions import Interval, Missing, OneOf, Region, interval
 
 __all__ = ["ColumnSyntax", "Query", "QueryError", "error_at", "parse_event", "parse_query"]
@@ -103,15 +111,13 @@ class _Parser:
     def take(self) -> Token:
         token = self.here
         if token.kind != "end":
-            self.move(self.place + 1)
+            self.place += 1
+            self.here = self.tokens[self.place]
         return token
 
     def skip(self, kind: str) -> bool:
         """Whether a token of this kind is here; it is taken."""
-        is_here = self.here.kind == kind
-        if is_here:
-            self.take()
-        return is_here
+        return self.here.kind == kind and bool(self.take())
 
     def error(self, token: Token, wanted: str, got: str | None = None) -> QueryError:
         return error_at(self.text, token, wanted, got)

@@ -21,7 +21,6 @@ from kdmkit.nn import TreeLayer
 from kdmkit.nn.pair_information import PairInformation, pair_information
 from kdmkit.nn.tree_start import LearnedTree, independent_variables, learn_tree
 from kdmkit.training import (
-    TREE_RECIPE,
     FitOptions,
     Table,
     Targets,
@@ -119,25 +118,27 @@ def train_layer(
         independent: variables that may be independent of their parents.
         share: the share of new rows among the training rows, as in `table_options`.
     """
-    chosen = {"learning_rate": TABLE_RECIPE.target_rate} if settings.targets else {}
     some = _some_rows(train, torch.Generator().manual_seed(settings.seed))
     targets = Targets(settings.targets, TABLE_RECIPE.target_weight) if settings.targets else None
     return fit_tree(
         layer,
         train,
         validation,
-        options=table_options(len(train), {**chosen, **settings.options}, share),
+        options=table_options(len(train), settings.options, share, has_targets=bool(targets)),
         shrinkage=TABLE_RECIPE.pseudo_rows(
             edge_concentrations(layer, some), independent, has_targets=bool(targets)
         ),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,
+        centre_rate=1.0 if targets else TABLE_RECIPE.centre_rate,
         identity=settings.identity,
     )
 
 
-def table_options(n_rows: int, chosen: Mapping[str, Any], share: float = 1.0) -> FitOptions:
+def table_options(
+    n_rows: int, chosen: Mapping[str, Any], share: float = 1.0, *, has_targets: bool = False
+) -> FitOptions:
     """Settings of the loop.
 
     Args:
@@ -145,10 +146,16 @@ def table_options(n_rows: int, chosen: Mapping[str, Any], share: float = 1.0) ->
         chosen: settings that the user has chosen.
         share: the share of new rows among the training rows. Fewer new rows need fewer steps, in proportion,
             and a learning rate that is smaller by √share.
+        has_targets: whether there are variables that will be predicted.
     """
-    batch = chosen.get("batch_size", TREE_RECIPE.batch_size)
-    steps = TABLE_RECIPE.steps(n_rows, batch)
-    defaults = {"tolerance": TABLE_RECIPE.tolerance, "averaging": TABLE_RECIPE.averaging}
+    batch = chosen.get("batch_size", TABLE_RECIPE.batch_size(n_rows, has_targets=has_targets))
+    steps = TABLE_RECIPE.steps(n_rows, batch, has_targets=has_targets)
+    defaults = {
+        "batch_size": batch,
+        "learning_rate": TABLE_RECIPE.target_rate if has_targets else TABLE_RECIPE.rate,
+        "tolerance": TABLE_RECIPE.tolerance,
+        "averaging": TABLE_RECIPE.averaging,
+    }
     options = tree_options(n_rows, **{"steps": steps, **defaults, **chosen})
     if share == 1:
         return options

@@ -24,14 +24,19 @@ class TableRecipe:
             overfit.
         masking_fading: the same power for hidden cells. They fade: the last steps see whole rows.
         averaging: horizon of the averaged weights, as a share of all steps.
-        epochs, fewest_steps, most_steps: the length of the training. The schedule ends before the tree
-            overfits.
+        batches, smallest_batch, largest_batch: a batch is about a share 1/batches of the rows, between these
+            sizes, a power of two. Few large batches take less time than many small ones.
+        rate, centre_rate: the learning rate, and that of components of numbers relative to it: centres that
+            move fast lie less exactly where values are close to each other.
+        epochs, fewest_steps, most_rows: the length of the training; at most so many rows are seen, with
+            repetitions. The schedule ends before the tree overfits.
         tolerance: how much worse than the best epoch on validation rows a later one may be, in nats per row.
             Later weights come from a smaller learning rate: their draws are more like real rows.
         start_rows: at most this many rows, a uniform sample, give the tree and the first components.
         target_preference: the factor of information about a target when the tree is learned.
         target_weight: the factor of the conditional likelihoods of targets.
-        target_rate: the learning rate of a tree with targets.
+        target_rate, target_batch, fewest_target_steps: the learning rate of a tree with targets, for all
+            parameters, rows of a batch, and the least number of steps.
         fewest_target_shrinkage, most_target_shrinkage: bounds of pseudo-rows if there are targets: weak edges
             would otherwise overfit the target.
     """
@@ -48,14 +53,21 @@ class TableRecipe:
     fading: float = 0.0
     masking_fading: float = 2.0
     averaging: float = 0.2
-    epochs: int = 15
-    fewest_steps: int = 400
-    most_steps: int = 1500
+    batches: int = 8
+    smallest_batch: int = 64
+    largest_batch: int = 1024
+    rate: float = 0.2
+    centre_rate: float = 0.25
+    epochs: int = 20
+    fewest_steps: int = 120
+    most_rows: int = 384_000
     tolerance: float = 0.05
     start_rows: int = 100_000
     target_preference: float = 3.0
     target_weight: float = 5.0
     target_rate: float = 5e-2
+    target_batch: int = 256
+    fewest_target_steps: int = 400
     fewest_target_shrinkage: float = 1.0
     most_target_shrinkage: float = 20.0
 
@@ -80,9 +92,18 @@ class TableRecipe:
         linked = {name: max(least, min(most, self.shrinkage * a)) for name, a in concentrations.items()}
         return linked | dict.fromkeys(independent, self.independent_shrinkage)
 
-    def steps(self, n_rows: int, batch_size: int) -> int:
+    def batch_size(self, n_rows: int, *, has_targets: bool = False) -> int:
+        """The number of rows of a batch."""
+        if has_targets:
+            return self.target_batch
+        size = 1 << round(math.log2(max(1, n_rows / self.batches)))
+        return max(self.smallest_batch, min(self.largest_batch, size))
+
+    def steps(self, n_rows: int, batch_size: int, *, has_targets: bool = False) -> int:
         """The number of training steps."""
-        return min(self.most_steps, max(self.fewest_steps, math.ceil(self.epochs * n_rows / batch_size)))
+        fewest = self.fewest_target_steps if has_targets else self.fewest_steps
+        rows = min(self.most_rows, self.epochs * n_rows)
+        return max(fewest, math.ceil(rows / batch_size))
 
 
 TABLE_RECIPE = TableRecipe()

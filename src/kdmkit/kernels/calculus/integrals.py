@@ -182,10 +182,11 @@ def panels_with(
     tensor([[0.0000, 0.1000, 0.1000],
             [1.0000, 1.1000, 1.2000]])
     """
+    high = torch.maximum(low, high)
     inside = torch.minimum(torch.maximum(_column(kinks, low.unsqueeze(0)), low), high)
     every = torch.cat([even_panels(low, high, _FEW_PANELS), inside]).sort(0).values
     before, after = [(every == end).sum(0) for end in (low, high)]
-    n = len(every) + 2 - int((before + after).amin())
+    n = max(2, len(every) + 2 - int((before + after).amin()))
     rows = torch.arange(n, device=low.device).reshape(-1, *[1] * low.ndim)
     return every.gather(0, (before - 1 + rows).clamp_max(len(every) - 1))
 

@@ -78,7 +78,7 @@ class DigitsPosterior(Posterior):
         boxes: Sequence[Box] = (),
     ) -> None:
         assert isinstance(column.codec, DateCodec | TimeCodec)
-        self.column, self.rho, self.dates = column, rho, column.codec
+        self.column, self.codec, self.rho, self.dates = column, column.codec, rho, column.codec
         self._engine, self._boxes = engine, boxes
         self._ask: Any = getattr(rho, "infer", None) if ask is None else ask
         self._sources = tuple(sources) or (Source(WHOLE, rho, 0.0),)

@@ -34,8 +34,9 @@ class Posterior(ABC):
     The methods here serve finitely many values. Classes for other columns override them.
     """
 
-    #: The column.
+    #: The column, and its codec.
     column: Column
+    codec: Codec
     #: log p of the evidence, of one question; a density if single values of densities are given.
     log_evidence: float = 0.0
 
@@ -43,10 +44,6 @@ class Posterior(ABC):
     @abstractmethod
     def batch(self) -> tuple[int, ...]:
         """The shape of the batch."""
-
-    @property
-    def codec(self) -> Codec:
-        return self.column.codec
 
     @property
     def levels(self) -> Sequence[Any] | None:

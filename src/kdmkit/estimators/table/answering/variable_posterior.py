@@ -46,7 +46,7 @@ class VariablePosterior(Posterior):
     """
 
     def __init__(self, column: Column, rho: KDM, cache: ComponentCache | None = None) -> None:
-        self.column, self.rho = column, rho
+        self.column, self.codec, self.rho = column, column.codec, rho
         if not rho.batch_shape:
             with suppress(AttributeError):
                 self.log_evidence = float(rho.log_evidence)

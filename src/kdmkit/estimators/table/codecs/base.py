@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -155,7 +156,7 @@ class Codec(ABC):
         """The values from one to another, if the column has a grid and they are not more than so many."""
         return None
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         """Outcomes from the least to the greatest value of the data."""
         return WHOLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,18 @@ from kdmkit.estimators.table.codecs.calendar import (
     read_dates,
     write_dates,
 )
-from kdmkit.estimators.table.codecs.digits import digit_boxes
 from kdmkit.estimators.table.codecs.parts import NumberPart, Part, part_from_config
 from kdmkit.estimators.table.codecs.times import digit_part, listed_units
 from kdmkit.estimators.table.display import scalar, written
 from kdmkit.estimators.table.frames.storage import RawColumn, Storage
 from kdmkit.estimators.table.literals import read_people_date
-from kdmkit.kernels import Interval, QuantileNormal, Region
+from kdmkit.kernels import Interval, OneOf, QuantileNormal, Region
 from kdmkit.kernels.region_reading import by_edges
-from kdmkit.kernels.regions import NOTHING, WHOLE
+from kdmkit.kernels.regions import NOTHING, WHOLE, union
 
 Span = tuple[np.datetime64, np.datetime64]
+#: Digits of dates: by the place of a digit, a region of its values.
+Digits = dict[int, Region]
 _MICROSECOND = np.timedelta64(1, "us")
 # No date has a normal score beyond this one, or lies farther from the data than this many times their span.
 _FAR_SCORE, _FAR_SPANS = 8.0, 10
@@ -143,7 +145,7 @@ class DateCodec(Codec):
         numbers = by_edges(region, lambda number, after: float(number) + (0.5 if after else -0.5))
         return self.calendar.units_of_part(part, numbers, *self._range)
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         size = math.prod(self.calendar.sizes[1:])
         first, last = self._extremes
@@ -259,3 +261,63 @@ def _instants(column: RawColumn, text: str | None, zone: str) -> np.ndarray:
     dates: np.ndarray = np.where(column.missing, np.datetime64("NaT"), column.values)
     source = column.storage.zone
     return dates if not zone or not source or source == zone else between_zones(dates, source, zone)
+
+
+# ---- ranges of dates as boxes of digits
+
+
+def digit_boxes(sizes: Sequence[int], ranges: Sequence[tuple[float | None, float | None]]) -> list[Digits]:
+    """All dates in disjoint ranges of units as disjoint boxes of digits.
+
+    Values of a digit with equal rests share a box: every morning of a year is one box.
+
+    Args:
+        sizes: how many values each digit has; 0 for the first one, which is not bounded.
+        ranges: ends of units, halves of whole numbers; None is open.
+
+    >>> for box in digit_boxes([0, 7], [(25.5, 35.5)]):
+    ...     print(box)
+    {0: Interval(3.5, 4.5, closed='left')}
+    {0: OneOf([3]), 1: Interval(4.5, 6.5, closed='left')}
+    {0: OneOf([5]), 1: Interval(-0.5, 0.5, closed='left')}
+    """
+    spans = [
+        (-math.inf if low is None else round(low + 0.5), math.inf if high is None else round(high + 0.5))
+        for low, high in ranges
+    ]
+    return _boxes_below(tuple(spans), tuple(sizes[1:]), 0)
+
+
+def _boxes_below(spans: tuple[tuple[float, float], ...], sizes: tuple[int, ...], place: int) -> list[Digits]:
+    """Boxes of half-open spans of units in the digits from a place on."""
+    unit = math.prod(sizes)
+    whole: list[Region] = []
+    rests: dict[float, list[tuple[float, float]]] = {}
+    for start, stop in spans:
+        first, last = _floor(start / unit), _floor(stop / unit) if math.isinf(stop) else (stop - 1) // unit
+        head = start if math.isinf(start) else (start + unit - 1) // unit
+        tail = stop if math.isinf(stop) else stop // unit
+        if head < tail:
+            whole.append(_values(head, tail))
+        for digit in {first, last} if head <= tail else {first}:
+            if not head <= digit < tail and math.isfinite(digit):
+                low, high = max(start - digit * unit, 0), min(stop - digit * unit, unit)
+                rests.setdefault(digit, []).append((low, high))
+    alike: dict[tuple[tuple[float, float], ...], list[float]] = {}
+    for digit, rest in rests.items():
+        alike.setdefault(tuple(rest), []).append(digit)
+    boxes: list[Digits] = [{place: union(whole)}] if whole else []
+    for spans_below, digits in alike.items():
+        below = _boxes_below(spans_below, sizes[1:], place + 1)
+        boxes += [{place: OneOf(digits), **box} for box in below]
+    return boxes
+
+
+def _floor(number: float) -> float:
+    return number if math.isinf(number) else math.floor(number)
+
+
+def _values(first: float, after_last: float) -> Region:
+    """The whole numbers from the first one to the one before `after_last`."""
+    low = None if math.isinf(first) else first - 0.5
+    return Interval(low, None if math.isinf(after_last) else after_last - 0.5, "left")

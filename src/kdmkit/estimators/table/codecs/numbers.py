@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -144,7 +145,7 @@ class NumberCodec(Codec):
         numbers: list[Any] = part.snapped(low + step * np.arange(count + 1)).tolist()
         return numbers
 
-    @property
+    @cached_property
     def seen(self) -> Region:
         if not isinstance(self.part, NumberPart):
             return super().seen

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -73,12 +74,12 @@ class Part(ABC):
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
         """Numbers of events `(*lead, *event)`, on the grid of the column if `rounded`."""
 
-    @property
+    @cached_property
     def support(self) -> Interval:
         """The outcomes that the part can have: cells of numbers, or numbers without a grid."""
         return Interval(-0.5, len(self.values or ()) - 0.5, "left")
 
-    @property
+    @cached_property
     def support_size(self) -> int:
         """The number of outcomes, if they are finitely many."""
         return round(self.support.high - self.support.low)
@@ -233,7 +234,7 @@ class NumberPart(Part):
     def shape(self) -> torch.Size:
         return torch.Size([1])
 
-    @property
+    @cached_property
     def extremes(self) -> tuple[float, float]:
         """The least and the greatest number of the data."""
         knots = (knot * self.scale + self.shift for knot in (self.knots[0], self.knots[-1]))
@@ -270,7 +271,7 @@ class NumberPart(Part):
         numbers = self.snapped(events.cpu().numpy() * self.scale + self.shift)
         return torch.from_numpy((numbers - self.shift) / self.scale).to(events)
 
-    @property
+    @cached_property
     def _decimals(self) -> int:
         digits = (max(0, math.ceil(-math.log10(part)) + 3) for part in (self.step, abs(self.origin)) if part)
         return min(15, max(digits, default=0))
@@ -290,7 +291,7 @@ class NumberPart(Part):
         off = np.abs(near - numbers)
         return np.where(off <= 2.0**-22 * (np.abs(numbers - self.shift) + self.step), near, numbers)
 
-    @property
+    @cached_property
     def support(self) -> Interval:
         half = 0.5 * self.step
         low, high = self.low - half, self.high + half

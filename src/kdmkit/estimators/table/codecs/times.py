@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class CirclePart(Part):
         numbers = events.detach().cpu().double().squeeze(-1).numpy()
         return np.mod(np.round(numbers), self.period) if rounded else numbers
 
-    @property
+    @cached_property
     def support(self) -> Interval:
         return Interval(-0.5, self.period - 0.5, "left")
 
