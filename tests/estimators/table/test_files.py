@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import kdmkit as kdm
 from kdmkit import KDMTable
 from kdmkit.estimators.common.csv_parquet import read_batches, read_file
 from kdmkit.estimators.common.text_checks import LONGEST_LINE, longest_line
@@ -152,6 +155,23 @@ def test_ragged_rows_of_batches(tmp_path: Path) -> None:
 def test_absent_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_frame("X", tmp_path / "none.csv")
+
+
+def test_draws_of_files_are_frames_of_pandas(tmp_path: Path, unchecked: None) -> None:
+    """Also of a model that was fitted in the shell and is loaded in Python."""
+    path = tmp_path / "data.csv"
+    path.write_text("day,price,kind,n\n" + "2024-05-01,1.5,a,1\n2024-05-03,2.25,b,2\n2024-05-02,,b,3\n" * 20)
+    kdm.save(KDMTable(n_components=2, max_epochs=1, random_state=0).fit(path), tmp_path / "model")
+    table = kdm.load(tmp_path / "model")
+    drawn = table.sample(20, random_state=0)
+    assert isinstance(drawn, pd.DataFrame)
+    assert [str(kind) for kind in drawn.dtypes] == ["datetime64[us]", "float64", "string", "int64"]
+    assert isinstance(table.sample(3, frame="polars"), pl.DataFrame)
+    arrow = table.sample(20, random_state=0, frame="arrow")
+    assert arrow.schema.types == [pa.date32(), pa.float64(), pa.string(), pa.int64()]
+    assert next(table.stream("sample", n=3)).schema == arrow.schema
+    with pytest.raises(ValueError, match="frame: expected one of"):
+        table.sample(3, frame="csv")
 
 
 # ---- text that is none

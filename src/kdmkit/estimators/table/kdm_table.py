@@ -33,7 +33,7 @@ from kdmkit.estimators.table.answering.insights import (
 from kdmkit.estimators.table.answering.whole_rows import Imputer, RowSampler
 from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
-from kdmkit.estimators.table.outcomes import check_target, columns_of, read_event, syntax_of, warn_of_outside
+from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
 from kdmkit.training import Table
 
@@ -55,19 +55,16 @@ class KDMTable(DensityMixin, TableEstimator):
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
         n_components: components of every column; `"auto"` by the number of rows.
-        max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all. With
-            the default, the automatic number of training steps sees no row twice.
+        max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
         checkpoint_dir: the folder in which every epoch is saved and from which a killed fit resumes.
         device: `"auto"`, `"cpu"` or `"cuda"`.
-        random_state: seed of the fit and of draws.
-        verbose: whether to show progress.
+        random_state, verbose: seed of the fit and of draws; whether to show progress.
 
     Attributes:
         columns_: the kind of every column, and why.
         schema_: the codecs of the columns.
-        history_: one entry per epoch.
-        n_samples_seen_: the number of rows of all fits.
+        history_, n_samples_seen_: one entry per epoch; the number of rows of all fits.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -166,7 +163,13 @@ class KDMTable(DensityMixin, TableEstimator):
 
     @torch.no_grad()
     def sample(
-        self, n_samples: int = 1, given: Any = None, random_state: Any = None, *, complete: bool = False
+        self,
+        n_samples: int = 1,
+        given: Any = None,
+        random_state: Any = None,
+        *,
+        complete: bool = False,
+        frame: Literal["pandas", "polars", "arrow"] | None = None,
     ) -> Any:
         """New rows as a frame like the one that the table was fitted to; cells are missing as often as there.
 
@@ -174,14 +177,14 @@ class KDMTable(DensityMixin, TableEstimator):
             given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
             complete: whether all cells have values, those that missing cells would have by other columns.
+            frame: the library of the frame; None: that of the fit, and pandas for files if it is installed.
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
         condition = read_event(engine.schema, given)
-        sampler = RowSampler(engine, condition, complete=complete)
-        drawn = sampler.draw(n, self._generator(random_state))
         warn_of_outside(engine, condition)
-        return sampler.schema.decode({n: v.cpu() for n, v in drawn.items()}, named=columns_of(condition))
+        rows = RowSampler(engine, condition, complete=complete)
+        return rows.frame(n, self._generator(random_state), frame)
 
     # ---- rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -232,7 +233,8 @@ def sample_frame(argument: str, data: Any, most: int | None, seed: int) -> RawFr
     most = None if most is None else check_count("max_rows", most, "a whole number ≥ 1 or None")
     rng = np.random.default_rng(seed)
     if is_streamed(data):
-        return sample_batches(argument, batches_of(data), most, rng)
+        frame = sample_batches(argument, batches_of(data), most, rng)
+        return replace(frame, backend="file") if isinstance(data, str | os.PathLike) else frame
     frame = read_frame(argument, data)
     if most is None or frame.n_rows <= most:
         return frame

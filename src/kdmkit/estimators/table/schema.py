@@ -249,6 +249,7 @@ class Schema:
         columns: Sequence[str] | None = None,
         index: Any = None,
         named: Collection[str] | None = None,
+        backend: str | None = None,
     ) -> Any:
         """A frame like the one that came in, for events `(rows, *event)` by variable.
 
@@ -259,6 +260,7 @@ class Schema:
             columns: the columns wanted; None: constants, and all columns whose variables `values` has.
             index: the index of a frame of pandas; None counts from 0.
             named: columns whose rare levels stay; in others they are one text. None: all columns.
+            backend: as in `build_frame`; None: that of the fitted frame.
         """
         n_rows = len(next(iter(values.values())))
         wanted = list(self.columns) if columns is None else list(columns)
@@ -272,8 +274,8 @@ class Schema:
                 got = f"{name!r} ({column.kind}, left out)" if not column.variables else f"none for {name!r}"
                 raise ValueError(bad_argument("values", "values of all columns wanted", got))
         labels = dict(zip(self.columns, self.labels, strict=True))
-        raw = list(joined(raw, self.texts))
-        return build_frame(raw, self.backend, [labels[column.name] for column in raw], index)
+        raw = joined(raw, self.texts)
+        return build_frame(raw, backend or self.backend, [labels[column.name] for column in raw], index)
 
     def decode_column(self, name: str, values: Mapping[str, Tensor], n_rows: int) -> RawColumn:
         """One column as an array."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kdmkit._core.checks import check_count
-from kdmkit.estimators.common.arrow import BatchAnswer, as_arrow, need, select_columns
+from kdmkit.estimators.common.arrow import BatchAnswer, need, select_columns
 from kdmkit.estimators.common.csv_parquet import batches_of, is_parquet
 
 
@@ -55,8 +55,7 @@ def sampled(
     """New rows."""
     n = check_count("n", n)
     for start in range(0, n, batch_size):
-        drawn = table.sample(min(batch_size, n - start), given=given, random_state=random_state)
-        yield as_arrow(drawn)
+        yield table.sample(min(batch_size, n - start), given=given, random_state=random_state, frame="arrow")
 
 
 def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdmkit._core.checks import bad_argument
+from kdmkit._core.checks import bad_argument, check_choice
 from kdmkit.distributions.event_text import Pair
 from kdmkit.distributions.events import Box, Condition, Event
 from kdmkit.estimators.common.arrays import Array
@@ -61,6 +61,16 @@ class RowSampler:
         self.schema = engine.schema.with_points({name: _points(plain, name) for name in engine.columns})
         self._given = given
         self.accepted = 1.0
+
+    def frame(self, n: int, generator: torch.Generator, library: str | None) -> Any:
+        """n rows as a frame; rare levels stay in columns that the event is about.
+
+        Args:
+            library: pandas, polars or arrow; None: that of the fitted frame.
+        """
+        check_choice("frame", library, (None, "pandas", "polars", "arrow"))
+        values = {name: value.cpu() for name, value in self.draw(n, generator).items()}
+        return self.schema.decode(values, named=columns_of(self._given), backend=library)
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n rows of all variables."""

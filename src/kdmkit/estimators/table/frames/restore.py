@@ -19,7 +19,8 @@ def build_frame(columns: Sequence[RawColumn], backend: str, labels: Sequence[Any
     """A frame with the given columns, each in the dtype that its storage names.
 
     Args:
-        backend: pandas, polars, pyarrow, mapping or array. Without that package it is a mapping of arrays.
+        backend: pandas, polars, arrow (or pyarrow), mapping, array; or file: pandas if it is installed.
+            Without that package it is a mapping of arrays.
         labels: the names in the frame, one for each column.
         index: the index of a frame of pandas; None counts from 0.
     """
@@ -236,7 +237,15 @@ def _dictionary_fields(native: str) -> Mapping[str, str]:
     return dict(field.split("=", 1) for field in inside.split(", "))
 
 
-_MAKERS = {"pandas": _pandas, "polars": _polars, "pyarrow": _arrow}
+def _of_file(columns: Sequence[RawColumn], labels: Sequence[Any], index: Any) -> Any:
+    """A frame of pandas, or an Arrow table, in which files are read, where pandas is not installed."""
+    try:
+        return _pandas(columns, labels, index)
+    except ImportError:
+        return _arrow(columns, labels, index)
+
+
+_MAKERS = {"pandas": _pandas, "polars": _polars, "arrow": _arrow, "pyarrow": _arrow, "file": _of_file}
 
 
 def fill_frame(frame: RawFrame, cells: Mapping[str, np.ndarray], types: Mapping[str, Storage]) -> Any:
