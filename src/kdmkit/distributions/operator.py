@@ -66,7 +66,7 @@ class DensityOperator:
     >>> operator.eigenvalues
     tensor([0.8033, 0.1967], dtype=torch.float64)
     >>> operator.entropy()
-    tensor(0.4959, dtype=torch.float64)
+    tensor(0.4958, dtype=torch.float64)
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Arc(Around):
     >>> import kdmkit as kdm
     >>> kernel = Arc(Periodic(2.0, 24), 6.0, 12.0)
     >>> kernel.log_mass(kdm.Interval(6.0, 9.0), torch.tensor([[9.0]])).exp()
-    tensor([0.5000])
+    tensor([0.5000], dtype=torch.float64)
     """
 
     has_moments: ClassVar[bool] = False

@@ -162,7 +162,8 @@ class Trainer:
 
     def _losses(self, epoch: int) -> dict[str, float]:
         """Trains for an epoch; returns its losses and learning rate."""
-        _set_mode(self.steps.prepared, training=True)
+        # A wrapper of several processes, `prepared`, stays in training mode.
+        _set_mode(self.objective, training=True)
         for batch in self._batches():
             self.steps(batch)
         if self.accelerator.num_processes > 1:
