@@ -24,6 +24,7 @@ from kdmkit.distributions.arguments import check_names
 from kdmkit.distributions.component_scores import relative_scores
 from kdmkit.distributions.event_text import Key
 from kdmkit.distributions.events import Box, Event, Outcomes
+from kdmkit.distributions.kdm import KDM
 from kdmkit.distributions.mixing import Entry
 from kdmkit.distributions.weights import Given
 from kdmkit.kernels import Kernel, Region
@@ -31,7 +32,6 @@ from kdmkit.kernels.regions import OneOf
 
 if TYPE_CHECKING:
     from kdmkit.distributions.joint import NamedVariables
-    from kdmkit.distributions.kdm import KDM
 
 
 #: log p(case | component) by variable, as the sum of two parts: `(l, *batch, m)` and `(l, *batch)`.
@@ -242,7 +242,8 @@ class EventEvidence(Outcomes):
         if regions.count(None) < len(regions):
             kernel, components = _inside(kernel, components, regions, shares)
         mixed = shares.squeeze(0) if len(shares) == 1 else safe_logsumexp(shares.mT)
-        return self.joint._one_target(components, Given(mixed.to(weights[0]), total), kernel)
+        given = Given(mixed.to(weights[0]), total)
+        return KDM._made(components, given, kernel, self.joint._validate_args)
 
     def _several(self, targets: Sequence[str], answers: Sequence[Answered]) -> Any:
         cases = [case for answer in answers for case in answer.cases]

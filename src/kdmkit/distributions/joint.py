@@ -204,9 +204,6 @@ class NamedVariables(Composite):
         masks = gather_masks(observed, names, next(iter(self.components.values())))
         return self._over(targets, gather_evidence(self, given, evidence, masks, noisy))
 
-    def _one_target(self, components: Tensor, weights: Weights, kernel: Kernel) -> KDM:
-        return KDM._made(components, weights, kernel, self._validate_args)
-
     @abstractmethod
     def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
         """The log-probability of every case of an event, given their scores."""
@@ -222,7 +219,6 @@ class NamedVariables(Composite):
         """The mixture of distributions of some variables given the cases, weighted by their probabilities."""
 
     def _parts(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Kernel]]:
-        """Components and kernels of some variables."""
         return {name: self.components[name] for name in names}, {name: self.kernels[name] for name in names}
 
     @abstractmethod
@@ -333,7 +329,8 @@ class JointKDM(NamedVariables, Mixture):
     def _over(self, names: Sequence[str], evidence: Evidence | None) -> KDM | Self:
         weights = self._weights if evidence is None else Inferred(evidence, self._weights)
         if len(names) == 1:
-            return self._one_target(self.components[names[0]], weights, self.kernels[names[0]])
+            kernel = self.kernels[names[0]]
+            return KDM._made(self.components[names[0]], weights, kernel, self._validate_args)
         components, kernels = self._parts(names)
         return self._made(components, weights, kernels, self._validate_args)
 

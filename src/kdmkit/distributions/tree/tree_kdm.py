@@ -37,13 +37,14 @@ from kdmkit.distributions.tree.information import MutualInformation, between_var
 from kdmkit.distributions.tree.sources import (
     EvidencePieces,
     ScorePieces,
-    ScoreSource,
     Source,
     all_scores,
     by_node,
     in_blocks,
+    score_sources,
 )
 from kdmkit.distributions.tree.states import (
+    Scores,
     States,
     Topology,
     build_states,
@@ -216,13 +217,11 @@ class TreeKDM(NamedVariables):
         if isinstance(self._tree, Conditioned):
             return self._tree.log_prob(sources)
         states = self._tree
-        (log_prob,) = in_blocks(
-            lambda scores, tops: (log_total(states, scores, tops),),
-            [sources],
-            states.sizes,
-            states.batch_shape,
-        )
-        return log_prob
+
+        def total(scores: Scores, tops: Any) -> tuple[Tensor]:
+            return (log_total(states, scores, tops),)
+
+        return in_blocks(total, [sources], states.sizes, states.batch_shape)[0]
 
     def marginals(self, *names: str) -> dict[str, KDM]:
         """The distributions of several variables, each by itself; of all variables if no name is given.
@@ -254,22 +253,17 @@ class TreeKDM(NamedVariables):
             tree = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
         if len(names) == 1:
             return self._one(names[0], tree)
-        return self._made(
-            *self._parts(names), tree.pruned({places[name] for name in names}, names), self._validate_args
-        )
-
-    def _case_sources(self, scores: CaseScores) -> list[Source]:
-        places = self._states.topology.node_of
-        return [ScoreSource(places[name], *parts) for name, parts in scores.items()]
+        pruned = tree.pruned({places[name] for name in names}, names)
+        return self._made(*self._parts(names), pruned, self._validate_args)
 
     def _log_mass(self, scores: CaseScores) -> Float[Tensor, "l *batch"]:
-        return self._log_prob_of(self._case_sources(scores))
+        return self._log_prob_of(score_sources(self._states.topology.node_of, scores))
 
     def _weights_given(
         self, name: str, scores: CaseScores
     ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
         states, node = self._states, self._states.topology.node_of[name]
-        by_node, tops = all_scores(len(states.topology.nodes), self._case_sources(scores))
+        by_node, tops = all_scores(len(self.nodes), score_sources(states.topology.node_of, scores))
         if isinstance(self._tree, Conditioned):
             pieces = ScorePieces({i: s.unsqueeze(0) for i, s in enumerate(by_node) if s is not None})
             weights = NodeWeights(self._tree.and_then(pieces), node)
@@ -280,8 +274,8 @@ class TreeKDM(NamedVariables):
     def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> TreeKDM:
         log_evidence = torch.cat([answer.log_evidence for answer in answers])
         total = safe_logsumexp(log_evidence)
-        like = self._states.log_root
-        every = [all_scores(len(self.nodes), self._case_sources(answer.scores))[0] for answer in answers]
+        like, places = self._states.log_root, self._states.topology.node_of
+        every = [all_scores(len(self.nodes), score_sources(places, one.scores))[0] for one in answers]
         factors = {}
         for node, k in enumerate(self._states.sizes):
             parts = [scores[node] for scores in every]
@@ -292,7 +286,6 @@ class TreeKDM(NamedVariables):
         tree = self._tree
         given = tree.and_then(pieces) if isinstance(tree, Conditioned) else Conditioned(tree, pieces)
         condition = Conditioned(given.states, given.pieces, total)
-        places = self._states.topology.node_of
         pruned = condition.pruned({places[name] for name in names}, names)
         return self._made(*self._parts(names), pruned, self._validate_args)
 
