@@ -197,14 +197,14 @@ class Truncated(Around):
         scale = self.kernel.scale(components).to(wide)
         scale = scale.squeeze(-1) if scale.ndim else scale
         low, high = self.low.to(wide).squeeze(), self.high.to(wide).squeeze()
-        slope = torch.where(low > wide, -1.0, 1.0) / scale
+        slope = torch.where(low > wide, -1.0, 1.0).to(wide) / scale
         first, last = self.kernel.unit_cdf(torch.stack([low - wide, high - wide]) * slope)
         total = last - first
         # Only the normal distribution function has all digits of small masses.
         smallest = first if isinstance(self.kernel, RBF) else torch.ones_like(first)
         if bool((total.abs() <= _DIGITS * smallest).any()):
             return None
-        inside = x.double().clamp(low, high).unsqueeze(-1)
+        inside = as_float64(x).clamp(low, high).unsqueeze(-1)
         below = self.kernel.unit_cdf((inside - wide) * slope)
         return ((below - first) / total).to(common_dtype((x, components)))
 

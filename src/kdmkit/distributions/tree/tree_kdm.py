@@ -262,8 +262,7 @@ class TreeKDM(NamedVariables):
     def _weights_given(
         self, name: str, scores: CaseScores
     ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
-        states = self._states
-        node = states.topology.node_of[name]
+        states, node = self._states, self._states.topology.node_of[name]
         by_node, tops = scores_by_node(states.topology, scores)
         if isinstance(self._tree, Conditioned):
             pieces = ScorePieces({i: s.unsqueeze(0) for i, s in enumerate(by_node) if s is not None})
