@@ -7,7 +7,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -291,12 +290,9 @@ class Schema:
             missing = column.presence.is_missing(values).cpu().numpy()
         return RawColumn(name, decoded, missing, column.storage)
 
-    def with_points(self, points: Mapping[str, Sequence[Any]]) -> Schema:
-        """The schema, in which numbers that differ from a given one by rounding are that number."""
-        columns = [
-            replace(column, codec=column.codec.with_points(points[name])) if points.get(name) else column
-            for name, column in self.columns.items()
-        ]
+    def with_points(self, boxes: Sequence[Box]) -> Schema:
+        """The schema for draws inside of some boxes: single values in them are exact."""
+        columns = [column.with_points(boxes) for column in self.columns.values()]
         return Schema(columns, self.backend, self.labels, self.sample, self.missing)
 
     def column(self, argument: str, name: Any) -> Column:

@@ -252,8 +252,7 @@ _CODECS: dict[str, Any] = {c.codec: c for c in (LeftOutCodec, LevelsCodec, Numbe
 
 def codec_from_config(config: Mapping[str, Any], storage: Storage | None = None) -> Codec:
     """The codec that `config` describes, of a column of that storage."""
-    if config["codec"] == NumberCodec.codec and storage is not None:
-        writing = storage.writing
-        return NumberCodec.from_config(config, writing if isinstance(writing, NumberWriting) else None)
+    if config["codec"] == NumberCodec.codec:
+        return NumberCodec.from_config(config, storage)
     codec: Codec = _CODECS[config["codec"]].from_config(config)
     return codec

@@ -13,7 +13,14 @@ import numpy as np
 from kdmkit._core.checks import bad_argument
 from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.csv_parquet import read_file
-from kdmkit.estimators.table.frames.storage import BASES, RawColumn, Storage, check_finite, from_objects
+from kdmkit.estimators.table.frames.storage import (
+    BASES,
+    RawColumn,
+    Storage,
+    check_finite,
+    from_objects,
+    shortest,
+)
 
 #: What may hold a table.
 WANTED = (
@@ -164,10 +171,10 @@ def _integers(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> Ra
 
 
 def _floats(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
-    digits = int(np.finfo(array.dtype).precision)
-    values = array.astype(np.float64)
+    digits = min(int(np.finfo(array.dtype).precision), 15)
+    values = shortest(array.astype(np.float64), digits)
     check_finite(name, values, mask)
-    return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=min(digits, 15)))
+    return RawColumn(name, values, mask | np.isnan(values), Storage("float", native, digits=digits))
 
 
 def _instants(name: str, array: np.ndarray, mask: np.ndarray, native: str) -> RawColumn:
