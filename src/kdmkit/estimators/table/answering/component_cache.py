@@ -81,7 +81,9 @@ class Turn:
         if self.stride > _MOST_LISTED or self._n_nodes > _MOST_NODES:
             last = ((high + 1) * self.stride).clamp_max(self.period) - 1
             start = first - 1, last, below, upto
-            return _bisect(lambda at: (weights * self._upto(at.double())).sum(-1), level, start)[1:]
+            _, *reached_at = _bisect(lambda at: (weights * self._upto(at.double())).sum(-1), level, start)
+            digit, below, upto = reached_at
+            return digit, below, upto
         reached = torch.cat([below.unsqueeze(-1), self._reached(weights, first, below)], -1)
         step = (reached[:, 1:-1] < level.unsqueeze(-1)).sum(-1).clamp_max(self.period - 1 - first)
         below, upto = (reached.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))
