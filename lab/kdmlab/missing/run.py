@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,10 +70,10 @@ def tasks(part: Part, settings: str = SETTINGS) -> list[Task]:
     """All tasks of a part."""
     found: list[Task] = []
 
-    def add(measure: str, dataset: str, function: object, **more: str) -> None:
+    def add(measure: str, dataset: str, function: Callable[..., dict[str, Any]], **more: str) -> None:
         for seed in range(SEEDS[measure]):
             key = {"measure": measure, "dataset": dataset, **more, "seed": seed, "settings": settings}
-            found.append(Task(key, partial(function, seed=seed)))  # type: ignore[arg-type]
+            found.append(Task(key, partial(function, seed=seed)))
 
     for dataset in DRAWN[part]:
         add("draws", dataset, partial(draws.measure, dataset))

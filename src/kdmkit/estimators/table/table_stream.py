@@ -24,14 +24,16 @@ def scored(table: Any, batch: Any) -> Any:
 
 
 def predicted(
-    table: Any, batch: Any, *, target: str, interval: float | None = None, proba: bool = False
+    table: Any, batch: Any, *, target: str | None = None, interval: float | None = None, proba: bool = False
 ) -> Any:
     """Predictions of a column.
 
     Args:
+        target: the column; None: the only target of the fit.
         interval: the coverage of intervals, in the columns `<target> low` and `<target> high`.
         proba: whether to add the probability of every level, in the columns `P(<level>)`.
     """
+    target = table.checked_target(target).name
     columns: dict[str, Any] = {target: table.predict(batch, target)}
     if interval is not None:
         ends = table.predict_interval(batch, target, coverage=interval)
