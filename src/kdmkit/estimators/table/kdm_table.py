@@ -51,6 +51,7 @@ class KDMTable(TableEstimator):
         texts: texts of single rows, such as names, are `"left out"`; or they are levels, `"pooled"` in draws
             if they are rare, or all `"drawn"`.
         min_level_rows: texts with fewer rows are rare; `"auto"`: 2 + n/500 of n rows, at most 5.
+        identifiers: of draws: `"new"` keys in the form of those of the data, or `"left out"`.
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
         n_components: components of every column; `"auto"` by the number of rows.
@@ -170,21 +171,26 @@ class KDMTable(TableEstimator):
         *,
         complete: bool = False,
         frame: Literal["pandas", "polars", "arrow"] | None = None,
+        first_key: int = 0,
     ) -> Any:
         """New rows as a frame like the one that the table was fitted to; cells are missing as often as there.
+
+        Identifiers are new keys in the form of those of the data, the same ones in every call.
 
         Args:
             given: evidence that holds for all rows, as in `query`.
             random_state: None: other rows in every call.
             complete: whether all cells have values, those that missing cells would have by other columns.
             frame: the library of the frame; None: that of the fit, and pandas for files if it is installed.
+            first_key: the number of the first new key: of the rows drawn before, for keys that go on.
         """
         n = check_count("n_samples", n_samples)
         engine = self._engine()
         condition = read_event(engine.schema, given)
         warn_of_outside(engine, condition)
         rows = RowSampler(engine, condition, complete=complete)
-        return rows.frame(n, self._generator(random_state), frame)
+        first_key = check_count("first_key", first_key, least=0)
+        return rows.frame(n, self._generator(random_state), frame, first_key)
 
     # ---- rows
 

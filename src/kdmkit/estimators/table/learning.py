@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -45,6 +46,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
     targets: Any = None
     texts: Literal["left out", "pooled", "drawn"] = "left out"
     min_level_rows: int | Literal["auto"] = "auto"
+    identifiers: Literal["new", "left out"] = "new"
     missing: Literal["outcome", "unknown"] = "outcome"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
@@ -149,6 +151,7 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
+        check_choice("identifiers", self.identifiers, ("new", "left out"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
         decisions = read_decisions(self.schema)
         schema = Schema.from_frame(
@@ -158,8 +161,9 @@ class TableEstimator(DensityMixin, KDMEstimator):
             texts=self.texts,
             least_rows=self._least_rows(),
             markers=decisions.markers,
+            identifiers=self.identifiers,
         )
-        schema.warn_of_unsure()
+        warn_of_unsure(schema)
         return schema
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
@@ -270,6 +274,18 @@ class TableEstimator(DensityMixin, KDMEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_cached_engine": None}
+
+
+def warn_of_unsure(schema: Schema) -> None:
+    """One warning that lists the columns whose kind is not certain, and how to decide it."""
+    unsure = [
+        f"{name!r} ({column.kind}: {column.unsure})"
+        for name, column in schema.columns.items()
+        if column.unsure
+    ]
+    if unsure:
+        listed = "; ".join(unsure)
+        warnings.warn(f"kinds of columns that are not certain: {listed}", stacklevel=4)
 
 
 # ---- rows

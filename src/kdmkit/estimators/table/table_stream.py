@@ -57,7 +57,8 @@ def sampled(
     """New rows."""
     n = check_count("n", n)
     for start in range(0, n, batch_size):
-        yield table.sample(min(batch_size, n - start), given=given, random_state=random_state, frame="arrow")
+        options = {"given": given, "random_state": random_state, "frame": "arrow", "first_key": start}
+        yield table.sample(min(batch_size, n - start), **options)
 
 
 def known_columns(table: Any, columns: Sequence[str] | None, keep: Sequence[str], batch: Any) -> Any:
