@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit.distributions.events import Box
-from kdmkit.estimators.table.codecs.base import Codec, LeftOutCodec
-from kdmkit.estimators.table.codecs.keys import Keys
+from kdmkit.estimators.table.codecs.base import Codec
 from kdmkit.estimators.table.codecs.kinds import decide, fit_codec
 from kdmkit.estimators.table.codecs.texts import doubt
 from kdmkit.estimators.table.display import rich_table, text_table
@@ -68,11 +67,6 @@ class Column:
     def all_variables(self) -> tuple[str, ...]:
         """All variables of the column in the model."""
         return self.variables if self.presence is None else (self.presence.name, *self.variables)
-
-    @property
-    def keys(self) -> Keys | None:
-        """What new keys of an identifier look like; None of other columns."""
-        return self.codec.keys if isinstance(self.codec, LeftOutCodec) else None
 
     # ---- outcomes: those of its values, and `Missing`
 

@@ -264,7 +264,7 @@ class Schema:
         for name in wanted:
             column = self.column("columns", name)
             has_values = column.variables and all(part in values for part in column.variables)
-            has_keys = first_key is not None and column.keys is not None
+            has_keys = first_key is not None and column.codec.keys is not None
             if column.kind == "constant" or has_values or has_keys:
                 raw.append(
                     pooled(self.decode_column(name, values, n_rows, first_key or 0), column.codec, named)
@@ -281,8 +281,8 @@ class Schema:
     ) -> RawColumn:
         """One column as an array."""
         column = self.columns[name]
-        if column.keys is not None:
-            decoded = column.keys.new(first_key, n_rows, column.storage.base)
+        if column.codec.keys is not None:
+            decoded = column.codec.keys.new(first_key, n_rows, column.storage.base)
         elif isinstance(column.codec, LeftOutCodec):
             cells = np.empty(n_rows, dtype=object)
             cells[:] = [column.codec.constant] * n_rows

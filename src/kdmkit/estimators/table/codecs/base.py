@@ -63,6 +63,8 @@ class Codec(ABC):
     numeric: bool = False
     #: Whether the column takes part in the model: constants, identifiers and texts do not.
     modelled: bool = True
+    #: What new keys of an identifier look like; None if draws have none.
+    keys: Keys | None = None
 
     @property
     def part_names(self) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ def _with_keys(column: Any, keys: Keys | None) -> Any:
 
 def grown(column: Any, raw: RawColumn, least_rows: int | None) -> Any:
     """A column with the levels, or the form of the keys, of more rows."""
-    if column.keys is not None:
-        return _with_keys(column, column.keys.joined(keys_of(raw, is_sample=False)))
+    if column.codec.keys is not None:
+        return _with_keys(column, column.codec.keys.joined(keys_of(raw, is_sample=False)))
     if not isinstance(column.codec, LevelsCodec):
         return column
     codec = column.codec.grown(raw, least_rows)
