@@ -61,15 +61,17 @@ class RowSampler:
         self._given = given
         self.accepted = 1.0
 
-    def frame(self, n: int, generator: torch.Generator, library: str | None) -> Any:
+    def frame(self, n: int, generator: torch.Generator, library: str | None, first_key: int = 0) -> Any:
         """n rows as a frame; rare levels stay in columns that the event is about.
 
         Args:
             library: pandas, polars or arrow; None: that of the fitted frame.
+            first_key: the number of the first new key of identifiers.
         """
         check_choice("frame", library, (None, "pandas", "polars", "arrow"))
         values = {name: value.cpu() for name, value in self.draw(n, generator).items()}
-        return self.schema.decode(values, named=columns_of(self._given), backend=library)
+        named = columns_of(self._given)
+        return self.schema.decode(values, named=named, backend=library, first_key=first_key)
 
     def draw(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """n rows of all variables."""

@@ -45,6 +45,8 @@ _MOST_SINGLE = 0.5
 # Texts are levels unless most of them are rare, in at most so many rows, and at least this share of rows has
 # one.
 _RARE, _MOST_RARE = 2, 1 / 3
+# More whole numbers than these are no labels of classes.
+_MOST_CLASSES = 10
 # Numbers in the order of the rows that mean a time.
 _TIME_NAME = re.compile(
     r"(^|[\W_])(t|time|date|year|month|week|day|hour|minute|second|step|period|age)s?($|[\W_])", re.I
@@ -177,6 +179,16 @@ def _identifies(column: RawColumn, distinct: np.ndarray, numbers: np.ndarray | N
     if named and _rows_with_single_values(present) > _MOST_SINGLE:
         return "identifier", "different numbers in most rows, and its name"
     return ("category", "its name: numbers of things") if named else None
+
+
+def are_classes(column: RawColumn) -> bool:
+    """Whether numbers are labels as scikit-learn has them: two numbers, or 0, 1, 2, … or 1, 2, 3, …"""
+    if column.storage.base not in ("integer", "float") or column.storage.writing is not None:
+        return False
+    distinct = np.unique(column.present)
+    if not 2 < len(distinct) <= _MOST_CLASSES:
+        return len(distinct) == 2
+    return bool(distinct[0] in (0, 1) and (np.diff(distinct) == 1).all())
 
 
 def _are_row_numbers(column: RawColumn, numbers: np.ndarray | None) -> bool:

@@ -80,6 +80,41 @@ def read_frame(argument: str, data: Any) -> RawFrame:
     return _from_narwhals(argument, data)
 
 
+def with_target(frame: RawFrame, y: Any, names: Sequence[str] | None = None) -> RawFrame:
+    """The columns of a table and those of y, as scikit-learn passes a target.
+
+    Args:
+        y: a series, an array or a list of one cell per row; or a frame of several columns.
+        names: of the columns of y; None: its own, or "y".
+    """
+    target = _read_target(y)
+    if names is not None:
+        if len(names) != len(target.columns):
+            raise ValueError(bad_argument("y", f"columns {list(names)}", f"{len(target.columns)} columns"))
+        renamed = zip(names, target.columns.values(), strict=True)
+        target = replace(target, columns={n: replace(c, name=n) for n, c in renamed}, labels=tuple(names))
+    if target.n_rows != frame.n_rows:
+        raise ValueError(bad_argument("y", f"as many rows as X has ({frame.n_rows})", target.n_rows))
+    for name in target.columns:
+        if name in frame.columns:
+            wanted = "a column that X lacks (name a column of X in `targets`)"
+            raise ValueError(bad_argument("y", wanted, repr(name)))
+    columns = frame.columns | target.columns
+    return RawFrame(columns, frame.backend, (*frame.labels, *target.labels), None)
+
+
+def _read_target(y: Any) -> RawFrame:
+    if isinstance(y, Mapping) or hasattr(y, "columns"):
+        return read_frame("y", y)
+    name = getattr(y, "name", None)
+    name = "y" if name is None or not str(name).strip() else str(name)
+    if hasattr(y, "to_frame"):  # a series of pandas or polars
+        return read_frame("y", y.to_frame(name))
+    if hasattr(y, "shape") and len(y.shape) == 2 and y.shape[1] == 1:
+        y = np.asarray(y).ravel()
+    return read_frame("y", {name: y})
+
+
 # ---- mappings and arrays
 
 
