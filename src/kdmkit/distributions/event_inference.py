@@ -118,6 +118,7 @@ class EventEvidence(Outcomes):
         self.joint = joint
         self.boxes = event.boxes(self) if isinstance(event, Event) else list(event)
         self.cases = cases_of(joint, self.boxes)
+        self._kept_scores: dict[int, CaseScores] = {}
 
     def read(self, key: Key, region: Region) -> tuple[Key, Region]:
         if not isinstance(key, str):
@@ -172,10 +173,12 @@ class EventEvidence(Outcomes):
         return dict(sorted(by_rank.items()))
 
     def _scores(self, cases: Sequence[Case]) -> CaseScores:
-        """log p(case | component) by variable."""
+        """log p(case | component) by variable, of cases among `_groups`: computed once."""
+        if id(cases) in self._kept_scores:
+            return self._kept_scores[id(cases)]
         joint, first = self.joint, cases[0]
         lead = (len(cases), *(1,) * len(joint.batch_shape))
-        scores = {}
+        scores = self._kept_scores[id(cases)] = {}
         for name in first.regions:
             regions = [case.regions[name] for case in cases]
             kernel, components, is_point = joint.kernels[name], joint.components[name], name in first.points

@@ -62,6 +62,7 @@ class VariablePosterior(Posterior):
         return super().has_masses or (self.codec.numeric and bool(self.rho.kernel.has_atoms))
 
     @cached_property
+    @torch.no_grad()
     def weights(self) -> Float[Tensor, "*batch m"]:
         """The weights of the components, in float64."""
         weights = self.rho.log_weights.double().exp()
@@ -117,6 +118,7 @@ class VariablePosterior(Posterior):
         return self._intervals[coverage]
 
     @cached_property
+    @torch.no_grad()
     def _mixture(self) -> Univariate:
         rho = self.rho
         return Univariate(rho.kernel, rho.components, rho.log_weights, self.cache.knots)
