@@ -94,7 +94,7 @@ def random_columns(rng: random.Random) -> dict[str, ColumnSyntax]:
     names = rng.sample(_ODD, 12)
     levels = rng.sample(_LEVELS, rng.randint(1, 12))
     kinds = [
-        *(ColumnSyntax(), ColumnSyntax(percent=1.0)),
+        *(ColumnSyntax(), ColumnSyntax()),
         *(ColumnSyntax("levels", levels, ordered) for ordered in (True, True, False)),
         ColumnSyntax("levels", [False, True]),
         ColumnSyntax("levels", rng.choice([[-1, 0, 5, 10**20], [0.5, 1.0, 1e-9]]), True),

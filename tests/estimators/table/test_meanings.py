@@ -226,6 +226,24 @@ def test_two_columns_are_compared_given_anything(table: kdm.KDMTable) -> None:
     assert table.probability(c.tenths > c[" lead"], point) == pytest.approx(direct, abs=1e-6)
 
 
+@pytest.mark.parametrize("step", [0.5, 1e-9])
+def test_comparisons_of_numbers_are_sums_over_their_values(step: float) -> None:
+    rng = np.random.default_rng(5)
+    a = np.round(rng.normal(0, 4, N) / step) * step
+    b = np.where(rng.random(N) < 0.3, 0.0, np.round((a + rng.normal(1, 3, N)) / step) * step)
+    table = fitted({"a": a, "b": b, "c": np.sign(a) + rng.normal(size=N)})
+    for given in ("true", "c > 0", "a > 1 or c < 0"):
+        shares = [table.probability(f"a {sign} b", given) for sign in ("<", "=", ">")]
+        assert sum(shares) == pytest.approx(1, abs=1e-6)
+        if step == 0.5:
+            grid = np.arange(-50, 50) * step
+            below = sum(table.probability(f"a = {v} and b > {v}", given) for v in grid.tolist())
+            assert shares[0] == pytest.approx(below, abs=1e-5)
+        else:
+            drawn = table.sample(4000, given=given, random_state=0)
+            assert shares[0] == pytest.approx((drawn["a"] < drawn["b"]).mean(), abs=0.03)
+
+
 def test_a_column_compared_with_itself(table: kdm.KDMTable) -> None:
     c = table.columns
     assert table.probability(c.tenths <= c.tenths) == table.probability(c.tenths == c.tenths) == 1

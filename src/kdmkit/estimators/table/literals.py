@@ -27,12 +27,11 @@ def is_number(text: str) -> bool:
     return _matched(text) is not None
 
 
-def read_number(text: str, percent: float = 0.01) -> int | float:
+def read_number(text: str) -> int | float:
     """A number as people write it; an int if it is written without a fraction or an exponent.
 
     Args:
         text: may have a sign of money, separators of thousands, and one of the units k, M and %.
-        percent: the value of 1 %.
 
     >>> [read_number(text) for text in ("20,000", "20_000", "$20", "2.5k", "3M", "-1e-9", "5%", "20 €")]
     [20000, 20000, 20, 2500.0, 3000000, -1e-09, 0.05, 20]
@@ -46,9 +45,7 @@ def read_number(text: str, percent: float = 0.01) -> int | float:
     number = float(f"{sign}{digits}e{exponent + power}")
     if not abs(number) < _LARGEST:
         raise ValueError("a number below 1e308")
-    if match["unit"] == "%":
-        return number if percent == 0.01 else number * (percent / 0.01)
-    is_whole = match["point"] is None and match["exponent"] is None
+    is_whole = match["point"] is None and match["exponent"] is None and match["unit"] != "%"
     return int(sign + digits) * 10**power if is_whole else number
 
 

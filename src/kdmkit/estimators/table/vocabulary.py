@@ -160,7 +160,6 @@ class ColumnSyntax:
         ordered: whether the order of the levels means something.
         read: a date or a time from its text. A ValueError says what was expected: "a date".
         reason: why the column is left out.
-        percent: the value of 1 %, for kind "number". With the default, 5% is 0.05.
     """
 
     kind: Literal["number", "levels", "date", "time", "left out"] = "number"
@@ -168,7 +167,6 @@ class ColumnSyntax:
     ordered: bool = False
     read: Callable[[str], Any] | None = None
     reason: str = ""
-    percent: float = 0.01
 
     def value(self, text: str) -> Any:
         """The value that a text means. A ValueError says what was expected."""
@@ -176,7 +174,7 @@ class ColumnSyntax:
             return self._level(text)
         if len(text) > _LONGEST_VALUE:
             raise ValueError("a shorter text")
-        return read_number(text, self.percent) if self.read is None else self.read(text)
+        return read_number(text) if self.read is None else self.read(text)
 
     def compares_with(self, other: ColumnSyntax) -> bool:
         """Whether the values of two columns have one order."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
+from kdmkit._core.logspace import finite_max
 from kdmkit.distributions.event_inference import EventEvidence
 from kdmkit.distributions.events import Box
 from kdmkit.estimators.table.column import Column
 from kdmkit.kernels import Interval, OneOf, Region
+from kdmkit.kernels.regions import Closed
+from kdmkit.ops.blocks import slices
 
 if TYPE_CHECKING:
     from kdmkit.estimators.table.answering.engine import TableEngine
@@ -22,6 +29,8 @@ Pairs = dict[Column, Region]
 
 # A column with at most this many values is summed over; others are cut into cells.
 _MOST_VALUES, _CELLS = 20_000, 1024
+# Values that are summed over at once.
+_ROWS = 4096
 # Tails that a comparison of two columns leaves out.
 _LEAST = 1e-9
 
@@ -49,11 +58,11 @@ class Comparison:
 
     def probability(self, signs: Region) -> float:
         """P(the sign of left − right lies in a region)."""
-        values, flipped = self._listed(self.left), False
+        left, right = self._listed(self.left), self._listed(self.right)
+        flipped = right is not None and (left is None or len(right) < len(left))
+        values = right if flipped else left
         if values is None:
-            values, flipped = self._listed(self.right), True
-        if values is None:
-            (below, equal), flipped = self._in_cells(), False
+            below, equal = self._in_cells()
         else:
             below, equal = self._summed(
                 values, *(self.right, self.left) if flipped else (self.left, self.right)
@@ -77,9 +86,14 @@ class Comparison:
 
     def _summed(self, values: list[Any], first: Column, second: Column) -> tuple[float, float]:
         """P(first < second) and P(first = second) as sums over the values of the first."""
+        if first.codec.number_part is not None and second.codec.number_part is not None:
+            ends = np.array(values, dtype=float)
+            masses = [self._between(second, ends, np.inf, "neither"), self._between(second, ends, ends)]
+            above, equal = self._shares(first, second, self._between(first, ends, ends), *masses)
+            return above, equal
         n = len(values)
-        above: list[Pairs] = [{first: OneOf([v]), second: Interval(v, None, "neither")} for v in values]
-        probs = self._probs(above + [{first: OneOf([v]), second: OneOf([v])} for v in values])
+        after: list[Pairs] = [{first: OneOf([v]), second: Interval(v, None, "neither")} for v in values]
+        probs = self._probs(after + [{first: OneOf([v]), second: OneOf([v])} for v in values])
         return float(probs[:n].sum()), float(probs[n:].sum())
 
     def _in_cells(self) -> tuple[float, float]:
@@ -87,6 +101,8 @@ class Comparison:
         left, right = self.left, self.right
         levels = (np.arange(1, _CELLS) / _CELLS).tolist()
         ends = sorted({end for c in (left, right) for end in (*self._quantiles(c, levels), *c.codec.breaks)})
+        if left.codec.number_part is not None and right.codec.number_part is not None:
+            return self._in_cells_of_numbers(np.array(ends, dtype=float))
         cells: list[Region] = [Interval(*pair, "neither") for pair in pairwise([None, *ends, None])]
         above: list[Pairs] = [
             {left: cell, right: Interval(end, None)} for cell, end in zip(cells, ends, strict=False)
@@ -97,6 +113,51 @@ class Comparison:
         probs = self._probs([*above, *same, *single])
         strict, within, equal = np.split(probs, [len(above), len(above) + len(same)])
         return float(strict.sum() + 0.5 * within.sum()), float(equal.sum())
+
+    def _in_cells_of_numbers(self, ends: np.ndarray) -> tuple[float, float]:
+        left, right = self.left, self.right
+        starts, stops = np.r_[-np.inf, ends], np.r_[ends, np.inf]
+        above = self._between(right, ends, np.inf)
+        never = torch.full_like(above[:1], -torch.inf)
+        same = self._between(right, starts, stops, "neither")
+        cells = self._between(left, starts, stops, "neither")
+        strict, within = self._shares(left, right, cells, torch.cat([above, never]), same)
+        masses = [self._between(right, ends, np.inf, "neither"), self._between(right, ends, ends)]
+        more, equal = self._shares(left, right, self._between(left, ends, ends), *masses)
+        return strict + 0.5 * within + more, equal
+
+    def _between(self, column: Column, low: Any, high: Any, closed: Closed = "both") -> Float[Tensor, "n m"]:
+        """The log masses that the components of a column of numbers have in ranges."""
+        (name,), part = column.variables, column.codec.number_part
+        assert part is not None
+        kernel, components = self.rho.kernels[name], self.rho.components[name]
+        ends: Sequence[np.ndarray] = np.broadcast_arrays(low, high)
+        if part.step:  # cells of the grid
+            sides = (closed == "neither", closed == "both")
+            ends = [
+                np.array([part.edge(end, after) for end in one])
+                for one, after in zip(ends, sides, strict=True)
+            ]
+            closed = "left"
+        first, last = [torch.from_numpy((end - part.shift) / part.scale).unsqueeze(-1) for end in ends]
+        return kernel.log_mass(Interval(first, last, closed), components).double()
+
+    def _shares(
+        self, first: Column, second: Column, masses: Float[Tensor, "n m"], *others: Float[Tensor, "n m"]
+    ) -> list[float]:
+        """Σ_i P(first in range i, second in range i) for ranges of the second, by their log masses."""
+        totals = [0.0] * len(others)
+        for rows in slices(len(masses), _ROWS):
+            top = finite_max(masses[rows])
+            relative = (masses[rows] - top).to(self.rho.components[first.variables[0]])
+            case = {first.variables[0]: (relative, top.squeeze(-1))}
+            weights, log_mass = self.rho._weights_given(second.variables[0], case)
+            both = (weights.double() + log_mass.double().unsqueeze(-1)).exp()
+            totals = [
+                total + float((both * one[rows].exp()).sum())
+                for total, one in zip(totals, others, strict=True)
+            ]
+        return totals
 
     def _probs(self, pairs: list[Pairs]) -> np.ndarray:
         """The probabilities of regions of values of both columns."""

@@ -116,10 +116,6 @@ class NumberWriting:
         return not (self.prefix or self.suffix or self.thousands or self.powers) and self.point == "."
 
     @property
-    def is_percent(self) -> bool:
-        return self.suffix.strip() == "%"
-
-    @property
     def base(self) -> str:
         """What the cells are, see `Storage`."""
         return "float"
