@@ -84,7 +84,7 @@ def test_few_values_are_levels() -> None:
     assert isinstance(fit_numbers(RNG.integers(0, 30, 3000).astype(float)), CodePart)
     assert isinstance(fit_numbers(RNG.integers(0, 30, 200).astype(float)), NumberPart)
     prices = RNG.choice(np.round(RNG.gamma(2, 40, 100), 2), 3000)
-    assert isinstance(fit_numbers(prices), CodePart)
+    assert isinstance(fit_numbers(prices), RankPart)
 
 
 @pytest.mark.parametrize(

@@ -127,16 +127,52 @@ def listed(texts: Sequence[str], most: int) -> str:
 
 
 @dataclass(frozen=True)
-class CodePart(Part):
-    """Few numbers, each a level.
+class ListPart(Part, ABC):
+    """Numbers from a list.
 
     Attributes:
         numbers: the number of every code, ascending.
+    """
+
+    numbers: tuple[float, ...]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return self.numbers
+
+    @abstractmethod
+    def event_of(self, codes: Tensor) -> Tensor:
+        """The events of codes."""
+
+    def _codes(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The code of every number, and whether the number is in the list."""
+        levels = np.array(self.numbers)
+        code = nearest(levels, numbers)
+        return code, np.abs(levels[code] - numbers) <= 1e-6 * self._gap
+
+    @cached_property
+    def _gap(self) -> float:
+        return float(np.min(np.diff(self.numbers))) if len(self.numbers) > 1 else 1.0
+
+    def edge(self, number: float, after: bool) -> float:
+        # A number that differs from a level by rounding is that level; near 0 nothing is rounded.
+        slack = 1e-6 * min(self._gap, abs(float(number)))
+        end = float(number) + (slack if after else -slack)
+        return float(np.searchsorted(self.numbers, end, side="right" if after else "left")) - 0.5
+
+    def describe(self) -> str:
+        return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
+
+
+@dataclass(frozen=True)
+class CodePart(ListPart):
+    """Few numbers, each a level.
+
+    Attributes:
         smoothing: of `Levels`.
     """
 
     kind = "codes"
-    numbers: tuple[float, ...]
     smoothing: float
 
     def kernel(self, n_components: int | None) -> Kernel:
@@ -146,30 +182,15 @@ class CodePart(Part):
     def shape(self) -> torch.Size:
         return torch.Size()
 
-    @property
-    def values(self) -> tuple[float, ...]:
-        return self.numbers
-
     def encode(self, numbers: np.ndarray) -> Events:
-        levels = np.array(self.numbers)
-        code = nearest(levels, numbers)
-        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
-        inside = np.abs(levels[code] - numbers) <= 1e-6 * gap
+        code, inside = self._codes(numbers)
         return Events(torch.from_numpy(code), inside, np.zeros(len(code)))
+
+    def event_of(self, codes: Tensor) -> Tensor:
+        return codes
 
     def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
         return np.array(self.numbers)[events.detach().cpu().long().numpy()]
-
-    def edge(self, number: float, after: bool) -> float:
-        levels = np.array(self.numbers)
-        gap = np.min(np.diff(levels)) if len(levels) > 1 else 1.0
-        # A number that differs from a level by rounding is that level; near 0 nothing is rounded.
-        slack = 1e-6 * min(gap, abs(float(number)))
-        end = float(number) + (slack if after else -slack)
-        return float(np.searchsorted(levels, end, side="right" if after else "left")) - 0.5
-
-    def describe(self) -> str:
-        return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
 
 
 # How far a number of a column with masses may lie beside its grid, in steps.
@@ -338,12 +359,49 @@ class NumberPart(Part):
         return {**super().config(), **{k: v if math.isfinite(v) else None for k, v in ends.items()}}
 
 
+@dataclass(frozen=True)
+class RankPart(ListPart):
+    """Numbers from a longer list: an event is the place of a number in it, and near places are alike.
+
+    Attributes:
+        places: how places are events.
+    """
+
+    kind = "ranks"
+    places: NumberPart
+
+    def kernel(self, n_components: int | None) -> Kernel:
+        return self.places.kernel(n_components)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.places.shape
+
+    def encode(self, numbers: np.ndarray) -> Events:
+        code, inside = self._codes(numbers)
+        return self.places.encode(code.astype(np.float64))._replace(inside=inside)
+
+    def event_of(self, codes: Tensor) -> Tensor:
+        return codes.double().unsqueeze(-1)
+
+    def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
+        """Also of codes, `(*lead,)`."""
+        places = self.places.decode(events if events.is_floating_point() else self.event_of(events))
+        return np.array(self.numbers)[np.rint(places).astype(np.int64)]
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "places": self.places.config()}
+
+
 def part_from_config(config: Mapping[str, Any]) -> Part:
     """The part that `config` describes."""
     fields = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "part"}
     for end, infinity in (("low", -math.inf), ("high", math.inf)):
         if end in fields and fields[end] is None:
             fields[end] = infinity
-    classes: dict[str, Any] = {part.kind: part for part in Part.__subclasses__()}
+    if "places" in fields:
+        fields["places"] = part_from_config(fields["places"])
+    every = (*Part.__subclasses__(), *ListPart.__subclasses__())
+    classes: dict[str, Any] = {part.kind: part for part in every if part is not ListPart}
     part: Part = classes[config["part"]](**fields)
     return part
