@@ -89,9 +89,7 @@ def independent_variables(
     """
     value, place = information.value, {name: i for i, name in enumerate(names)}
     return frozenset(
-        name
-        for name, up in parents.items()
-        if up is not None and not bool(value[place[name], place[up]])
+        name for name, up in parents.items() if up is not None and not bool(value[place[name], place[up]])
     )
 
 
@@ -153,7 +151,9 @@ def choose_rows(
     weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double().cpu()
     total = torch.zeros(groups, dtype=torch.float64).index_add_(0, group, weights)
     first = torch.full((groups,), n).scatter_reduce_(0, group, torch.arange(n), "amin")
-    chance = total.sqrt()
+    # In the order of the rows, not of their keys: then units play no part in the draw.
+    first, order = first.sort()
+    chance = total[order].sqrt()
     # The largest log(u)/chance are a weighted draw without replacement.
     noise = torch.rand(groups, dtype=torch.float64, device=device, generator=generator).cpu()
     keys = torch.where(chance > 0, noise.log() / chance, -math.inf)

@@ -70,10 +70,20 @@ _CODECS: dict[str, dict[str, Rule]] = {
     },
     "dates": {
         **{"name": _TEXT, "share": _SHARE, "text": Rule(str | None)},
-        **{"calendar": _OBJECT, "parts": Rule(list[dict[str, Any]], "one or more parts", bool)},
+        **{
+            "calendar": _OBJECT,
+            "parts": Rule(list[dict[str, Any | dict[str, Any]]], "one or more parts", bool),
+        },
     },
     "times": {"name": _TEXT, "share": _SHARE, "clock": _SIZE, "part": _OBJECT},
     "left out": {"name": _TEXT, "kind": _KIND, "constant": Rule(str | float | None)},
+}
+_KEYS: dict[str, dict[str, Rule]] = {
+    "numbered": {"prefix": _TEXT, "suffix": _TEXT, "width": Rule(int, "from 0 to 15", range(16).__contains__)}
+    | {"last": Rule(int, "a whole number < 2^62", lambda n: abs(n) < 1 << 62)},
+    "coded": {
+        "places": Rule(list[str], "one or more texts that are not empty", lambda v: bool(v) and all(v))
+    },
 }
 _STORAGE = {
     **{"native": _TEXT, "objects": _TEXT, "unit": _TEXT, "zone": _TEXT, "texts": _TEXT},
@@ -131,6 +141,10 @@ def _check_column(place: str, column: Any) -> None:
     for name, part in [("part", codec.get("part")), *(("parts", part) for part in codec.get("parts", ()))]:
         if name in codec:
             _check_part(f"{place}.codec.{name}", part)
+    if codec.get("keys") is not None:
+        _check_object(
+            f"{place}.codec.keys", codec["keys"], _rules(f"{place}.codec.keys", codec["keys"], "form", _KEYS)
+        )
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:

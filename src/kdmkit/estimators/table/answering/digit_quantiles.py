@@ -15,7 +15,8 @@ from kdmkit.distributions import KDM
 from kdmkit.distributions.event_inference import EventEvidence, restriction
 from kdmkit.distributions.univariate import Univariate
 from kdmkit.estimators.table.answering.component_cache import ComponentCache, Turn
-from kdmkit.estimators.table.codecs.parts import ListPart, NumberPart, Part
+from kdmkit.estimators.table.codecs.number_lists import ListPart
+from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.estimators.table.codecs.times import CirclePart
 from kdmkit.kernels import Interval, Region
 from kdmkit.kernels.regions import NOTHING, WHOLE, intersection, union

@@ -161,6 +161,7 @@ class TableEngine:
         boxes = self.boxes(condition)
         if not boxes:
             raise impossible(condition)
+        column = column.with_points(boxes)
         if self.has_digits(column):
             posterior: Posterior = DigitsPosterior.given(self, column, boxes)
         else:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kdmkit.estimators.table.codecs.parts import CodePart, NumberPart, Part, RankPart
+from kdmkit.estimators.table.codecs.number_lists import CodePart, RankPart
+from kdmkit.estimators.table.codecs.parts import NumberPart, Part
 from kdmkit.kernels import QuantileNormal, Resolution
 
 # Numbers with at most this many values, of which each has rows enough, become levels.

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from inspect import isabstract
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from kdmkit.kernels import (
     Inflated,
     Interval,
     Kernel,
-    Levels,
     Missing,
     QuantileNormal,
     Region,
@@ -124,73 +124,6 @@ def listed(texts: Sequence[str], most: int) -> str:
     'a, b, …, e'
     """
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 2], "…", texts[-1]])
-
-
-@dataclass(frozen=True)
-class ListPart(Part, ABC):
-    """Numbers from a list.
-
-    Attributes:
-        numbers: the number of every code, ascending.
-    """
-
-    numbers: tuple[float, ...]
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return self.numbers
-
-    @abstractmethod
-    def event_of(self, codes: Tensor) -> Tensor:
-        """The events of codes."""
-
-    def _codes(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The code of every number, and whether the number is in the list."""
-        levels = np.array(self.numbers)
-        code = nearest(levels, numbers)
-        return code, np.abs(levels[code] - numbers) <= 1e-6 * self._gap
-
-    @cached_property
-    def _gap(self) -> float:
-        return float(np.min(np.diff(self.numbers))) if len(self.numbers) > 1 else 1.0
-
-    def edge(self, number: float, after: bool) -> float:
-        # A number that differs from a level by rounding is that level; near 0 nothing is rounded.
-        slack = 1e-6 * min(self._gap, abs(float(number)))
-        end = float(number) + (slack if after else -slack)
-        return float(np.searchsorted(self.numbers, end, side="right" if after else "left")) - 0.5
-
-    def describe(self) -> str:
-        return f"{len(self.numbers)} values: {listed([f'{number:g}' for number in self.numbers], 6)}"
-
-
-@dataclass(frozen=True)
-class CodePart(ListPart):
-    """Few numbers, each a level.
-
-    Attributes:
-        smoothing: of `Levels`.
-    """
-
-    kind = "codes"
-    smoothing: float
-
-    def kernel(self, n_components: int | None) -> Kernel:
-        return Levels(len(self.numbers), self.smoothing)
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size()
-
-    def encode(self, numbers: np.ndarray) -> Events:
-        code, inside = self._codes(numbers)
-        return Events(torch.from_numpy(code), inside, np.zeros(len(code)))
-
-    def event_of(self, codes: Tensor) -> Tensor:
-        return codes
-
-    def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
-        return np.array(self.numbers)[events.detach().cpu().long().numpy()]
 
 
 # How far a number of a column with masses may lie beside its grid, in steps.
@@ -359,49 +292,18 @@ class NumberPart(Part):
         return {**super().config(), **{k: v if math.isfinite(v) else None for k, v in ends.items()}}
 
 
-@dataclass(frozen=True)
-class RankPart(ListPart):
-    """Numbers from a longer list: an event is the place of a number in it, and near places are alike.
-
-    Attributes:
-        places: how places are events.
-    """
-
-    kind = "ranks"
-    places: NumberPart
-
-    def kernel(self, n_components: int | None) -> Kernel:
-        return self.places.kernel(n_components)
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.places.shape
-
-    def encode(self, numbers: np.ndarray) -> Events:
-        code, inside = self._codes(numbers)
-        return self.places.encode(code.astype(np.float64))._replace(inside=inside)
-
-    def event_of(self, codes: Tensor) -> Tensor:
-        return codes.double().unsqueeze(-1)
-
-    def decode(self, events: Tensor, *, rounded: bool = True) -> np.ndarray:
-        """Also of codes, `(*lead,)`."""
-        places = self.places.decode(events if events.is_floating_point() else self.event_of(events))
-        return np.array(self.numbers)[np.rint(places).astype(np.int64)]
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "places": self.places.config()}
-
-
 def part_from_config(config: Mapping[str, Any]) -> Part:
     """The part that `config` describes."""
-    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "part"}
+    fields: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "part"
+    }
     for end, infinity in (("low", -math.inf), ("high", math.inf)):
         if end in fields and fields[end] is None:
             fields[end] = infinity
     if "places" in fields:
         fields["places"] = part_from_config(fields["places"])
-    every = (*Part.__subclasses__(), *ListPart.__subclasses__())
-    classes: dict[str, Any] = {part.kind: part for part in every if part is not ListPart}
+    families = [*Part.__subclasses__()]
+    every = [part for family in families for part in (family, *family.__subclasses__())]
+    classes: dict[str, Any] = {part.kind: part for part in every if not isabstract(part)}
     part: Part = classes[config["part"]](**fields)
     return part

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument
-from kdmkit.estimators.table.codecs.analysis import Counts, code_part, count, number_part, rank_part, takes_codes
+from kdmkit.estimators.table.codecs.analysis import (
+    Counts,
+    code_part,
+    count,
+    number_part,
+    rank_part,
+    takes_codes,
+)
 from kdmkit.estimators.table.codecs.base import Cells, Codec
 from kdmkit.estimators.table.codecs.calendar import DAY, clock_of
 from kdmkit.estimators.table.codecs.parts import Events, Part, part_from_config
