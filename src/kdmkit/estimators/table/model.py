@@ -91,7 +91,6 @@ def start_layer(
         train.weights,
         targets={name for group in settings.targets for name in group},
         preference=TABLE_RECIPE.target_preference,
-        groups=[column.variables for column in schema.modelled.values()],
     )
     layer = TreeLayer(variables, k, generator=generator)
     layer.initialize(
@@ -301,8 +300,7 @@ def learn_chunk(
         layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, list(layer.variables.values())
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
-        groups = [column.variables for column in schema.modelled.values()]
-        independent = independent_variables(list(layer.variables), layer.parents, information, groups)
+        independent = independent_variables(list(layer.variables), layer.parents, information)
     history = train_layer(layer, replayed.train, replayed.validation, settings, independent, share)
     if most is not None:
         everything = everything.take(smallest(everything.keys, most))
