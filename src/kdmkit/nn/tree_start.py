@@ -52,6 +52,7 @@ def learn_tree(
     targets: Collection[str] = (),
     preference: float = 1.0,
     groups: Sequence[Sequence[str]] = (),
+    others: Sequence[Variable] = (),
 ) -> LearnedTree:
     """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
@@ -66,8 +67,10 @@ def learn_tree(
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
         groups: variables of one column, such as the parts of a date. Each is a neighbour of the one before.
+        others: variables that are no nodes; the information has them behind the nodes.
     """
-    information = pair_information(variables, data, observed, weights)
+    every = pair_information([*variables, *others], data, observed, weights)
+    information = PairInformation(*(part[: len(variables), : len(variables)] for part in every))
     names = [variable.name for variable in variables]
     is_target = torch.tensor([name in targets for name in names])
     at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
@@ -80,7 +83,7 @@ def learn_tree(
     weight[beside, beside.flip(1)] = weight.max() + 1.0
     above = spanning_tree(weight)
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-    return LearnedTree(parents, information, independent_variables(names, parents, information, groups))
+    return LearnedTree(parents, every, independent_variables(names, parents, information, groups))
 
 
 def independent_variables(

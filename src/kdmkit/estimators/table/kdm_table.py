@@ -54,6 +54,9 @@ class KDMTable(DensityMixin, TableEstimator):
         min_level_rows: texts with fewer rows are rare; `"auto"`: 2 + n/500 of n rows, at most 5.
         missing: what an empty cell is: `"outcome"`, missing as in the rows of the fit; `"unknown"`, a value
             that is not known. Cells of absent columns, and of columns that had all cells, are unknown.
+        rules: rules between columns. True: those that the rows of the fit keep without exception; False:
+            none; or a list of texts such as `["auto", "zip -> city"]`, where `"auto"` are those of the rows.
+        broken_rules: what a row is that breaks a rule: `"impossible"`, log p = −∞; or `"rare"`.
         n_components: components of every column; `"auto"` by the number of rows.
         max_rows: the number of rows to learn from, a uniform sample of a larger table; None takes all.
         max_epochs, batch_size, learning_rate, validation_fraction, patience: of the training.
@@ -192,7 +195,7 @@ class KDMTable(DensityMixin, TableEstimator):
     def score_samples(self, X: Any) -> Array:
         """log p of the observed part of each row: densities of continuous columns, in their units."""
         engine = self._engine()
-        return np.concatenate([engine.log_prob_of_rows(block).numpy() for block in self._blocks(X)])
+        return np.concatenate([engine.rows.log_prob(block).numpy() for block in self._blocks(X)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of log p over the rows; `sample_weight` weighs them."""
@@ -238,7 +241,7 @@ class KDMTable(DensityMixin, TableEstimator):
     def _rows_of(self, X: Any, target: str | None, answer: Any) -> Array:
         engine = self._engine()
         column = check_target(engine.schema, self._only_target() if target is None else target)
-        return np.concatenate([answer(engine.posterior(column, block)) for block in self._blocks(X)])
+        return np.concatenate([engine.rows.by_groups(column, block, answer) for block in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Table]:
         """Rows as events, in blocks; files and iterators are read batch by batch."""
@@ -383,17 +386,3 @@ class KDMTable(DensityMixin, TableEstimator):
         n = check_count("n_samples", n_samples, least=2)
         column, event = check_target(engine.schema, target), read_event(engine.schema, given)
         return measure_information(engine, self.pair_information_, column, event, n, generator)
-
-    def explore(
-        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
-    ) -> Any:
-        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
-
-        Args:
-            port, host: of the local server; port 0 is any free one.
-            open_browser: whether to open the page, whose address is `.url`.
-            block: whether to wait until the server is stopped; else it runs until `.stop()`.
-        """
-        from kdmkit.explore import show
-
-        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)

@@ -24,6 +24,8 @@ from kdmkit.estimators.table.column import Columns
 from kdmkit.estimators.table.decisions import read_decisions
 from kdmkit.estimators.table.frames.read import RawFrame, checked_names, read_frame
 from kdmkit.estimators.table.model import ReplayRows, TableSettings, fit_model, learn_chunk
+from kdmkit.estimators.table.rule_fitting import with_rules
+from kdmkit.estimators.table.rules import Rules
 from kdmkit.estimators.table.schema import Schema
 from kdmkit.nn.pair_information import PairInformation
 from kdmkit.training import Table
@@ -42,6 +44,8 @@ class TableEstimator(KDMEstimator):
     texts: Literal["left out", "pooled", "drawn"] = "left out"
     min_level_rows: int | Literal["auto"] = "auto"
     missing: Literal["outcome", "unknown"] = "outcome"
+    rules: Any = True
+    broken_rules: Literal["impossible", "rare"] = "impossible"
     max_rows: int | None = 500_000
     max_epochs: Any = "auto"
     patience: Any = "auto"
@@ -118,6 +122,7 @@ class TableEstimator(KDMEstimator):
 
     def _new_schema(self, frame: RawFrame) -> Schema:
         check_choice("missing", self.missing, ("outcome", "unknown"))
+        check_choice("broken_rules", self.broken_rules, ("impossible", "rare"))
         check_choice("texts", self.texts, ("left out", "pooled", "drawn"))
         decisions = read_decisions(self.schema)
         schema = Schema.from_frame(
@@ -129,7 +134,7 @@ class TableEstimator(KDMEstimator):
             markers=decisions.markers,
         )
         schema.warn_of_unsure()
-        return schema
+        return with_rules(schema, frame, self.rules, self.broken_rules)
 
     def _grown_schema(self, frame: RawFrame) -> Schema:
         """The schema with the levels of one more chunk."""
@@ -165,7 +170,8 @@ class TableEstimator(KDMEstimator):
             options=self._settings(self._seed, n),
             identity=self._identity(*rows.columns.values()),
             targets=self._target_variables(schema),
-            presences=frozenset(presence.name for presence in schema.presences.values()),
+            presences=frozenset(presence.name for presence in schema.presences.values())
+            | {column.code for column in schema.derived.values()},
         )
 
     def _target_variables(self, schema: Schema) -> list[tuple[str, ...]]:
@@ -189,6 +195,12 @@ class TableEstimator(KDMEstimator):
         return {**chosen, "verbose": bool(self.verbose), "seed": seed}
 
     @property
+    def rules_(self) -> Rules:
+        """The rules between columns that rows keep; prints as a table."""
+        check_is_fitted(self)
+        return self.schema_.rules
+
+    @property
     def columns_(self) -> Columns:
         """The columns and their kinds, by name; prints as a table."""
         check_is_fitted(self)
@@ -202,6 +214,20 @@ class TableEstimator(KDMEstimator):
                 joint = self.module_.tree(validate_args=False)
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
+
+    def explore(
+        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
+    ) -> Any:
+        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
+
+        Args:
+            port, host: of the local server; port 0 is any free one.
+            open_browser: whether to open the page, whose address is `.url`.
+            block: whether to wait until the server is stopped; else it runs until `.stop()`.
+        """
+        from kdmkit.explore import show
+
+        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)
 
     @property
     def to_module(self) -> Any:
