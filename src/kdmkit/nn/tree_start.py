@@ -170,7 +170,9 @@ def choose_rows(
     weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double().cpu()
     total = torch.zeros(groups, dtype=torch.float64).index_add_(0, group, weights)
     first = torch.full((groups,), n).scatter_reduce_(0, group, torch.arange(n), "amin")
-    chance = total.sqrt()
+    # In the order of the rows, not of their keys: then units play no part in the draw.
+    first, order = first.sort()
+    chance = total[order].sqrt()
     # The largest log(u)/chance are a weighted draw without replacement.
     noise = torch.rand(groups, dtype=torch.float64, device=device, generator=generator).cpu()
     keys = torch.where(chance > 0, noise.log() / chance, -math.inf)

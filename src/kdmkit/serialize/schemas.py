@@ -75,6 +75,14 @@ _CODECS: dict[str, dict[str, FieldRule]] = {
     "derived": {"inner": _OBJECT, "steps": _OBJECT, "exceptions": _SHARE},
     "left out": {"name": _TEXT, "kind": _KIND, "constant": FieldRule(str | float | None)},
 }
+_KEYS: dict[str, dict[str, FieldRule]] = {
+    "numbered": {"prefix": _TEXT, "suffix": _TEXT}
+    | {"width": FieldRule(int, "from 0 to 15", range(16).__contains__)}
+    | {"last": FieldRule(int, "a whole number < 2^62", lambda n: abs(n) < 1 << 62)},
+    "coded": {
+        "places": FieldRule(list[str], "one or more texts that are not empty", lambda v: bool(v) and all(v))
+    },
+}
 _STORAGE = {
     **{"native": _TEXT, "objects": _TEXT, "unit": _TEXT, "zone": _TEXT, "texts": _TEXT},
     **{
@@ -154,6 +162,10 @@ def _check_column(place: str, column: Any) -> None:
         if name in codec:
             here = f"{place}.codec.{name}"
             _check_object(here, part, _rules(here, part, "part", _PARTS))
+    if codec.get("keys") is not None:
+        _check_object(
+            f"{place}.codec.keys", codec["keys"], _rules(f"{place}.codec.keys", codec["keys"], "form", _KEYS)
+        )
     if "calendar" in codec:
         _check_object(f"{place}.codec.calendar", codec["calendar"], _CALENDAR)
     if column.get("presence") is not None:

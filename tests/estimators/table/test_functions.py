@@ -186,7 +186,8 @@ def test_draws_keep_the_rules(table: kdm.KDMTable) -> None:
     assert (rows["manager"].isna() == rows["shop"].isin(["s00", "s05", "s10", "s15"])).all()
     assert (rows["band"] == np.where(rows.age < 30, "young", np.where(rows.age < 60, "middle", "old"))).all()
     inside = table.sample(200, given="country = A, band = old", random_state=0)
-    assert (inside["country"] == "A").all() and (inside["age"] >= 60).all()
+    assert (inside["country"] == "A").all()
+    assert (inside["age"] >= 60).all()
 
 
 def test_scores(table: kdm.KDMTable) -> None:
@@ -201,7 +202,8 @@ def test_scores(table: kdm.KDMTable) -> None:
     broken = rows.head(2).assign(city=["city 1" if c != "city 1" else "city 2" for c in rows["city"].head(2)])
     assert np.isneginf(table.score_samples(broken)).all()
     cells = {cell.column: cell.rules for cell in table.explain(broken.head(1))}
-    assert "breaks shop -> city" in cells["city"] and "breaks shop -> city" in cells["shop"]
+    assert "breaks shop -> city" in cells["city"]
+    assert "breaks shop -> city" in cells["shop"]
     assert cells["age"] == ()
 
 
@@ -213,7 +215,8 @@ def test_broken_rules_may_be_rare() -> None:
             n_components=2, max_epochs=1, random_state=0, rules=["city -> country"], broken_rules="rare"
         ).fit(frame)
     (rule,) = table.rules_
-    assert rule.exceptions == 1 and rule.n_rows == 300
+    assert rule.exceptions == 1
+    assert rule.n_rows == 300
     first, rest = (
         table.score_samples(frame.head(1)),
         table.score_samples(frame.head(1).drop(columns="country")),
@@ -252,7 +255,8 @@ def test_predictions(table: kdm.KDMTable) -> None:
     probs = table.predict_proba(coarse, "shop")
     cities = np.array([int(shop[1:]) % 6 for shop in table.levels("shop")])
     for row, city in zip(probs, rows["city"], strict=True):
-        assert row[cities != int(city[-1])].max() == 0 and row.sum() == pytest.approx(1)
+        assert row[cities != int(city[-1])].max() == 0
+        assert row.sum() == pytest.approx(1)
     alone = table.query("shop", given={"city": rows["city"][0]}).probs
     first = table.predict_proba(rows[["city"]].head(1), "shop")[0]
     assert dict(zip(table.levels("shop"), first, strict=True)) == pytest.approx(alone, abs=1e-6)
@@ -292,6 +296,7 @@ def test_step_functions() -> None:
     one = steps.preimage(OneOf([1]))
     assert [x in one for x in (0, 1, 2, 3)] == [True, False, False, True]
     assert steps.preimage(OneOf([0])) == Missing
-    assert 1 in steps.preimage(Missing) and 0 not in steps.preimage(Missing)
+    assert 1 in steps.preimage(Missing)
+    assert 0 not in steps.preimage(Missing)
     assert steps.preimage(WHOLE) == WHOLE
     assert steps.preimage(OneOf([7])).is_empty

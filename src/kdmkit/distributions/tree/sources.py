@@ -114,6 +114,11 @@ def by_node(places: Mapping[str, int], entries: Mapping[str, Entry]) -> list[Sou
     return [ValueSource(node, tuple(group)) for node, group in grouped.items()]
 
 
+def score_sources(places: Mapping[str, int], scores: Mapping[str, tuple[Tensor, Tensor]]) -> list[Source]:
+    """Scores by variable, each with a constant per row, as sources of the nodes that have the variables."""
+    return [ScoreSource(places[name], *parts) for name, parts in scores.items()]
+
+
 # ---- evidence that is a mixture
 
 

@@ -192,6 +192,16 @@ def code_variables(schema: Schema) -> list[Variable]:
     ]
 
 
+def places_of_variables(schema: Schema) -> list[list[int]]:
+    """The places of the variables of every column among those of the model, then of codes."""
+    every = [*schema.variables(), *code_variables(schema)]
+    place = {variable.name: i for i, variable in enumerate(every)}
+    return [
+        [place[name] for name in ([column.code] if column.source else column.all_variables)]
+        for column in schema.modelled.values()
+    ]
+
+
 def derived_cells(schema: Schema, column: Any, values: Mapping[str, Tensor]) -> RawColumn:
     """The cells of a derived column, by the events of the finer one."""
     codes = column.codec.codes(*(values[part] for part in column.variables))

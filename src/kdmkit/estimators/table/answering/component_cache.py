@@ -19,6 +19,8 @@ from kdmkit.kernels import Kernel, Periodic
 _NUMBERS = 1 << 19
 # Nodes of a quadrature; if narrow components need more, their distribution functions are computed.
 _MOST_NODES = 64
+# The largest number of digits between two entries of a table for which their probabilities are listed.
+_MOST_LISTED = 1024
 
 
 class Turn:
@@ -76,6 +78,12 @@ class Turn:
         if self.stride == 1:
             return high, below, upto
         first = (low + 1) * self.stride
+        if self.stride > _MOST_LISTED or self._n_nodes > _MOST_NODES:
+            last = ((high + 1) * self.stride).clamp_max(self.period) - 1
+            start = first - 1, last, below, upto
+            _, *reached_at = _bisect(lambda at: (weights * self._upto(at.double())).sum(-1), level, start)
+            digit, below, upto = reached_at
+            return digit, below, upto
         reached = torch.cat([below.unsqueeze(-1), self._reached(weights, first, below)], -1)
         step = (reached[:, 1:-1] < level.unsqueeze(-1)).sum(-1).clamp_max(self.period - 1 - first)
         below, upto = (reached.gather(-1, (step + i).unsqueeze(-1)).squeeze(-1) for i in (0, 1))

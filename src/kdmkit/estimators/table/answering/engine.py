@@ -166,6 +166,7 @@ class TableEngine:
         boxes = self.boxes(condition)
         if not boxes:
             raise impossible(condition)
+        column = column.with_points(boxes)
         if self.has_digits(column):
             posterior: Posterior = DigitsPosterior.given(self, column, boxes)
         else:
@@ -331,11 +332,14 @@ class TableEngine:
 
 def _measured(evidence: EventEvidence) -> tuple[int, float]:
     """The number of densities in evidence, and its log-density."""
-    log_prob = float(evidence.log_prob())
-    if log_prob > -np.inf:
-        return 0, log_prob
-    cases, _, log_evidence = evidence.answers(evidence.joint.variables[:1])
-    return (len(cases[0].points), float(log_evidence.logsumexp(-1))) if cases else (0, -np.inf)
+    if {} in evidence.boxes:
+        return 0, 0.0
+    answers = evidence.answers()
+    if not answers:
+        return 0, -np.inf
+    n_densities = len(answers[0].cases[0].points)
+    log_density = float(torch.cat([answer.log_evidence for answer in answers]).logsumexp(-1))
+    return n_densities, log_density if n_densities else min(log_density, 0.0)
 
 
 def check_plain(boxes: Sequence[Mapping[Any, Any]]) -> None:

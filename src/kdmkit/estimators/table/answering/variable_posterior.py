@@ -164,7 +164,7 @@ class VariablePosterior(Posterior):
             return self._at(self._peak(every.unique()))
         points = self._snapped(every).unique()
         is_atom = self._is_atom(points)
-        atoms, rest = points[is_atom], points[~is_atom]
+        atoms, rest = kernel.nearest_atom(points[is_atom]), points[~is_atom]
         masses = self._heights(atoms.reshape(-1, *self._ones)).exp()
         best = masses.argmax(0)
         peak = self._peak(rest) if len(rest) else atoms[best]
