@@ -23,7 +23,7 @@ from kdmkit.kernels.truncated import Truncated
 from kdmkit.ops import Lookup, Term
 from kdmkit.ops.terms import InDtype, common_dtype, whole
 
-# Of a component with this many cells in a bandwidth, rounding adds δ²/12 to the variance and no more.
+# With this many cells in a bandwidth, rounding adds δ²/12 to a component's variance and no more.
 _MANY_CELLS = 64
 # Moments are sums over cells, or over panels of them if there are more than this.
 _CELLS, _PANELS = 256, 64
