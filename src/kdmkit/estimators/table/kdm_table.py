@@ -17,9 +17,7 @@ from kdmkit.distributions.events import Event, question_text
 from kdmkit.distributions.operands import Operands
 from kdmkit.estimators.common.arrays import Array
 from kdmkit.estimators.common.arrow import BatchAnswer
-from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
 from kdmkit.estimators.table.answering.answer import Answer, EventAnswer
-from kdmkit.estimators.table.answering.engine import BLOCK
 from kdmkit.estimators.table.answering.insights import (
     Dependence,
     Explanation,
@@ -34,7 +32,6 @@ from kdmkit.estimators.table.language import parse_query
 from kdmkit.estimators.table.learning import TableEstimator
 from kdmkit.estimators.table.outcomes import check_target, read_event, syntax_of, warn_of_outside
 from kdmkit.estimators.table.table_stream import answers_of, batches_for, known_columns, sampled
-from kdmkit.training import Table
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -251,11 +248,6 @@ class KDMTable(TableEstimator):
         column = self.checked_target(target)
         return np.concatenate([engine.rows.by_groups(column, block, answer) for block in self._blocks(X)])
 
-    def _blocks(self, X: Any) -> Iterator[Table]:
-        """Rows as events, in blocks; files and iterators are read batch by batch."""
-        for batch in batches_of(X) if is_streamed(X) else [X]:
-            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
-
     @torch.no_grad()
     def impute(
         self,
@@ -386,3 +378,17 @@ class KDMTable(TableEstimator):
         n = check_count("n_samples", n_samples, least=2)
         column, event = check_target(engine.schema, target), read_event(engine.schema, given)
         return measure_information(engine, self.pair_information_, column, event, n, generator)
+
+    def explore(
+        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
+    ) -> Any:
+        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
+
+        Args:
+            port, host: of the local server; port 0 is any free one.
+            open_browser: whether to open the page, whose address is `.url`.
+            block: whether to wait until the server is stopped; else it runs until `.stop()`.
+        """
+        from kdmkit.explore import show
+
+        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -22,7 +22,7 @@ from kdmkit.estimators.common.arrow import need
 from kdmkit.estimators.common.base import KDMEstimator
 from kdmkit.estimators.common.chunks import smallest
 from kdmkit.estimators.common.csv_parquet import batches_of, is_streamed
-from kdmkit.estimators.table.answering.engine import TableEngine
+from kdmkit.estimators.table.answering.engine import BLOCK, TableEngine
 from kdmkit.estimators.table.codecs.kinds import are_classes
 from kdmkit.estimators.table.column import Column, Columns
 from kdmkit.estimators.table.decisions import read_decisions
@@ -268,19 +268,10 @@ class TableEstimator(DensityMixin, KDMEstimator):
             self._cached_engine = TableEngine(self.schema_, joint, self.module_)
         return self._cached_engine
 
-    def explore(
-        self, *, port: int = 0, host: str = "127.0.0.1", open_browser: bool = True, block: bool = False
-    ) -> Any:
-        """Opens a page in the browser on which the table can be asked by moving sliders (extra `explore`).
-
-        Args:
-            port, host: of the local server; port 0 is any free one.
-            open_browser: whether to open the page, whose address is `.url`.
-            block: whether to wait until the server is stopped; else it runs until `.stop()`.
-        """
-        from kdmkit.explore import show
-
-        return show({"table": self}, host=host, port=port, open_browser=open_browser, block=block)
+    def _blocks(self, X: Any) -> Iterator[Table]:
+        """Rows as events, in blocks; files and iterators are read batch by batch."""
+        for batch in batches_of(X) if is_streamed(X) else [X]:
+            yield from self.schema_.encode(batch, missing=self.missing).blocks(BLOCK)
 
     @property
     def to_module(self) -> Any:
