@@ -27,6 +27,11 @@ class Rule(ABC):
         n_rows: the rows of the fit that have all of its cells.
         exceptions: how many of them break it.
         is_given: whether the user gave the rule; otherwise it was found.
+
+    With `table` as in the example of `KDMTable`, whose columns keep no rule:
+
+    >>> [str(rule) for rule in table.rules_]
+    []
     """
 
     n_rows: int

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kdmkit.distributions import KDM
 from kdmkit.distributions.arguments import gather_masks
 from kdmkit.distributions.event_inference import restriction
 from kdmkit.distributions.evidence import gather_evidence
@@ -68,7 +69,7 @@ class RowAnswers:
         masks = gather_masks(observed, list(evidence), next(iter(joint.components.values())))
         rho: Any = joint._over((target,), gather_evidence(joint, None, evidence, masks, False))
         kernel, components = restriction(rho.kernel, region, rho.components)
-        return joint._one_target(components, rho._weights, kernel)
+        return KDM._made(components, rho._weights, kernel, False)
 
     def p_missing(self, column: Column, row: Table) -> float:
         """P(the cell is missing | other cells) of one row."""
