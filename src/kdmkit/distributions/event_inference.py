@@ -73,9 +73,11 @@ def cases_of(joint: NamedVariables, boxes: Sequence[Box]) -> list[Case]:
             wanted = f"at most {_MOST_CASES} combinations of single values"
             raise ValueError(bad_argument("event", wanted, n_cases))
         for chosen in itertools.product(*parts):
-            named = dict(zip(box, chosen, strict=True))
-            points = frozenset(name for name, (_, is_point) in named.items() if is_point)
-            cases.append(Case({name: region for name, (region, _) in named.items()}, points, place))
+            regions, points = {}, []
+            for name, (region, is_point) in zip(box, chosen, strict=True):
+                regions[name] = region
+                points += [name] if is_point else []
+            cases.append(Case(regions, frozenset(points), place))
     return cases
 
 
@@ -134,7 +136,7 @@ class EventEvidence(Outcomes):
         like = next(iter(self.joint.components.values()))
         if {} in self.boxes:
             return torch.zeros(self.joint.batch_shape, dtype=torch.float64, device=like.device)
-        if not self._groups(0):
+        if 0 not in self._groups:
             return torch.full(self.joint.batch_shape, -math.inf, dtype=torch.float64, device=like.device)
         return safe_logsumexp(self.log_masses().movedim(0, -1)).clamp_max(0.0)
 
@@ -143,7 +145,7 @@ class EventEvidence(Outcomes):
         like = next(iter(self.joint.components.values()))
         shape = (len(self.boxes), *self.joint.batch_shape)
         masses = torch.full(shape, -math.inf, dtype=torch.float64, device=like.device)
-        for cases in self._groups(0):
+        for cases in self._groups.get(0, ()):
             places = [case.box for case in cases]
             masses[places] = self.joint._log_mass(self._scores(cases)).double() if cases[0].regions else 0.0
         return masses
@@ -157,16 +159,17 @@ class EventEvidence(Outcomes):
         points = {name: self._points(name, [case.regions[name]])[0] for name in case.points}
         return partial(self.joint.infer, **{**case.regions, **points})
 
-    def _groups(self, n_densities: int) -> list[list[Case]]:
-        """Cases that are answered together, of those with so many densities."""
+    @cached_property
+    def _groups(self) -> dict[int, list[list[Case]]]:
+        """Cases that are answered together, by the number of densities, ascending."""
         groups: dict[Any, list[Case]] = {}
         for case in self.cases:
-            if len(case.points) == n_densities:
-                groups.setdefault(case.signature, []).append(case)
-        together = [
-            cases[i : i + _TOGETHER] for cases in groups.values() for i in range(0, len(cases), _TOGETHER)
-        ]
-        return together
+            groups.setdefault(case.signature, []).append(case)
+        by_rank: dict[int, list[list[Case]]] = {}
+        for cases in groups.values():
+            parts = [cases[i : i + _TOGETHER] for i in range(0, len(cases), _TOGETHER)]
+            by_rank.setdefault(len(cases[0].points), []).extend(parts)
+        return dict(sorted(by_rank.items()))
 
     def _scores(self, cases: Sequence[Case]) -> CaseScores:
         """log p(case | component) by variable."""
@@ -189,20 +192,15 @@ class EventEvidence(Outcomes):
 
     # ---- posteriors
 
-    @cached_property
-    def ranks(self) -> list[int]:
-        """Numbers of densities in a case, ascending."""
-        return sorted({len(case.points) for case in self.cases})
-
     def answers(self, target: str | None = None) -> list[Answered]:
         """The cases that count, in groups; none if the event is impossible.
 
         Args:
             target: a variable whose weights are wanted.
         """
-        for n_densities in self.ranks:
+        for groups in self._groups.values():
             answers = []
-            for cases in self._groups(n_densities):
+            for cases in groups:
                 scores, weights = self._scores(cases), None
                 if target is None:
                     log_evidence = self.joint._log_mass(scores)

@@ -120,6 +120,7 @@ class Categorical(Coded, FeatureMap):
 
     components_trainable: ClassVar[bool] = False
     event_dim: int = 0
+    component_dim: int = 0
     support: Constraint = constraints.nonnegative_integer
     logit: Tensor
 

@@ -69,6 +69,8 @@ def test_keys_and_chance_are_no_rules() -> None:
             "twins": np.repeat(rng.choice(["a", "b"], n // 2), 2),
             "reading": rng.normal(size=n),
             "coin": rng.choice(["heads", "tails"], n),
+            "weight": np.where(np.arange(n) < 150, rng.normal(1, 0.2, n), rng.normal(5, 0.2, n)).round(1),
+            "species": np.where(np.arange(n) < 150, "mouse", "rat"),
             "rare": np.where(np.arange(n) < 3, "yes", "no"),
             "group": rng.choice([f"g{i}" for i in range(40)], n),
         }

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kdmkit._core.checks import bad_argument, check_instance
-from kdmkit._core.logspace import log_normalize, safe_logsumexp
+from kdmkit._core.logspace import safe_logsumexp
 from kdmkit._core.tensors import broadcast
 from kdmkit.distributions.arguments import (
     Masks,
@@ -38,10 +38,10 @@ from kdmkit.distributions.tree.sources import (
     EvidencePieces,
     ScorePieces,
     Source,
-    all_scores,
     by_node,
     in_blocks,
     score_sources,
+    scores_by_node,
 )
 from kdmkit.distributions.tree.states import (
     Scores,
@@ -263,19 +263,21 @@ class TreeKDM(NamedVariables):
         self, name: str, scores: CaseScores
     ) -> tuple[Float[Tensor, "l m"], Float[Tensor, " l"]]:
         states, node = self._states, self._states.topology.node_of[name]
-        by_node, tops = all_scores(len(self.nodes), score_sources(states.topology.node_of, scores))
+        by_node, tops = scores_by_node(states.topology, scores)
         if isinstance(self._tree, Conditioned):
             pieces = ScorePieces({i: s.unsqueeze(0) for i, s in enumerate(by_node) if s is not None})
             weights = NodeWeights(self._tree.and_then(pieces), node)
             return weights.log_weights, weights.log_evidence + tops
         beta, shift = states.collect(by_node, node)
-        return log_normalize(beta), with_shift(safe_logsumexp(beta), shift + tops)
+        total = safe_logsumexp(beta)
+        weights_given = beta - torch.where(torch.isneginf(total), 0.0, total).unsqueeze(-1)
+        return weights_given, with_shift(total, shift + tops)
 
     def _mixture_given(self, names: Sequence[str], answers: Sequence[Answered]) -> TreeKDM:
         log_evidence = torch.cat([answer.log_evidence for answer in answers])
         total = safe_logsumexp(log_evidence)
         like, places = self._states.log_root, self._states.topology.node_of
-        every = [all_scores(len(self.nodes), score_sources(places, one.scores))[0] for one in answers]
+        every = [scores_by_node(self._states.topology, answer.scores)[0] for answer in answers]
         factors = {}
         for node, k in enumerate(self._states.sizes):
             parts = [scores[node] for scores in every]

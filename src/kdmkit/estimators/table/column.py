@@ -92,13 +92,17 @@ class Column:
         values = self.codec.trimmed(region_of(outcomes.spans))
         if values.is_empty or values.is_whole:
             return [] if values.is_empty else [{}]
-        boxes = self.codec.boxes(values)
-        return [{self.variables[place]: part for place, part in box.items()} for box in boxes]
+        return self._boxes_of(values)
+
+    def _boxes_of(self, values: Region) -> list[Box]:
+        names = self.variables
+        return [{names[place]: box[place] for place in box} for box in self.codec.boxes(values)]
 
     def boxes(self, outcomes: Region) -> list[Box]:
-        """Disjoint boxes of regions of the column's variables."""
-        boxes = self.value_boxes(outcomes)
-        return boxes if self.presence is None else self.presence.boxes(outcomes, boxes)
+        """Disjoint boxes of regions of the column's variables, for a region that is `trimmed`."""
+        if self.presence is not None:
+            return self.presence.boxes(outcomes, self.value_boxes(outcomes))
+        return self._boxes_of(region_of(outcomes.spans) if outcomes.has_missing else outcomes)
 
     def with_points(self, boxes: Sequence[Mapping[Any, Region]]) -> Column:
         """The column inside of some boxes: numbers beside a single value in them are that value."""

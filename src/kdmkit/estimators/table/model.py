@@ -131,12 +131,13 @@ def train_layer(
         validation,
         options=table_options(len(train), settings.options, share, has_targets=bool(targets)),
         shrinkage=TABLE_RECIPE.pseudo_rows(
-            edge_concentrations(layer, some), independent, has_targets=bool(targets)
+            edge_concentrations(layer, some), independent, settings.presences, has_targets=bool(targets)
         ),
         fading=TABLE_RECIPE.fading,
         masking_fading=TABLE_RECIPE.masking_fading,
         targets=targets,
         centre_rate=1.0 if targets else TABLE_RECIPE.centre_rate,
+        exact_counts=bool(settings.presences) and share == 1,
         identity=settings.identity,
     )
 

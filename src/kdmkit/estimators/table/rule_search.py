@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kdmkit.estimators.table.codecs.analysis import code_part
-from kdmkit.estimators.table.codecs.functions import GONE, DerivedCodec, fit_steps, runs
+from kdmkit.estimators.table.codecs.functions import GONE, DerivedCodec, fit_steps
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
 from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.column import Column
@@ -23,8 +23,11 @@ _ROWS_PER_LEVEL = 3
 _FEWEST_REPEATS = 10
 # Nats by which a function explains the rows better than chance does, beside the logarithm of all pairs.
 _FEWEST_NATS = 25.0
-# Numbers with more values than this for each row are no identifiers; their functions are bands.
+# Numbers with fewer rows for each are no identifiers; their functions are bands: at most so many runs for each
+# level, with so many rows.
 _ROWS_PER_NUMBER, _RUNS_PER_LEVEL, _ROWS_PER_RUN = 20, 2, 10
+# The gap at a cut is at most this many times the mean gap of so many numbers beside it.
+_WIDEST_GAP, _NEIGHBOURS = 3.0, 10
 # Pairs are looked at in this many rows first.
 _FIRST_ROWS = 2000
 # A coarser column has at most this many levels.
@@ -56,6 +59,15 @@ class View:
     @property
     def n_levels(self) -> int:
         return len(self._coded[0])
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of every code, of a numeric column; NaN for a missing cell."""
+        outcomes, part = self._coded[0], getattr(self.column.codec, "part", None)
+        if isinstance(part, NumberPart) or part is None or part.values is None:
+            return outcomes
+        places = np.where(np.isnan(outcomes), 0, outcomes).astype(np.int64)
+        return np.where(np.isnan(outcomes), np.nan, np.array(part.values)[places])
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -134,14 +146,14 @@ def _is_supported(fine: View, coarse: View, margin: float) -> bool:
     commonest = np.argmax(coarse.counts)
     value = np.zeros(fine.n_levels, dtype=np.int64)
     value[fine.codes] = coarse.codes
-    if fine.is_number and n < _ROWS_PER_NUMBER * fine.n_levels:
-        # Bands: a number that hardly repeats, whose neighbours have the same value.
-        n_runs = runs(value.tolist())
-        if n_runs > _RUNS_PER_LEVEL * coarse.n_levels or n < _ROWS_PER_RUN * n_runs:
+    if fine.column.codec.numeric:
+        starts = np.flatnonzero(np.diff(value, prepend=-1))
+        if len(starts) <= _RUNS_PER_LEVEL * coarse.n_levels:  # bands
+            counts, value = np.add.reduceat(counts, starts), value[starts]
+            if n < _ROWS_PER_RUN * len(starts) or not _touch(fine.numbers, starts[1:]):
+                return False
+        elif n < _ROWS_PER_NUMBER * fine.n_levels:
             return False
-        change = np.concatenate([[0], np.cumsum(np.diff(value) != 0)])
-        starts = np.unique(change, return_index=True)[1]
-        counts, value = np.bincount(change, counts).astype(np.int64), value[starts]
     repeats = (counts - 1)[value != commonest].sum()
     if repeats < _FEWEST_REPEATS:
         return False
@@ -149,6 +161,21 @@ def _is_supported(fine: View, coarse: View, margin: float) -> bool:
     sizes, how_often = np.unique(counts, return_counts=True)
     nats = -(how_often * np.log((shares ** sizes[:, None]).sum(1))).sum()
     return bool(nats >= margin)
+
+
+def _touch(numbers: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether bands of numbers touch: beside every cut there are numbers as near as elsewhere.
+
+    Groups that lie apart, such as small and large animals, are no bands.
+    """
+    numbers = numbers[~np.isnan(numbers)]
+    gaps = np.diff(numbers)
+    for start in starts[starts < len(numbers)].tolist():
+        sides = gaps[max(0, start - 1 - _NEIGHBOURS) : start - 1], gaps[start : start + _NEIGHBOURS]
+        usual = max((float(side.mean()) for side in sides if len(side)), default=0.0)
+        if gaps[start - 1] > _WIDEST_GAP * usual:
+            return False
+    return True
 
 
 def choose_sources(pairs: Sequence[tuple[str, str]], views: Mapping[str, View]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from kdmkit.estimators.table.column import Column
 from kdmkit.estimators.table.outcomes import ColumnOutcomes
 from kdmkit.estimators.table.presence import PRESENT
 from kdmkit.estimators.table.schema import Schema
-from kdmkit.kernels.regions import WHOLE, Missing, intersection
+from kdmkit.kernels.regions import WHOLE, Missing, intersection, shared_spans
 
 #: Rows that are answered together.
 BLOCK = 4096
@@ -113,7 +113,8 @@ class TableEngine:
         pair, *others = [key for key in box if isinstance(key, Pair)]
         if others:
             wanted = "one comparison of two columns in each alternative"
-            raise ValueError(bad_argument("event", wanted, " and ".join(map(str, [pair, *others]))))
+            got = " and ".join(f"{left!r} with {right!r}" for left, right in [pair, *others])
+            raise ValueError(bad_argument("event", wanted, got))
         left, right = (self.column("event", name) for name in pair)
         rest = {key: region for key, region in box.items() if key != pair}
         there, *missing = self._presence_of(rest, left, right)
@@ -261,8 +262,11 @@ class TableEngine:
 
     def _is_outside(self, box: Box) -> bool:
         """Whether a condition has none of the values between the least and the greatest one of the data."""
-        seen = {name: self.columns[name].seen for name in box if not isinstance(name, Pair)}
-        return any(intersection([box[name], region]).is_empty for name, region in seen.items())
+        for name, region in box.items():
+            seen = WHOLE if isinstance(name, Pair) else self.columns[name].seen
+            if not (region.has_missing and seen.has_missing) and not shared_spans([region.spans, seen.spans]):
+                return True
+        return False
 
     def _usual(self, variables: tuple[str, ...]) -> Float[Tensor, " rows"]:
         """log p of some variables in rows that are drawn."""

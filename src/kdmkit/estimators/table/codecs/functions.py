@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -180,8 +179,3 @@ def commonest(groups: np.ndarray, codes: np.ndarray, n_groups: int) -> np.ndarra
     best = np.full(n_groups, GONE)
     best[pairs[order] // width] = pairs[order] % width - 1
     return best
-
-
-def runs(values: Sequence[int]) -> int:
-    """The number of runs of equal values."""
-    return 1 + sum(a != b for a, b in pairwise(values))

@@ -108,7 +108,8 @@ class NumberCodec(Codec):
     def _numbers(self, region: Region) -> Region:
         """The region with its ends as numbers."""
         if isinstance(region, Interval):
-            low, high = (None if end is None else self._number(end) for end in (region.low, region.high))
+            low = None if region.low is None else self._number(region.low)
+            high = None if region.high is None else self._number(region.high)
             if low is not None and high is not None and low > high:
                 raise self._no_value("low ≤ high", (region.low, region.high))
             return Interval(low, high, region.closed)

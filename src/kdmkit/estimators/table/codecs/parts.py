@@ -28,7 +28,7 @@ from kdmkit.kernels import (
     Union,
 )
 from kdmkit.kernels.region_reading import by_edges
-from kdmkit.kernels.regions import NOTHING, WHOLE, intersection
+from kdmkit.kernels.regions import NOTHING, WHOLE, shared_spans
 
 _EPS = 2.0**-52
 
@@ -94,8 +94,9 @@ class Part(ABC):
 
     def trimmed(self, outcomes: Region) -> Region:
         """A region of outcomes; `WHOLE` if it holds all of them, `NOTHING` if it holds none."""
-        inside = intersection([self.support, outcomes])
-        return NOTHING if not inside.spans else WHOLE if inside.spans == self.support.spans else outcomes
+        support = self.support.spans
+        inside = shared_spans([support, outcomes.spans])
+        return NOTHING if not inside else WHOLE if inside == support else outcomes
 
     def kernel_region(self, outcomes: Region) -> Region:
         """A region of outcomes as one of events."""
