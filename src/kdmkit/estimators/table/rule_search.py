@@ -23,7 +23,7 @@ _ROWS_PER_LEVEL = 3
 _FEWEST_REPEATS = 10
 # Nats by which a function explains the rows better than chance does, beside the logarithm of all pairs.
 _FEWEST_NATS = 25.0
-# Numbers with fewer rows for each are no identifiers; their functions are bands: at most so many runs for each
+# Numbers with fewer rows for each are no identifiers. Functions of others are bands: so many runs for each
 # level, with so many rows.
 _ROWS_PER_NUMBER, _RUNS_PER_LEVEL, _ROWS_PER_RUN = 20, 2, 10
 # The gap at a cut is at most this many times the mean gap of so many numbers beside it.
