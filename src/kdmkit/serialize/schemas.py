@@ -54,6 +54,7 @@ _PARTS: dict[str, dict[str, FieldRule]] = {
         **{"shift": _NUMBER, "scale": _POSITIVE},
     },
     "circle": {"period": _SIZE},
+    "ranks": {"numbers": _KNOTS, "places": _OBJECT},
 }
 _CALENDAR = {
     "digits": FieldRule(list[str], "one or more names", bool),
@@ -69,7 +70,10 @@ _CODECS: dict[str, dict[str, FieldRule]] = {
     },
     "dates": {
         **{"name": _TEXT, "share": _SHARE, "text": FieldRule(str | None)},
-        **{"calendar": _OBJECT, "parts": FieldRule(list[dict[str, Any]], "one or more parts", bool)},
+        **{
+            "calendar": _OBJECT,
+            "parts": FieldRule(list[dict[str, Any | dict[str, Any]]], "one or more parts", bool),
+        },
     },
     "times": {"name": _TEXT, "share": _SHARE, "clock": _SIZE, "part": _OBJECT},
     "derived": {"inner": _OBJECT, "steps": _OBJECT, "exceptions": _SHARE},
@@ -160,8 +164,7 @@ def _check_column(place: str, column: Any) -> None:
         codec = codec["inner"]
     for name, part in [("part", codec.get("part")), *(("parts", part) for part in codec.get("parts", ()))]:
         if name in codec:
-            here = f"{place}.codec.{name}"
-            _check_object(here, part, _rules(here, part, "part", _PARTS))
+            _check_part(f"{place}.codec.{name}", part)
     if codec.get("keys") is not None:
         _check_object(
             f"{place}.codec.keys", codec["keys"], _rules(f"{place}.codec.keys", codec["keys"], "form", _KEYS)
@@ -178,18 +181,10 @@ def _check_column(place: str, column: Any) -> None:
         )
 
 
-def _check_derived(place: str, codec: Any) -> None:
-    """A function: its steps, and codes of the column's own codec."""
-    inner, steps = codec["inner"], codec["steps"]
-    rules = {name: _CODECS[name] for name in ("numbers", "levels")}
-    _check_object(f"{place}.inner", inner, _rules(f"{place}.inner", inner, "codec", rules))
-    _check_object(f"{place}.steps", steps, _STEPS)
-    if len(steps["codes"]) != len(steps["cuts"]) + 1:
-        wanted = f"{len(steps['cuts']) + 1} codes, one more than there are cuts"
-        raise ValueError(bad_argument(f"{place}.steps", wanted, len(steps["codes"])))
-    n = len(inner["levels"] if "levels" in inner else inner["part"].get("numbers", ()))
-    if not all(-1 <= code < n for code in [*steps["codes"], steps["missing"]]):
-        raise ValueError(bad_argument(f"{place}.steps", f"codes from −1 to {n - 1}", "others"))
+def _check_part(place: str, part: Any) -> None:
+    _check_object(place, part, _rules(place, part, "part", _PARTS))
+    if "places" in part:
+        _check_object(f"{place}.places", part["places"], _PARTS["numbers"])
 
 
 def _rules(

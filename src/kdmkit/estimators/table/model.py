@@ -94,7 +94,6 @@ def start_layer(
         train.weights,
         targets={name for group in settings.targets for name in group},
         preference=TABLE_RECIPE.target_preference,
-        groups=[column.variables for column in schema.roots.values()],
         others=code_variables(schema),
     )
     layer = TreeLayer(variables, k, generator=generator)
@@ -306,8 +305,7 @@ def learn_chunk(
         layer = layer.with_levels(schema.variables(layer.n_components)).requires_grad_()
         rows, variables = everything.train, [*layer.variables.values(), *code_variables(schema)]
         information = pair_information(variables, rows.columns, rows.observed, rows.weights)
-        groups = [column.variables for column in schema.roots.values()]
-        independent = independent_variables(list(layer.variables), layer.parents, information, groups)
+        independent = independent_variables(list(layer.variables), layer.parents, information)
     train, validation = without_codes(schema, replayed.train), replayed.validation
     validation = None if validation is None else without_codes(schema, validation)
     history = train_layer(layer, train, validation, settings, independent, share)
