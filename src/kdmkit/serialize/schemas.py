@@ -187,6 +187,20 @@ def _check_part(place: str, part: Any) -> None:
         _check_object(f"{place}.places", part["places"], _PARTS["numbers"])
 
 
+def _check_derived(place: str, codec: Any) -> None:
+    """A function: its steps, and codes of the column's own codec."""
+    inner, steps = codec["inner"], codec["steps"]
+    rules = {name: _CODECS[name] for name in ("numbers", "levels")}
+    _check_object(f"{place}.inner", inner, _rules(f"{place}.inner", inner, "codec", rules))
+    _check_object(f"{place}.steps", steps, _STEPS)
+    if len(steps["codes"]) != len(steps["cuts"]) + 1:
+        wanted = f"{len(steps['cuts']) + 1} codes, one more than there are cuts"
+        raise ValueError(bad_argument(f"{place}.steps", wanted, len(steps["codes"])))
+    n = len(inner["levels"] if "levels" in inner else inner["part"].get("numbers", ()))
+    if not all(-1 <= code < n for code in [*steps["codes"], steps["missing"]]):
+        raise ValueError(bad_argument(f"{place}.steps", f"codes from −1 to {n - 1}", "others"))
+
+
 def _rules(
     place: str, value: Any, key: str, every: Mapping[str, dict[str, FieldRule]]
 ) -> dict[str, FieldRule]:

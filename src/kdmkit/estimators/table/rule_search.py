@@ -12,6 +12,7 @@ import numpy as np
 
 from kdmkit.estimators.table.codecs.analysis import code_part
 from kdmkit.estimators.table.codecs.functions import GONE, DerivedCodec, fit_steps
+from kdmkit.estimators.table.codecs.number_lists import CodePart
 from kdmkit.estimators.table.codecs.numbers import NumberCodec
 from kdmkit.estimators.table.codecs.parts import NumberPart
 from kdmkit.estimators.table.column import Column
@@ -231,7 +232,8 @@ def derived_column(view: View, fine: View, is_outcome: bool) -> Column:
     """
     column = view.column
     inner = _levels_codec(column.codec, view.outcomes)
-    numbered = view.outcomes if inner is column.codec else np.searchsorted(inner.part.numbers, view.outcomes)
+    is_code = column.codec.levels is not None
+    numbered = view.outcomes if is_code else np.searchsorted(inner.part.numbers, view.outcomes)
     codes = np.where(np.isnan(view.outcomes), GONE, numbered).astype(np.int64)
     used = is_outcome | ((codes != GONE) & ~np.isnan(fine.outcomes))
     steps, broken = fit_steps(fine.outcomes[used], codes[used], fine.edge)
@@ -251,8 +253,9 @@ def derived_column(view: View, fine: View, is_outcome: bool) -> Column:
 
 def _levels_codec(codec: Any, outcomes: np.ndarray) -> Any:
     """The codec of a coarser column: numbers become levels."""
-    if codec.levels is not None or not isinstance(codec, NumberCodec):
+    if not isinstance(codec, NumberCodec) or isinstance(codec.part, CodePart):
         return codec
-    numbers = np.unique(outcomes[~np.isnan(outcomes)])
+    listed = codec.part.values
+    numbers = np.unique(outcomes[~np.isnan(outcomes)]) if listed is None else np.array(listed)
     part = code_part(numbers, len(outcomes))
     return NumberCodec(codec.name, codec.kind, codec.base, part, share=codec.share, writing=codec.writing)
