@@ -6,7 +6,6 @@ neighbours in the tree start in agreement about the row.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -51,7 +50,7 @@ def learn_tree(
     *,
     targets: Collection[str] = (),
     preference: float = 1.0,
-    groups: Sequence[Sequence[str]] = (),
+    others: Sequence[Variable] = (),
 ) -> LearnedTree:
     """A maximum spanning tree of pairwise mutual information (`pair_information`).
 
@@ -65,48 +64,36 @@ def learn_tree(
         targets: variables that will be predicted.
         preference: information between a target and another variable counts this many times. Then more
             variables are neighbours of a target, and their information need not pass through others.
-        groups: variables of one column, such as the parts of a date. Each is a neighbour of the one before.
+        others: variables that are no nodes; the information has them behind the nodes.
     """
-    information = pair_information(variables, data, observed, weights)
+    every = pair_information([*variables, *others], data, observed, weights)
+    information = PairInformation(*(part[: len(variables), : len(variables)] for part in every))
     names = [variable.name for variable in variables]
     is_target = torch.tensor([name in targets for name in names])
     at_target = is_target.unsqueeze(0) | is_target.unsqueeze(1)
     strength = information.value.sum(1)
     weight = torch.where(at_target, preference, 1.0) * information.estimate
     weight = weight + _TIE * (strength.unsqueeze(0) + strength.unsqueeze(1))
-    place = {name: i for i, name in enumerate(names)}
-    beside = torch.tensor([[place[a], place[b]] for a, b in _neighbours(groups)], dtype=torch.long)
-    beside = beside.reshape(-1, 2)
-    weight[beside, beside.flip(1)] = weight.max() + 1.0
     above = spanning_tree(weight)
     parents = {name: None if up < 0 else names[up] for name, up in zip(names, above, strict=True)}
-    return LearnedTree(parents, information, independent_variables(names, parents, information, groups))
+    return LearnedTree(parents, every, independent_variables(names, parents, information))
 
 
 def independent_variables(
     names: Sequence[str],
     parents: Mapping[str, str | None],
     information: PairInformation,
-    groups: Sequence[Sequence[str]] = (),
 ) -> frozenset[str]:
     """Variables that may be independent of their parents: their information is 0.
 
     Args:
         names: of the variables, in the order of the information.
         parents: by variable, its parent.
-        groups: variables of one column, which stay linked.
     """
     value, place = information.value, {name: i for i, name in enumerate(names)}
-    beside = {frozenset(pair) for pair in _neighbours(groups)}
     return frozenset(
-        name
-        for name, up in parents.items()
-        if up is not None and not bool(value[place[name], place[up]]) and frozenset((name, up)) not in beside
+        name for name, up in parents.items() if up is not None and not bool(value[place[name], place[up]])
     )
-
-
-def _neighbours(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    return [pair for group in groups for pair in itertools.pairwise(group)]
 
 
 # ---- spanning trees

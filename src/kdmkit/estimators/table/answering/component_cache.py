@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kdmkit.distributions.quantiles import Knots
-from kdmkit.kernels import Kernel, Periodic
+from kdmkit.kernels import Interval, Kernel, Periodic
 
 # Numbers of a table: 4 MB, a tenth of a second.
 _NUMBERS = 1 << 19
@@ -163,11 +163,17 @@ class ComponentCache:
     def __init__(self, kernel: Kernel, components: Tensor) -> None:
         self.kernel, self.components = kernel, components
         self._kept: dict[Hashable, Any] = {}
+        self._probs: Tensor | None = None
 
-    @cached_property
-    def probs(self) -> Float[Tensor, "m n"]:
-        """The probability of every level."""
-        return self.kernel.probs(self.components).double()
+    def probs(self, n: int) -> Float[Tensor, "m n"]:
+        """The probability of every one of n levels, or places in a list."""
+        if self._probs is None:
+            if self.kernel.discrete:
+                self._probs = self.kernel.probs(self.components).double()
+            else:
+                cells = [Interval(place - 0.5, place + 0.5, "left") for place in range(n)]
+                self._probs = self.kernel.log_mass(cells, self.components).double().exp().mT
+        return self._probs
 
     @cached_property
     def mean_features(self) -> Float[Tensor, "m v"]:

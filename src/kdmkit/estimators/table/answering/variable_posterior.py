@@ -71,9 +71,9 @@ class VariablePosterior(Posterior):
     # ---- summaries
 
     def probs(self) -> Array:
-        if not self.has_levels:
+        if self.levels is None:
             return super().probs()
-        probs = (self.weights @ self.cache.probs).cpu().numpy()
+        probs = (self.weights @ self.cache.probs(len(self.levels))).cpu().numpy()
         return np.asarray(probs / probs.sum(-1, keepdims=True))
 
     def mean(self) -> Array:
@@ -255,9 +255,9 @@ class VariablePosterior(Posterior):
 
     def sample(self, n: int, generator: torch.Generator | None) -> Array:
         draws = self.rho.sample((n,), generator=generator)
-        return (
-            self._at_codes(draws.cpu().numpy()) if self.has_levels else self._each(self.codec.values, draws)
-        )
+        if self.has_levels and not self.codec.numeric:
+            return self._at_codes(draws.cpu().numpy())
+        return self._each(self.codec.values, draws)
 
 
 def place_event(event: Tensor, like: Tensor) -> Tensor:

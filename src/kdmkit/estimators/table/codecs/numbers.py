@@ -185,7 +185,9 @@ class NumberCodec(Codec):
 
     def outcomes_of(self, values: np.ndarray) -> np.ndarray:
         numbers = as_numbers(RawColumn(self.name, values, np.zeros(len(values), bool), Storage(self.base)))
-        return self.part.encode(numbers).values.double().numpy() if self.levels is not None else numbers
+        if self.levels is None:
+            return numbers
+        return self.part.encode(numbers).values.double().flatten().numpy()
 
     def raw(self, values: Sequence[Any]) -> RawColumn:
         numbers = np.asarray(values)
