@@ -61,13 +61,13 @@ class Comparison:
         left, right = self._listed(self.left), self._listed(self.right)
         flipped = right is not None and (left is None or len(right) < len(left))
         values = right if flipped else left
+        first, second = (self.right, self.left) if flipped else (self.left, self.right)
         if values is None:
-            below, equal = self._in_cells()
+            below, equal, above = self._in_cells()
+        elif first.codec.number_part is not None and second.codec.number_part is not None:
+            below, equal, above = self._at_numbers(first, second, np.array(values, dtype=float))
         else:
-            below, equal = self._summed(
-                values, *(self.right, self.left) if flipped else (self.left, self.right)
-            )
-        above = max(0.0, 1.0 - below - equal)
+            below, equal, above = self._summed(values, first, second)
         below, above = (above, below) if flipped else (below, above)
         shares = {-1: below, 0: equal, 1: above}
         return float(np.clip(sum(share for sign, share in shares.items() if sign in signs), 0.0, 1.0))
@@ -84,20 +84,25 @@ class Comparison:
             return self.engine.prior(column).quantile(levels)
         return self.engine.posterior_of(column, self.rho.marginal(*column.variables)).quantile(levels)
 
-    def _summed(self, values: list[Any], first: Column, second: Column) -> tuple[float, float]:
-        """P(first < second) and P(first = second) as sums over the values of the first."""
-        if first.codec.number_part is not None and second.codec.number_part is not None:
-            ends = np.array(values, dtype=float)
-            masses = [self._between(second, ends, np.inf, "neither"), self._between(second, ends, ends)]
-            above, equal = self._shares(first, second, self._between(first, ends, ends), *masses)
-            return above, equal
+    def _summed(self, values: list[Any], first: Column, second: Column) -> list[float]:
+        """P(first < second), P(first = second) and P(first > second) as sums over the first's values."""
         n = len(values)
         after: list[Pairs] = [{first: OneOf([v]), second: Interval(v, None, "neither")} for v in values]
         probs = self._probs(after + [{first: OneOf([v]), second: OneOf([v])} for v in values])
-        return float(probs[:n].sum()), float(probs[n:].sum())
+        return _with_rest(float(probs[:n].sum()), float(probs[n:].sum()))
 
-    def _in_cells(self) -> tuple[float, float]:
-        """P(left < right) and P(left = right) of numbers without a short list of values."""
+    def _at_numbers(self, first: Column, second: Column, values: np.ndarray) -> list[float]:
+        """`_summed` for columns of numbers."""
+        below, above = (np.full_like(values, -np.inf), values), (values, np.full_like(values, np.inf))
+        masses = [
+            self._between(second, *above, "neither"),
+            self._between(second, values, values),
+            self._between(second, *below, "neither"),
+        ]
+        return self._shares(first, second, self._between(first, values, values), *masses)
+
+    def _in_cells(self) -> list[float]:
+        """P(left < right), P(left = right) and P(left > right) of columns without a short list of values."""
         left, right = self.left, self.right
         levels = (np.arange(1, _CELLS) / _CELLS).tolist()
         ends = sorted({end for c in (left, right) for end in (*self._quantiles(c, levels), *c.codec.breaks)})
@@ -112,19 +117,18 @@ class Comparison:
         single: list[Pairs] = [{left: OneOf([end]), right: OneOf([end])} for end in ends]
         probs = self._probs([*above, *same, *single])
         strict, within, equal = np.split(probs, [len(above), len(above) + len(same)])
-        return float(strict.sum() + 0.5 * within.sum()), float(equal.sum())
+        return _with_rest(float(strict.sum() + 0.5 * within.sum()), float(equal.sum()))
 
-    def _in_cells_of_numbers(self, ends: np.ndarray) -> tuple[float, float]:
+    def _in_cells_of_numbers(self, ends: np.ndarray) -> list[float]:
         left, right = self.left, self.right
         starts, stops = np.r_[-np.inf, ends], np.r_[ends, np.inf]
-        above = self._between(right, ends, np.inf)
+        above, below = self._between(right, ends, np.inf), self._between(right, -np.inf, ends)
         never = torch.full_like(above[:1], -torch.inf)
-        same = self._between(right, starts, stops, "neither")
+        masses = [torch.cat([above, never]), self._between(right, starts, stops, "neither")]
         cells = self._between(left, starts, stops, "neither")
-        strict, within = self._shares(left, right, cells, torch.cat([above, never]), same)
-        masses = [self._between(right, ends, np.inf, "neither"), self._between(right, ends, ends)]
-        more, equal = self._shares(left, right, self._between(left, ends, ends), *masses)
-        return strict + 0.5 * within + more, equal
+        less, within, more = self._shares(left, right, cells, *masses, torch.cat([never, below]))
+        at_ends = self._at_numbers(left, right, ends)
+        return [less + 0.5 * within + at_ends[0], at_ends[1], more + 0.5 * within + at_ends[2]]
 
     def _between(self, column: Column, low: Any, high: Any, closed: Closed = "both") -> Float[Tensor, "n m"]:
         """The log masses that the components of a column of numbers have in ranges."""
@@ -172,6 +176,10 @@ class Comparison:
         """Boxes of variables; none if a region is empty."""
         parts = [column.value_boxes(column.codec.read(values)) for column, values in pair.items()]
         return [{**one, **other} for one, other in itertools.product(*parts)]
+
+
+def _with_rest(below: float, equal: float) -> list[float]:
+    return [below, equal, max(0.0, 1.0 - below - equal)]
 
 
 def _kind(column: Column) -> Any:
